@@ -32,8 +32,8 @@ func checkTools(set string) error {
 	return fault.Invalid("tools", set, "must be all or memory")
 }
 
-// short describes one tool of the set memory. Its schema has the types that the server has, and
-// these arguments and descriptions.
+// short describes one tool of the set memory. Its schema has only these arguments, each with the type
+// that the server gives it and this description; an empty description is left out.
 type short struct {
 	name, about string
 	arguments   map[string]string
@@ -146,7 +146,7 @@ func isMemoryTool(name string) bool {
 	return slices.ContainsFunc(memoryTools, func(m short) bool { return m.name == name })
 }
 
-// notInMemory is the refusal of a tool that the set memory does not have.
+// notInMemory returns the refusal of a tool that the set memory does not have.
 func notInMemory(name string) error {
 	var names []string
 	for _, m := range memoryTools {

@@ -29,32 +29,37 @@ const (
 	briefsShown = 50
 )
 
-func (a *agentServer) base() string          { return "quartet://agents/" + a.agentID }
-func (a *agentServer) briefs() string        { return a.base() + "/briefs" }
-func (a *agentServer) plan(wi string) string { return a.base() + "/work-items/" + wi + "/plan.md" }
+// The URIs of the agent's resources: of the agent, of its briefs, and of the plan of an item.
+func (a *agentServer) baseURI() string   { return "quartet://agents/" + a.agentID }
+func (a *agentServer) briefsURI() string { return a.baseURI() + "/briefs" }
+func (a *agentServer) planURI(itemID string) string {
+	return a.baseURI() + "/work-items/" + itemID + "/plan.md"
+}
 
-// itemOf returns the item whose plan a URI names.
+// itemOf returns the id of the item whose plan a URI names; ok is false for any other URI. The item
+// need not exist.
 func (a *agentServer) itemOf(uri string) (id string, ok bool) {
-	rest, ok := strings.CutPrefix(uri, a.base()+"/work-items/")
+	rest, ok := strings.CutPrefix(uri, a.baseURI()+"/work-items/")
 	id, file, _ := strings.Cut(rest, "/")
 	id, err := url.PathUnescape(id)
 	return id, ok && file == "plan.md" && err == nil && fault.Name("work_item_id", id) == nil
 }
 
-// templates registers the resources that always exist: every item's plan, and the briefs.
+// templates registers the resources that every agent has: a template for the plans of its items, and
+// the briefs.
 func (a *agentServer) templates() {
 	a.srv.AddResourceTemplate(&sdk.ResourceTemplate{
-		Name: "plan", Title: "A work item's plan", URITemplate: a.base() + "/work-items/{work_item_id}/plan.md", MIMEType: markdown,
+		Name: "plan", Title: "A work item's plan", URITemplate: a.baseURI() + "/work-items/{work_item_id}/plan.md", MIMEType: markdown,
 		Description: "The plan file of a work item as it is now, completed items included. HomeEdit and HomeWrite change it.",
 	}, a.readPlan)
 	a.srv.AddResource(&sdk.Resource{
-		Name: "briefs", Title: "Briefs", URI: a.briefs(), MIMEType: jsonText,
+		Name: "briefs", Title: "Briefs", URI: a.briefsURI(), MIMEType: jsonText,
 		Description: "The newest briefs: acknowledgements, results and failures.",
 	}, a.readBriefs)
 }
 
-// syncPlans updates the list of resources to the plans of the open items. Clients that
-// listen are notified of changes.
+// syncPlans updates the list of resources: it has the plans of the first plansShown open items.
+// Clients that listen are notified of changes.
 func (a *agentServer) syncPlans(ctx context.Context) error {
 	unlock, err := a.lock(ctx)
 	if err != nil {
@@ -70,7 +75,7 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 		return err
 	}
 	for _, it := range got.GetWorkItems() {
-		open[a.plan(it.GetWorkItemId())] = it.GetObjective()
+		open[a.planURI(it.GetWorkItemId())] = it.GetObjective()
 	}
 	var removed []string
 	for uri := range a.shown {
@@ -88,14 +93,15 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 		}
 		a.shown[uri] = true
 		a.srv.AddResource(&sdk.Resource{
-			Name: strings.TrimPrefix(uri, a.base()+"/work-items/"), Title: "Plan: " + objective, URI: uri, MIMEType: markdown,
+			Name: strings.TrimPrefix(uri, a.baseURI()+"/work-items/"), Title: "Plan: " + objective, URI: uri, MIMEType: markdown,
 			Description: "Plan of the open work item: " + objective,
 		}, a.readPlan)
 	}
 	return nil
 }
 
-// readPlan reads the plan file of an item.
+// readPlan reads the plan file of an item as text. A file of more than fault.MaxRequestBytes is cut
+// somewhere after that.
 func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	wi, ok := a.itemOf(req.Params.URI)
 	if !ok {
@@ -129,7 +135,7 @@ func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest
 // text, and clients refuse contents that have neither text nor blob (SPEC C5.6).
 type readResult struct{ *sdk.ReadResourceResult }
 
-// withText returns a result of reading a resource as a readResult.
+// withText returns a result of reading a resource as a readResult, and anything else as it is.
 func withText(r sdk.Result, err error) (sdk.Result, error) {
 	read, ok := r.(*sdk.ReadResourceResult)
 	if err != nil || !ok || read == nil {

@@ -153,7 +153,8 @@ func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, o
 	return err
 }
 
-// admit returns an error if the agent does not exist. If create is set, it creates it.
+// admit returns an error if the agent does not exist and create is not set; with create set,
+// it creates the agent. It repeats calls while no server can be reached, until ctx ends.
 func (s *Service) admit(ctx context.Context, agentID string, create bool) error {
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
@@ -197,13 +198,14 @@ type agentServer struct {
 	refusal  error
 
 	sync   chan struct{}   // capacity 1: a lock that can be abandoned
-	tooled bool            // the list of tools is complete; guarded by sync
+	tooled bool            // syncTools has filled the list of tools; guarded by sync
 	shown  map[string]bool // URIs in the list of plans; guarded by sync
 
 	subscriptions subscriptions
 }
 
-// lock guards the lists while they are updated. It fails if ctx ends.
+// lock guards the lists while they are updated. It waits until the lock is free, and fails if
+// ctx ends before.
 func (a *agentServer) lock(ctx context.Context) (unlock func(), err error) {
 	select {
 	case a.sync <- struct{}{}:
@@ -213,6 +215,8 @@ func (a *agentServer) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
+// server returns the MCP server of one agent for one client. as returns a context whose calls
+// are made as that client.
 func (s *Service) server(o serverOptions, as func(context.Context) context.Context) *agentServer {
 	a := &agentServer{
 		Service: s, serverOptions: o, as: as, shown: map[string]bool{}, sync: make(chan struct{}, 1), admitted: make(chan struct{}),
@@ -288,7 +292,7 @@ func (a *agentServer) reached(ctx context.Context) error {
 	}
 }
 
-// live updates the lists before they are read. Calls of tools are sent to the agent plane, which
+// live is the middleware of requests that updates the lists before they are read. Calls of tools are sent to the agent plane, which
 // checks them.
 func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {

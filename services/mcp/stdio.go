@@ -37,12 +37,15 @@ type line struct {
 	readErr  error
 }
 
+// newLine returns the pipe of a session with the context ctx. most is the size of the largest
+// message in bytes. If in is an io.Closer, closing the reader closes it.
 func newLine(ctx context.Context, in io.Reader, out io.Writer, most int) *line {
 	l := &line{ctx: ctx, in: bufio.NewReaderSize(in, 64<<10), out: out, max: most, inflight: map[string]int{}}
 	l.end, _ = in.(io.Closer)
 	return l
 }
 
+// transport returns the pipe as the SDK uses it.
 func (l *line) transport() sdk.Transport {
 	return &sdk.IOTransport{Reader: lineReader{l}, Writer: lineWriter{l}}
 }
@@ -53,6 +56,7 @@ type envelope struct {
 	Method string          `json:"method"`
 }
 
+// lineReader is the side of a pipe from which the SDK reads. One goroutine may use it.
 type lineReader struct{ *line }
 
 // Read returns the client's messages, one line after the other.
@@ -75,9 +79,10 @@ func (r lineReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next reads a line. If it is not a message, next answers it with an error and returns
-// nothing.
-func (r lineReader) next() ([]byte, envelope) {
+// next reads a line, and returns it with the fields that tell a request from a response. A line that
+// is no message is answered with an error; then, and for an empty line, message is nil. next sets
+// readErr at the end of the input.
+func (r lineReader) next() (message []byte, head envelope) {
 	text, id, err := r.readLine()
 	r.readErr = err
 	if id != nil {
@@ -107,8 +112,8 @@ func (r lineReader) next() ([]byte, envelope) {
 	return append(body, '\n'), e
 }
 
-// readLine reads a line. If the line is too long, it returns only the id of the message,
-// null if that is unknown.
+// readLine reads a line. If the line is longer than max, text is nil and tooLong is the id of its
+// message, null if that is unknown; otherwise tooLong is nil. err may come with the last line.
 func (r lineReader) readLine() (text []byte, tooLong json.RawMessage, err error) {
 	var head, tail []byte
 	for {
@@ -136,7 +141,7 @@ func (r lineReader) readLine() (text []byte, tooLong json.RawMessage, err error)
 const idWithin = 1 << 10
 
 var (
-	none      = json.RawMessage("null")
+	none      = json.RawMessage("null") // the id of a message without one
 	idAlone   = regexp.MustCompile(`^("|-?\d)`)
 	idAtFirst = regexp.MustCompile(`^\s*\{\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)\s*,`)
 	idAtLast  = regexp.MustCompile(`,\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)\s*\}\s*$`)
@@ -161,7 +166,7 @@ func (l *line) refuse(id json.RawMessage, code int, message string) {
 	}
 }
 
-// write writes one message. The SDK and refuse write concurrently.
+// write writes one message, a line with its end. It may be called concurrently.
 func (l *line) write(p []byte) (int, error) {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -169,7 +174,7 @@ func (l *line) write(p []byte) (int, error) {
 }
 
 // await returns when every request is answered, but at the latest after the maximum time
-// of a call.
+// of a call or when the session ends.
 func (r lineReader) await() {
 	r.mu.Lock()
 	answered := make(chan struct{})
@@ -196,6 +201,7 @@ func (r lineReader) Close() error {
 	return r.end.Close()
 }
 
+// lineWriter is the side of a pipe to which the SDK writes.
 type lineWriter struct{ *line }
 
 // Write sends one message.

@@ -29,6 +29,7 @@ type subscriptions struct {
 	changed chan struct{} // capacity 1: something may have changed
 }
 
+// newSubscriptions returns an empty set.
 func newSubscriptions() subscriptions {
 	return subscriptions{mu: &sync.Mutex{}, active: map[string]string{}, pending: map[string]string{}, changed: make(chan struct{}, 1)}
 }
@@ -44,7 +45,7 @@ func (s *subscriptions) start() {
 	s.kick()
 }
 
-// kick has the subscribed resources compared soon.
+// kick has the subscribed resources compared soon. It does not block.
 func (s *subscriptions) kick() {
 	select {
 	case s.changed <- struct{}{}:
@@ -52,7 +53,7 @@ func (s *subscriptions) kick() {
 	}
 }
 
-// snapshot copies the active subscriptions.
+// snapshot returns a copy of the active subscriptions: the version seen last, by URI.
 func (s *subscriptions) snapshot() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +64,8 @@ func (s *subscriptions) snapshot() map[string]string {
 	return out
 }
 
-// update stores a version and reports whether it is a new one of an active subscription.
+// update stores the version of an active subscription, and reports whether it differs from the
+// one before. It does nothing and reports false if there is no such subscription.
 func (s *subscriptions) update(uri, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +76,8 @@ func (s *subscriptions) update(uri, version string) bool {
 	return active && before != version
 }
 
-// subscribe admits a subscription to a plan or to the briefs.
+// subscribe adds a pending subscription to a plan or to the briefs, unless there is one. It
+// refuses more than MaxSubscriptions, and resources that do not exist.
 func (a *agentServer) subscribe(ctx context.Context, req *sdk.SubscribeRequest) error {
 	if err := a.reached(ctx); err != nil {
 		return a.protocolError(err)
@@ -109,7 +112,8 @@ func (a *agentServer) unsubscribe(_ context.Context, req *sdk.UnsubscribeRequest
 	return nil
 }
 
-// acknowledged starts the subscriptions of subscriptions/listen once they are acknowledged.
+// acknowledged is the middleware of sent messages that starts the pending subscriptions once the
+// acknowledgement of subscriptions/listen was sent.
 func (a *agentServer) acknowledged(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if method == "notifications/subscriptions/acknowledged" {
@@ -122,7 +126,7 @@ func (a *agentServer) acknowledged(next sdk.MethodHandler) sdk.MethodHandler {
 // versionOf returns a text that differs for every version of a resource. Its error is one of the
 // protocol.
 func (a *agentServer) versionOf(ctx context.Context, uri string) (string, error) {
-	if uri == a.briefs() {
+	if uri == a.briefsURI() {
 		got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
 			return a.agents.ListBriefs(a.as(ctx), &agentv1.ListBriefsRequest{AgentId: a.agentID, PageSize: 1})
 		})

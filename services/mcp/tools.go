@@ -46,7 +46,7 @@ var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 // outsideTurns rewords what descriptions say of turns: a session over MCP has none.
 var outsideTurns = strings.NewReplacer("the one of this turn", "the one in focus", "the work item of this turn", "the work item in focus", ", and end this turn", "")
 
-// syncTools fills the list of tools once. An agent's profile never changes, and every
+// syncTools fills the list of tools, the first time that it is called. An agent's profile never changes, and every
 // addition would be announced as a change.
 func (a *agentServer) syncTools(ctx context.Context) error {
 	unlock, err := a.lock(ctx)
@@ -198,7 +198,7 @@ func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (s
 	}
 }
 
-// resultOf returns a result (SPEC C4) as structure and as text.
+// resultOf returns the result of a tool (SPEC C4) as structure and as text.
 func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
 	r := got.GetResult()
 	raw, err := pbjson.Append(nil, r) // enums as words, as journals and models have them
