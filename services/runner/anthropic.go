@@ -20,6 +20,7 @@ type claude struct {
 	maxTokens int64
 }
 
+// newAnthropic returns the Model of Anthropic's API.
 func newAnthropic(cfg Config, hc *http.Client) Model {
 	m := &claude{model: cfg.Model, maxTokens: int64(cfg.MaxTokens)}
 	if m.maxTokens <= 0 {
@@ -78,7 +79,7 @@ func (m *claude) Reply(ctx context.Context, req Request, onText func(string)) (*
 	return out, nil
 }
 
-// params translates a request.
+// params translates a request into one of the API.
 func (m *claude) params(req Request) anthropic.MessageNewParams {
 	p := anthropic.MessageNewParams{
 		Model: m.model, MaxTokens: m.maxTokens,

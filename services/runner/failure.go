@@ -44,9 +44,9 @@ type failure struct {
 
 const overloadedStatus = 529 // Anthropic's status for "overloaded"
 
-// classify returns the class of a provider's error. An error that is no answer of the
-// API is temporary: an incomplete stream, a lost connection, or an error event within a
-// stream that does not say otherwise.
+// classify returns the class of a provider's error. An error that is no answer of the API is
+// temporary: an incomplete stream, a lost connection, or an error event within a stream that
+// does not say otherwise. errForeignHost is refused and errDeclined is declined.
 func classify(err error) failure {
 	r := &refusal{header: http.Header{}, body: err.Error()}
 	event, inStream := streamError(err)
@@ -148,7 +148,8 @@ func (e *refusal) text() string {
 	return text
 }
 
-// retryAfter reads the header Retry-After: seconds or a date.
+// retryAfter returns the pause that an answer demands in Retry-After-Ms or Retry-After
+// (seconds or a date), 0 if it demands none.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms > 0 {
 		return time.Duration(ms * float64(time.Millisecond))
@@ -163,9 +164,9 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// pause returns the pause before attempt n (1 is the second one). It doubles each time,
-// is at least what the provider demands, and is partly random, so that many runners do
-// not retry at the same time.
+// pause returns the pause before the nth repetition of a request, n from 1. It doubles each
+// time up to MaxBackoff, is partly random, so that many runners do not retry at the same time,
+// and is at least what the provider demands.
 func (c Config) pause(n int, demanded time.Duration) time.Duration {
 	d := min(c.Backoff<<(n-1), c.MaxBackoff)
 	d = d/2 + rand.N(d/2+1) //nolint:gosec // a pause is no secret

@@ -26,6 +26,7 @@ type refusal struct {
 // refusalMax limits what is read of a refusal.
 const refusalMax = 64 << 10
 
+// Error implements error.
 func (e *refusal) Error() string {
 	return fmt.Sprintf("%d %s: %s", e.status, http.StatusText(e.status), e.body)
 }
@@ -34,7 +35,7 @@ func (e *refusal) Error() string {
 // not be sent anywhere else.
 type hostTransport struct {
 	scheme, host string
-	silence      time.Duration
+	silence      time.Duration // see withSilenceLimit
 	next         http.RoundTripper
 }
 
@@ -120,7 +121,8 @@ func isRefusal(r *http.Response) bool {
 		r.StatusCode < http.StatusMultipleChoices && (kind == "application/json" || kind == "text/html")
 }
 
-// providerClient returns an HTTP client that only calls the host of base.
+// providerClient returns an HTTP client that only calls the host of base, with transport, and
+// cancels a request after the given silence.
 func providerClient(base string, silence time.Duration, transport http.RoundTripper) (*http.Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {

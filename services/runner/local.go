@@ -77,8 +77,8 @@ func schema(required []string, properties map[string]any) map[string]any {
 // is in the file.
 const argumentMax = 2 << 10
 
-// abridged returns the arguments of a local call as they are recorded: texts that are too long
-// have their beginning, their length and a hash, and what no local tool takes is left out.
+// abridged returns the arguments of a local call as they are recorded: of a text that is too
+// long the beginning, length and hash. Values of types that no local tool takes are left out.
 func abridged(args map[string]any) *structpb.Struct {
 	out := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	for name, value := range args {
@@ -98,7 +98,7 @@ func abridged(args map[string]any) *structpb.Struct {
 	return out
 }
 
-// changesFiles reports whether a local tool has an effect.
+// changesFiles reports whether a local tool, which name is one of, changes files.
 func changesFiles(name string) bool { return name != "WorkspaceRead" }
 
 // isLocal reports whether a tool is a local one.
@@ -127,7 +127,7 @@ type localError struct{ kind, text string }
 
 func (e *localError) Error() string { return e.text }
 
-// run executes a call. It always returns a result.
+// run executes a call of a local tool. It always returns a result, which may be an error.
 func (w *workspace) run(c Call) *agentv1.ToolResult {
 	var args fileArguments
 	d := json.NewDecoder(strings.NewReader(string(c.Arguments)))
@@ -173,7 +173,8 @@ func failedLocal(c Call, err error) *agentv1.ToolResult {
 	return &agentv1.ToolResult{CallId: c.ID, ToolName: c.Name, Status: agentv1.ToolStatus_TOOL_STATUS_ERROR, SummaryText: e.GetMessage(), Error: e}
 }
 
-// clean normalises a path as models write it and refuses absolute ones.
+// clean normalises a path as models write it, and refuses empty and absolute ones. It does not
+// refuse .., because no path leads out of the workspace's root.
 func clean(name string) (string, error) {
 	if name == "" {
 		return "", &localError{"invalid_argument", "path is empty; give one relative to the workspace"}
@@ -201,7 +202,8 @@ func (w *workspace) load(name string) (string, error) {
 	return string(b), err
 }
 
-// read is WorkspaceRead.
+// read is WorkspaceRead. It returns whole lines as long as they fit readMax; only a first line
+// that is too long is cut.
 func (w *workspace) read(name string, args fileArguments) (map[string]any, error) {
 	text, err := w.load(name)
 	if err != nil {
@@ -240,7 +242,8 @@ func (w *workspace) read(name string, args fileArguments) (map[string]any, error
 // jsonLen returns the length of a text within JSON, as the model sees it.
 func jsonLen(text string) int { return len(compact(text)) - len(`""`) }
 
-// prefix returns the longest beginning of a text that takes at most room bytes in JSON.
+// prefix returns the longest beginning of a text, in whole characters, that takes at most room
+// bytes in JSON.
 func prefix(text string, room int) string {
 	for i, r := range text {
 		if room -= jsonLen(string(r)); room < 0 {
@@ -287,8 +290,9 @@ func (w *workspace) edit(name string, args fileArguments) (map[string]any, error
 	return map[string]any{"path": name, "replaced": n}, nil
 }
 
-// save replaces a file atomically: a concurrent reader sees the old or the new content.
-// The mode of an existing file is kept.
+// save writes a file in place of any that is there; a file that exists keeps its mode. A
+// concurrent reader sees the old or the new content, except through a symbolic link: its
+// target is written in place, so that the link stays.
 func (w *workspace) save(name, text string) error {
 	mode := fs.FileMode(0o644)
 	if st, err := w.root.Stat(name); err == nil {

@@ -21,6 +21,7 @@ type gpt struct {
 	maxTokens int64
 }
 
+// newOpenAI returns the Model of a server with OpenAI's API.
 func newOpenAI(cfg Config, hc *http.Client) Model {
 	// NewClient would read further settings and keys from the environment.
 	return &gpt{model: cfg.Model, maxTokens: int64(cfg.MaxTokens), chat: openai.NewChatCompletionService(
@@ -85,7 +86,7 @@ func (m *gpt) Reply(ctx context.Context, req Request, onText func(string)) (*Ans
 	return out, nil
 }
 
-// params translates a request.
+// params translates a request into one of the API.
 func (m *gpt) params(req Request) openai.ChatCompletionNewParams {
 	p := openai.ChatCompletionNewParams{
 		Model: m.model, Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage(req.System)},

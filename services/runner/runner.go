@@ -45,7 +45,7 @@ type Config struct {
 	Key string
 	// MaxTokens limits one reply. Default 8192 for Anthropic, no limit for others.
 	MaxTokens int
-	// MaxRounds limits the rounds of a turn, which is then completed. Default 100.
+	// MaxRounds is the number of rounds after which a turn is completed in any case. Default 100.
 	MaxRounds int
 	// MaxTurns ends the runner after this number of turns; 0: no limit.
 	MaxTurns int
@@ -144,8 +144,9 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 	return r, err
 }
 
-// Run runs turns until ctx ends, MaxTurns are finished, or a failure occurs that every
-// further turn would have too, such as a refused key.
+// Run runs turns until ctx ends or MaxTurns are finished, and then returns nil. It returns an error if
+// an agent does not exist, or after a failure that every further turn would have too, such as a refused
+// key.
 func (r *Runner) Run(ctx context.Context) error {
 	for _, agentID := range r.cfg.AgentIDs {
 		// Without this check the runner would wait silently for an agent that does not exist.

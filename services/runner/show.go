@@ -41,8 +41,8 @@ type show struct {
 	names        bool // several turns may run, so each line names its agent
 
 	mu        sync.Mutex
-	streaming string // the turn whose text is being written, if the line is open
-	spent     map[string][2]int64
+	streaming string              // the turn whose text is being written, if the line is open
+	spent     map[string][2]int64 // tokens in and out of the running turns, by turn id
 }
 
 // paint returns text in a colour, if colours are wanted.
@@ -59,7 +59,7 @@ func (s *show) event(e event) {
 	s.line(e, s.paint(colours[e.Event], strings.ReplaceAll(e.Event, "_", " ")+": "+terminal.Printable(e.Text)))
 }
 
-// line writes e for programs, text for people.
+// line writes a line of progress: e in JSON mode, otherwise text.
 func (s *show) line(e event, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *show) line(e event, text string) {
 	fmt.Fprintln(s.out, text) //nolint:errcheck // as above
 }
 
-// close ends an open line of text.
+// close ends an open line of text. The caller holds mu.
 func (s *show) close() {
 	if s.streaming != "" {
 		fmt.Fprintln(s.out) //nolint:errcheck // as above
@@ -85,7 +85,8 @@ func (s *show) close() {
 	}
 }
 
-// stream writes a part of the model's text at once, if only one turn runs.
+// stream writes a part of the model's text as it arrives, in text mode and if only one turn
+// runs at a time.
 func (s *show) stream(t *client.Turn, text string) {
 	if s.json || s.names {
 		return
@@ -96,14 +97,14 @@ func (s *show) stream(t *client.Turn, text string) {
 	fmt.Fprint(s.out, terminal.Printable(text)) //nolint:errcheck // as above
 }
 
-// endStream ends the line of streamed text.
+// endStream ends the line of streamed text, if one is open.
 func (s *show) endStream(*client.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.close()
 }
 
-// text writes the complete text of a reply, where it was not streamed.
+// text writes the complete text of a reply if stream did not write it.
 func (s *show) text(t *client.Turn, text string) {
 	if text != "" && (s.json || s.names) {
 		s.line(turnEvent(t, "text", text), terminal.Printable(text))

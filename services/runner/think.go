@@ -32,6 +32,7 @@ const (
 	dropped = "[dropped: the context became too long; ask again for what you need]"
 )
 
+// guidance is the part of the system prompt that is the same for every agent.
 const guidance = `You are an agent whose work is kept by Quartet. What you know of earlier conversations is below; what is not written into work items, plan files and reports is forgotten when this turn ends. Work items are objectives, their plan files interpret them, todos are progress: keep them up to date as you go. Complete an item with its report as your text in the same reply. When you cannot go on, call WaitFor: it ends the turn and wakes you. When there is nothing left to do in this turn, answer without calling a tool.`
 
 // conversation is one turn as the model sees it.
@@ -42,7 +43,8 @@ type conversation struct {
 	request Request
 }
 
-// think is the client.Handler that runs a turn.
+// think is the client.Handler that runs a turn: round by round, until the model needs none or
+// MaxRounds are done.
 func (r *Runner) think(ctx context.Context, t *client.Turn) error {
 	r.show.started(t)
 	files, err := r.workspaceOf(t)
@@ -193,7 +195,7 @@ func (c *conversation) round(ctx context.Context) (more bool, err error) {
 	return wants && !got.GetTurnEnded(), nil
 }
 
-// nameCalls replaces ids of calls that are missing, too long or not unique.
+// nameCalls replaces ids of calls that are missing, too long or not unique within the reply.
 func (c *conversation) nameCalls(answer *Answer) {
 	seen := map[string]bool{}
 	for i := range answer.Calls {
@@ -221,18 +223,19 @@ func (c *conversation) localCalls(calls []Call) []*agentv1.ToolCall {
 	return out
 }
 
-// startLocal records the calls that change files before they are executed. If the server
-// refuses to, they are not executed, and the refusal is the result of each.
-func (c *conversation) startLocal(ctx context.Context, calls []*agentv1.ToolCall) (map[string]*agentv1.ToolResult, error) {
+// startLocal records those of the local calls that change files, before they are executed. If
+// the server refuses the record, none of them may be executed, and refused has the refusal as
+// the result of each, by call id.
+func (c *conversation) startLocal(ctx context.Context, calls []*agentv1.ToolCall) (refused map[string]*agentv1.ToolResult, err error) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(call *agentv1.ToolCall) bool { return !changesFiles(call.GetName()) })
 	if len(calls) == 0 || ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	err := c.t.StartLocal(ctx, calls)
+	err = c.t.StartLocal(ctx, calls)
 	if !errors.Is(err, fault.InvalidArgument) && !errors.Is(err, fault.LimitExceeded) && !errors.Is(err, fault.TooLarge) {
 		return nil, err
 	}
-	refused := map[string]*agentv1.ToolResult{}
+	refused = map[string]*agentv1.ToolResult{}
 	for _, call := range calls {
 		refused[call.GetCallId()] = failedLocal(Call{ID: call.GetCallId(), Name: call.GetName()}, &localError{"invalid_argument", "the call was not run: " + fault.From(err).Message()})
 	}
@@ -264,7 +267,7 @@ func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolRes
 }
 
 // reply requests a reply of the model, and repeats the request after transient errors of the
-// provider.
+// provider. Other errors are returned with the outcome that the turn then has.
 func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	for n := 1; ; n++ {
 		answer, err := c.r.model.Reply(ctx, c.request, func(text string) { c.r.show.stream(c.t, text) })
@@ -406,7 +409,7 @@ func compact(v any) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// limit cuts text to at most maxBytes bytes, and marks the cut.
+// limit returns at most maxBytes bytes of a text, as valid UTF-8, and marks a cut.
 func limit(text string, maxBytes int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= maxBytes {
@@ -416,7 +419,7 @@ func limit(text string, maxBytes int) string {
 	return utf8cut.Bytes(text, maxBytes-len(mark)) + mark
 }
 
-// outcomeOf describes the outcome of a turn for people.
+// outcomeOf describes for people the outcome of a turn that ended with err, which may be nil.
 func outcomeOf(t *client.Turn, err error) string {
 	switch {
 	case errors.Is(err, client.ErrAborted):
