@@ -58,6 +58,7 @@ type command struct {
 	ended     *taskv1.CommandEnded
 }
 
+// newCommand returns the command of a lease, which run executes. prev may be nil.
 func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 	return &command{
 		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, limits: w.limitsOf(l.GetTask()),
@@ -195,8 +196,9 @@ func (c *command) kill() {
 	}
 }
 
-// abandon kills and forgets a command whose lease is not this worker's any more. What the
-// open session still sends of it is refused as stale by the task plane.
+// abandon kills and forgets a command whose lease is not this worker's any more. It does not
+// wait for the end. What the open session still sends of it is refused as stale by the task
+// plane.
 func (c *command) abandon() {
 	c.buf.Discard()
 	c.stop(causeStopped, true)
@@ -234,7 +236,8 @@ func (c *command) result(state *os.ProcessState) *taskv1.CommandEnded {
 	return end
 }
 
-// finish reports the end, which is repeated until it is acknowledged.
+// finish records the end and has it reported, which the sessions repeat until it is
+// acknowledged.
 func (c *command) finish(end *taskv1.CommandEnded) {
 	end.TaskId, end.LeaseGeneration = c.task.GetTaskId(), c.gen
 	end.OutputBytes = c.buf.Total()

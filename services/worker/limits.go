@@ -39,10 +39,10 @@ func lower[T int | int64](a, b T) T {
 	return a
 }
 
-// limitOutput counts data as output of the command. It returns the part of data that is
-// within the command's limit, and reports whether there was more. Each piece of output is
-// to be passed once.
-func (c *command) limitOutput(data []byte) ([]byte, bool) {
+// limitOutput counts data as output of the command. It returns the part of data that is within
+// the command's limit; over reports whether there was more. Each piece of output must be
+// passed once.
+func (c *command) limitOutput(data []byte) (within []byte, over bool) {
 	if c.limits.output == 0 {
 		return data, false
 	}
@@ -57,7 +57,8 @@ func (c *command) limitOutput(data []byte) ([]byte, bool) {
 	return data[:room], true
 }
 
-// exceed kills a command that exceeded a limit.
+// exceed kills a command that exceeded a limit. detail is the message of its end, unless the
+// command was ended for another reason before.
 func (c *command) exceed(cause taskv1.TaskEndReason, detail string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,6 +78,7 @@ func (c *command) checkUsage(u proctree.Usage) {
 	}
 }
 
+// mebibytes writes a number of bytes in MiB.
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // monitor measures the commands that have limits, all of them at once. It runs

@@ -43,6 +43,7 @@ type process struct {
 	closing  sync.Once
 }
 
+// output is the worker's end of a pipe or terminal, and the stream that its bytes belong to.
 type output struct {
 	stream taskv1.OutputStream
 	file   *os.File
@@ -71,6 +72,8 @@ func start(on *proctree.Host, spec *taskv1.CommandSpec, dir string, env []string
 	return p, nil
 }
 
+// startOnTerminal starts the process on a new terminal of 24 lines and 80 columns, which is
+// both its input and its output.
 func (p *process) startOnTerminal(on *proctree.Host) (err error) {
 	p.mark, err = on.Start(p.cmd, func() error {
 		master, err := pty.StartWithAttrs(p.cmd, &pty.Winsize{Rows: 24, Cols: 80},
@@ -85,6 +88,7 @@ func (p *process) startOnTerminal(on *proctree.Host) (err error) {
 	return err
 }
 
+// startOnPipes starts the process on pipes for its output and, if input is set, for its input.
 func (p *process) startOnPipes(on *proctree.Host, input bool) (err error) {
 	var ours, theirs []*os.File
 	defer func() {
@@ -191,10 +195,11 @@ func (p *process) reap() *os.ProcessState {
 	return p.cmd.ProcessState
 }
 
-func waitStatus(state *os.ProcessState) (syscall.WaitStatus, bool) {
+// waitStatus returns the wait status of a process; ok is false if state is nil.
+func waitStatus(state *os.ProcessState) (status syscall.WaitStatus, ok bool) {
 	if state == nil {
 		return 0, false
 	}
-	status, ok := state.Sys().(syscall.WaitStatus)
+	status, ok = state.Sys().(syscall.WaitStatus)
 	return status, ok
 }

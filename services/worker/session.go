@@ -205,6 +205,7 @@ func (l *session) prune() {
 	}
 }
 
+// send sends a message, and reports false if the stream broke. Only one goroutine may call it.
 func (l *session) send(m *taskv1.ConnectRequest) bool { return l.stream.Send(m) == nil }
 
 // flush sends what a command has to report and was not reported in this session:

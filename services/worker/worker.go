@@ -134,6 +134,7 @@ func New(cfg Config) (*Worker, error) {
 	}, nil
 }
 
+// orDefault returns v, or d if v is not positive.
 func orDefault(v, d time.Duration) time.Duration {
 	if v <= 0 {
 		return d
@@ -304,6 +305,7 @@ func (w *Worker) forget(c *command) {
 	w.idle = make(chan struct{})
 }
 
+// command returns the command that the worker holds for a task, nil if there is none.
 func (w *Worker) command(taskID string) *command {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -24,9 +24,11 @@ const (
 	// inside of it if beside it is outside of the roots. It has a .gitignore that
 	// ignores everything, so that no repository shows it as a change.
 	worktreesDir = ".quartet-worktrees"
+	// branchPrefix begins the names of the branches of worktrees.
 	branchPrefix = "quartet/"
 )
 
+// commitID matches a full commit id, of SHA-1 or SHA-256.
 var commitID = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 
 // carryOut carries out an order and returns the report. Orders may be repeated, also
@@ -102,6 +104,7 @@ func (w *Worker) admit(wt *taskv1.Worktree) error {
 	return nil
 }
 
+// inRoots reports whether a clean path is one of the roots or below it.
 func (w *Worker) inRoots(dir string) bool {
 	return slices.ContainsFunc(w.roots, func(root string) bool { return within(dir, root) })
 }
@@ -136,6 +139,8 @@ func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	return nil
 }
 
+// makeDirectory creates the directory of worktrees with its .gitignore, if they are missing. A
+// symbolic link in its place is an error.
 func makeDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as readable as the repository beside it
 		return err
