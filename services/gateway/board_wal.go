@@ -13,11 +13,13 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
+// walSuffix ends the file name of a log.
 const walSuffix = ".wal.jsonl"
 
-// streamWAL is GET /v1/sessions/{session_id}/wal/{wal_name}.wal.jsonl: the
-// log of a board as a file (SPEC B1). With ?after_wal_seq=N it begins after that line, and
-// with ?follow=true it continues with new lines until the board has ended.
+// streamWAL serves GET /v1/sessions/{session_id}/wal/{wal_name}.wal.jsonl: the log of a board
+// as a file (SPEC B1). With ?after_wal_seq=N it begins after that line, and with ?follow=true
+// it continues with new lines until the board has ended. An error after the first line cuts
+// the connection off.
 func (g *Service) streamWAL(w http.ResponseWriter, r *http.Request) {
 	name, isFile := strings.CutSuffix(r.PathValue("file"), walSuffix)
 	if !isFile {
@@ -56,12 +58,13 @@ func (g *Service) streamWAL(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if err != nil {
-			// A file has no place for an error. Cut off, it is seen to be cut off.
+			// A file has no place for an error, but the client sees that it is incomplete.
 			panic(http.ErrAbortHandler)
 		}
 	}
 }
 
+// walQuery reads the parameters of streamWAL, and refuses others.
 func walQuery(r *http.Request) (after int64, follow bool, err error) {
 	for name, values := range r.URL.Query() {
 		value := values[len(values)-1]
@@ -81,9 +84,10 @@ func walQuery(r *http.Request) (after int64, follow bool, err error) {
 	return after, follow, nil
 }
 
-// walReader returns a function that returns further lines at each call, and io.EOF at the
-// end.
-func walReader(r *http.Request, plane grpc.ClientConnInterface, req *boardv1.FollowWalRequest, follow bool) (func() ([]byte, error), error) {
+// walReader returns a function that returns complete lines of the log at each call, as many as
+// there are by then and possibly none, and io.EOF after the last. With follow set it waits for
+// new lines until the board has ended.
+func walReader(r *http.Request, plane grpc.ClientConnInterface, req *boardv1.FollowWalRequest, follow bool) (next func() ([]byte, error), err error) {
 	client := boardv1.NewBoardServiceClient(plane)
 	if follow {
 		stream, err := client.FollowWal(r.Context(), req)
@@ -95,7 +99,7 @@ func walReader(r *http.Request, plane grpc.ClientConnInterface, req *boardv1.Fol
 		}
 		begun := false
 		return func() ([]byte, error) {
-			if !begun { // the header goes out before the first line comes
+			if !begun { // nothing, so that the header is sent before the first line arrives
 				begun = true
 				return nil, nil
 			}

@@ -16,10 +16,10 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// conn is what the generated REST handlers call a plane by. It does what the hooks of the
-// mux cannot: it drops the metadata that the handlers make of the caller's headers, because
-// the caller's Authorization must not reach a plane beside the gateway's own (SPEC X4), and it
-// refuses a stream before its HTTP header is written.
+// conn is the connection by which the generated REST handlers call a plane. It does what the
+// hooks of the mux cannot: it drops the metadata that the handlers make of the caller's headers,
+// because the caller's Authorization must not reach a plane beside the gateway's own (SPEC X4),
+// and it lets a stream that is refused have the HTTP status of its refusal.
 type conn struct{ plane grpc.ClientConnInterface }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -36,7 +36,8 @@ func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 	return &stream{ClientStream: s, method: method}, nil
 }
 
-// traceMetadata forwards the caller's trace. It is the only header that reaches a plane.
+// traceMetadata returns the caller's trace as metadata. It is the only header of the caller that
+// reaches a plane.
 func traceMetadata(_ context.Context, r *http.Request) metadata.MD {
 	if t := r.Header.Get(tracing.Header); t != "" {
 		return metadata.Pairs(tracing.Header, t)
@@ -44,8 +45,8 @@ func traceMetadata(_ context.Context, r *http.Request) metadata.MD {
 	return nil
 }
 
-// onward replaces the outgoing metadata by the caller's trace, which a span of the gateway's
-// own replaces in turn: the connection sends that.
+// onward returns ctx with the caller's trace as its only outgoing metadata, or with none if the
+// gateway has a span of its own: the connection then sends that one.
 func onward(ctx context.Context) context.Context {
 	md := metadata.MD{}
 	if out, ok := metadata.FromOutgoingContext(ctx); ok && !trace.SpanContextFromContext(ctx).IsValid() {
@@ -56,15 +57,18 @@ func onward(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// stream receives the first response before the HTTP header is written, so that a stream
-// which is refused gets the status of its refusal.
+// stream receives the first response with its header, before the HTTP header is written, so that
+// a stream which is refused gets the status of its refusal. RecvMsg then returns that response
+// first.
 type stream struct {
 	grpc.ClientStream
 	method string
-	first  proto.Message
-	err    error
+	first  proto.Message // the first response, until RecvMsg has returned it
+	err    error         // what receiving the first response returned
 }
 
+// Header implements grpc.ClientStream. It must be called before RecvMsg, and returns the error of a
+// refused stream.
 func (s *stream) Header() (metadata.MD, error) {
 	md, err := s.ClientStream.Header()
 	if err != nil {
@@ -79,6 +83,7 @@ func (s *stream) Header() (metadata.MD, error) {
 	return md, nil
 }
 
+// RecvMsg implements grpc.ClientStream.
 func (s *stream) RecvMsg(m any) error {
 	if s.err != nil {
 		return s.err

@@ -15,8 +15,8 @@ import (
 //
 //	base64url( version, {plane, partitions, {sequence, line}…}…, CRC-32 )
 //
-// The checksum is against truncation and typing, not against forgery: a cursor
-// opens nothing that its bearer's credential does not.
+// The checksum detects truncation and mistyping, not forgery: a cursor gives access to
+// nothing that its bearer's credential does not.
 const (
 	cursorVersion   = 1
 	cursorMaxText   = 32 << 10
@@ -25,24 +25,26 @@ const (
 	cursorMaxPlanes = 16
 )
 
-// planeNumbers are for cursors. A number is never used again.
+// planeNumbers are the numbers of the planes in cursors. A number is never reused.
 var planeNumbers = map[string]byte{"agent": 1, "work": 2, "task": 3, "waiting": 4, "board": 5}
 
-// position is a line of a frame: everything before it was sent.
+// position is a line of a frame in a journal, the next one to send: everything before it was
+// sent or did not pass the filter.
 type position struct {
-	seq  uint64
-	line uint64
+	seq  uint64 // of the frame, from 1
+	line uint64 // in the frame, from 0
 }
 
-// track is the positions of one plane's partitions.
+// track has the positions in one plane's partitions, in order of partition. plane is from planeNumbers.
 type track struct {
 	plane byte
 	parts []position
 }
 
-// vector is a cursor: tracks in order of plane.
+// vector is a decoded cursor: a track for each plane, in order of their numbers.
 type vector []track
 
+// encode returns the cursor as clients get it.
 func (v vector) encode() string {
 	b := make([]byte, 1, 64)
 	b[0] = cursorVersion
@@ -58,6 +60,8 @@ func (v vector) encode() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
+// decodeCursor returns the positions of a cursor, or CURSOR_INVALID. It does not check that the journals
+// have them.
 func decodeCursor(text string) (vector, error) {
 	if len(text) > cursorMaxText {
 		return nil, badCursor("is too long")
@@ -82,8 +86,10 @@ func decodeCursor(text string) (vector, error) {
 	return v, nil
 }
 
-func decodeTrack(b []byte) (track, []byte, bool) {
-	t := track{plane: b[0]}
+// decodeTrack reads a track from the beginning of b, which must not be empty, and returns what follows
+// it. ok is false if b is malformed.
+func decodeTrack(b []byte) (t track, rest []byte, ok bool) {
+	t.plane = b[0]
 	n, rest, ok := uvarint(b[1:])
 	if !ok || n == 0 || n > cursorMaxParts || n > uint64(len(rest)) {
 		return t, nil, false
@@ -101,9 +107,9 @@ func decodeTrack(b []byte) (track, []byte, bool) {
 	return t, rest, true
 }
 
-// uvarint reads a number and the rest of b. It refuses encodings that are not the shortest,
-// so that a position has one cursor.
-func uvarint(b []byte) (uint64, []byte, bool) {
+// uvarint reads a number from the beginning of b and returns what follows it. ok is false for
+// encodings that are not the shortest, so that a position has one cursor.
+func uvarint(b []byte) (v uint64, rest []byte, ok bool) {
 	v, n := binary.Uvarint(b)
 	if n <= 0 || !bytes.Equal(binary.AppendUvarint(nil, v), b[:n]) {
 		return 0, nil, false
@@ -111,13 +117,14 @@ func uvarint(b []byte) (uint64, []byte, bool) {
 	return v, b[n:], true
 }
 
+// badCursor returns CURSOR_INVALID for a cursor of which what says what is wrong.
 func badCursor(what string) error {
 	return fault.CursorInvalid.New("the cursor "+what+"; use one that an event brought, or none", "field", "cursor").
 		WithField("cursor", "must be the cursor of an event or a heartbeat")
 }
 
-// foreignCursor refuses a well-formed cursor that is outside of the journals. Journals are
-// complete, so it is of another installation.
+// foreignCursor returns CURSOR_OUT_OF_RANGE for a well-formed cursor that is outside of the
+// journals. Journals are complete, so it belongs to another installation.
 func foreignCursor(what string) error {
 	return fault.CursorOutOfRange.New("the cursor "+what+"; read the state afresh and watch from now", "field", "cursor").
 		WithField("cursor", "must be a cursor of this installation")

@@ -15,11 +15,12 @@ import (
 	"quartet/pkg/fault"
 )
 
-// errorBody is how REST refuses (SPEC X5).
+// errorBody is the body of every refusal of the REST API (SPEC X5).
 type errorBody struct {
 	Error errorInfo `json:"error"`
 }
 
+// errorInfo describes a refusal.
 type errorInfo struct {
 	Code     int               `json:"code"`   // the HTTP status
 	Status   string            `json:"status"` // the canonical gRPC code
@@ -27,16 +28,18 @@ type errorInfo struct {
 	Message  string            `json:"message"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Fields   []errorField      `json:"fields,omitempty"`
-	// RequestID is the caller's: what to ask again with where the outcome is
-	// unknown (SPEC X1).
+	// RequestID is the request id that the caller gave, with which it repeats a request
+	// whose outcome is unknown (SPEC X1).
 	RequestID string `json:"requestId,omitempty"`
 }
 
+// errorField says what is wrong with a field of a request.
 type errorField struct {
 	Field       string `json:"field"`
 	Description string `json:"description"`
 }
 
+// errorOf returns the body for err. requestID may be empty.
 func errorOf(err error, httpStatus int, requestID string) errorBody {
 	e := fault.From(err)
 	info := errorInfo{
@@ -49,7 +52,8 @@ func errorOf(err error, httpStatus int, requestID string) errorBody {
 	return errorBody{info}
 }
 
-// refuse responds with err and its HTTP status.
+// refuse responds with err and its HTTP status. If the caller's credential ended while the call ran,
+// it responds with that instead.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := context.Cause(r.Context()); cause != nil && errors.Is(cause, fault.Unauthenticated) {
 		err = cause // its credential ended while the call ran
@@ -57,6 +61,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	refuseAs(w, r, err, fault.HTTPStatus(fault.From(err)))
 }
 
+// refuseAs responds with err and an HTTP status. A revision conflict under If-Match always has the
+// status 412.
 func refuseAs(w http.ResponseWriter, r *http.Request, err error, httpStatus int) {
 	in := inputOf(r)
 	if in.conditional && fault.From(err).Reason() == fault.RevisionConflict {
@@ -72,12 +78,13 @@ func refuseAs(w http.ResponseWriter, r *http.Request, err error, httpStatus int)
 	answerJSON(w, httpStatus, errorOf(err, httpStatus, in.requestID))
 }
 
+// answerJSON responds with v as JSON. It must be called at most once for a response.
 func answerJSON(w http.ResponseWriter, httpStatus int, v any) {
 	body, err := json.Marshal(v)
-	if err != nil { // only types of this package come here
+	if err != nil { // it is called with types of this package only
 		body, httpStatus = []byte(`{"error":{"code":500,"status":"INTERNAL","reason":"INTERNAL"}}`), http.StatusInternalServerError
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpStatus)
-	_, _ = w.Write(append(body, '\n')) // a client that left misses nothing
+	_, _ = w.Write(append(body, '\n')) // the client may have left
 }

@@ -14,14 +14,14 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// writeTime is how long a client may take nothing before it is cut off. It
-// comes back with its last cursor and misses nothing.
+// writeTime is how long a client may read nothing before it is disconnected. It can
+// continue from its last cursor without missing anything.
 const writeTime = 60 * time.Second
 
-// streamEvents is GET /v1/events: lines of JSON, or server-sent events for
-// those who accept them. Parameters are the fields of WatchEventsRequest;
-// lists may be given with commas. Last-Event-ID goes before cursor: a browser
-// that reconnects repeats the address it was first given.
+// streamEvents serves GET /v1/events: lines of JSON, or server-sent events for
+// clients that accept them. Parameters are the fields of WatchEventsRequest;
+// lists may be given with commas. Last-Event-ID takes precedence over cursor, because
+// a browser that reconnects repeats the first URL.
 func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 	req, err := watchRequest(r)
 	if err != nil {
@@ -51,6 +51,7 @@ func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// watchRequest reads the request of streamEvents.
 func watchRequest(r *http.Request) (*eventv1.WatchEventsRequest, error) {
 	req := &eventv1.WatchEventsRequest{}
 	query, err := url.ParseQuery(r.URL.RawQuery)
@@ -75,6 +76,7 @@ func watchRequest(r *http.Request) (*eventv1.WatchEventsRequest, error) {
 	return req, nil
 }
 
+// accepts reports whether the Accept header names a media type. Wildcards do not count.
 func accepts(r *http.Request, mediaType string) bool {
 	for _, v := range r.Header.Values("Accept") {
 		for part := range strings.SplitSeq(v, ",") {
@@ -90,12 +92,15 @@ func accepts(r *http.Request, mediaType string) bool {
 // errGone means that the client accepts nothing more, not even an error.
 var errGone = errors.New("gateway: the client is gone")
 
+// httpSink writes a stream to an HTTP response. Each write and flush may take writeTime; its error
+// wraps errGone.
 type httpSink struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	form    form
 }
 
+// Send implements sink.
 func (s *httpSink) Send(m *eventv1.WatchEventsResponse) error {
 	line, err := s.form.line(m)
 	if err != nil {
@@ -104,6 +109,7 @@ func (s *httpSink) Send(m *eventv1.WatchEventsResponse) error {
 	return s.write(line)
 }
 
+// write writes bytes as they are.
 func (s *httpSink) write(b []byte) error {
 	_ = s.control.SetWriteDeadline(time.Now().Add(writeTime)) // a writer without deadlines has no slow clients
 	if _, err := s.w.Write(b); err != nil {
@@ -112,6 +118,7 @@ func (s *httpSink) write(b []byte) error {
 	return nil
 }
 
+// Flush implements sink.
 func (s *httpSink) Flush() error {
 	_ = s.control.SetWriteDeadline(time.Now().Add(writeTime))
 	if err := s.control.Flush(); err != nil {
@@ -120,14 +127,14 @@ func (s *httpSink) Flush() error {
 	return nil
 }
 
-// form is the encoding of a stream.
+// form is the encoding of a stream of events.
 type form interface {
 	contentType() string
-	line(m *eventv1.WatchEventsResponse) ([]byte, error)
-	fail(e errorBody) []byte
+	line(m *eventv1.WatchEventsResponse) ([]byte, error) // one message, with its end
+	fail(e errorBody) []byte                             // the error that ends the stream
 }
 
-// ndjson is a WatchEventsResponse a line, in the frame that every stream over
+// ndjson encodes each WatchEventsResponse as a line, in the form that every stream over
 // REST has and that the OpenAPI document shows: {"result":…} or {"error":…}.
 type ndjson struct{}
 
@@ -140,8 +147,8 @@ func (ndjson) line(m *eventv1.WatchEventsResponse) ([]byte, error) {
 
 func (ndjson) fail(e errorBody) []byte { return append(marshalError(e), '\n') }
 
-// sse is server-sent events: id is the cursor, event the type, data the event.
-// A heartbeat is an id alone, which moves a browser's Last-Event-ID and calls
+// sse encodes server-sent events: id is the cursor, event the type, data the event.
+// A heartbeat has an id only, which moves a browser's Last-Event-ID and calls
 // no listener.
 type sse struct{}
 
@@ -165,6 +172,7 @@ func (sse) fail(e errorBody) []byte {
 	return append(append([]byte("event: error\ndata: "), marshalError(e)...), '\n', '\n')
 }
 
+// marshalError returns e as JSON on one line.
 func marshalError(e errorBody) []byte {
 	b, err := json.Marshal(e)
 	if err != nil { // strings and numbers always marshal

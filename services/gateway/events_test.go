@@ -333,10 +333,11 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 }
 
 func TestSecretsOfRecordsAreConcealed(t *testing.T) {
-	raw := &journal.RawEvent{Payload: json.RawMessage(`{"trigger":{"trigger_id":"trg_1","token_hash":"abc"},"token_hash":"d"}`)}
+	raw := &journal.RawEvent{Payload: json.RawMessage(`{"trigger":{"trigger_id":"trg_1","token_hash":"abc","sealed_signing_secret":"c2VhbGVk"},"token_hash":"d"}`)}
 	ev, err := eventOf(raw)
 	require.NoError(t, err)
 	require.NotContains(t, ev.String(), "token_hash")
+	require.NotContains(t, ev.String(), "sealed_signing_secret")
 	require.Contains(t, ev.String(), "trg_1")
 }
 

@@ -15,14 +15,14 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// feed is one partition's journal on its way into a stream.
+// feed reads one partition's journal for a stream.
 type feed struct {
 	src   journal.Source
-	track int // the index of its position in the vector
-	part  int
-	from  position
-	end   uint64     // at the call
-	past  chan batch // what was there at the call
+	track int        // the index of its plane in watch.at
+	part  int        // the index of the partition in that track
+	from  position   // where the stream begins
+	end   uint64     // the sequence after the last frame that existed when the stream was opened
+	past  chan batch // the frames before end
 }
 
 // batch holds the events of one frame that a stream sends.
@@ -30,17 +30,19 @@ type batch struct {
 	feed *feed
 	seq  uint64
 	at   time.Time // of the first hit; zero without one
-	hits []hit
-	last bool // it was the last frame that existed at the call
+	hits []hit     // in the order of their lines
+	last bool      // no later frame existed when the stream was opened
 }
 
+// hit is an event that passed the filter.
 type hit struct {
-	line  uint64
+	line  uint64 // its line in the frame, from 0
 	event *eventv1.Event
 }
 
 // follow sends a batch for every frame, also for those without hits, which advance the
-// cursor. It blocks while the stream does, and returns when ctx ends or the watch does.
+// cursor: frames before f.end to f.past, later ones to live. It blocks while nobody receives,
+// and returns when ctx ends or, for a watch that stops, after the frames before f.end.
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	follower.Run(ctx, f.src, f.from.seq, w.events.log, func(seq uint64, lines []journal.Line) error {
 		if w.stop && seq >= f.end {
@@ -66,8 +68,8 @@ func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	})
 }
 
-// hits returns the events of the lines that the filter accepts. A line that cannot be read
-// is logged and skipped.
+// hits returns the events of a frame's lines that the filter accepts and that are not before
+// f.from. A line that cannot be read is logged and skipped.
 func (f *feed) hits(w *watch, seq uint64, lines []journal.Line) []hit {
 	var hits []hit
 	for i, line := range lines {
@@ -95,6 +97,7 @@ func (f *feed) hits(w *watch, seq uint64, lines []journal.Line) []hit {
 	return hits
 }
 
+// eventOf returns an event as clients get it, without its cursor.
 func eventOf(raw *journal.RawEvent) (*eventv1.Event, error) {
 	payload := &structpb.Struct{}
 	if len(raw.Payload) > 0 {
@@ -112,14 +115,16 @@ func eventOf(raw *journal.RawEvent) (*eventv1.Event, error) {
 	}, nil
 }
 
-// conceal drops what records keep and clients are never sent: the hash of a
-// trigger's secret, which lies in the trigger inside the payload.
+// concealed are the fields of records that clients are never sent: the hash of a trigger's secret
+// and its encrypted signing secret.
+var concealed = []string{"token_hash", "sealed_signing_secret"}
+
+// conceal removes the concealed fields from a payload and from the records in it, one level below.
 func conceal(payload *structpb.Struct) {
-	const hash = "token_hash"
-	delete(payload.GetFields(), hash)
-	for _, v := range payload.GetFields() {
-		if inner := v.GetStructValue(); inner != nil {
-			delete(inner.GetFields(), hash)
+	for _, name := range concealed {
+		delete(payload.GetFields(), name)
+		for _, v := range payload.GetFields() {
+			delete(v.GetStructValue().GetFields(), name)
 		}
 	}
 }

@@ -23,11 +23,10 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// DefaultHTTPAddr is on the loopback interface. An operator who serves others sets another
-// address.
+// DefaultHTTPAddr is on the loopback interface, so that only this machine can connect.
 const DefaultHTTPAddr = "127.0.0.1:7480"
 
-// drainTime is how long requests may take to end when the gateway stops.
+// drainTime is how long requests in flight may take when the gateway stops.
 const drainTime = 5 * time.Second
 
 // Config is what an operator sets.
@@ -35,46 +34,47 @@ type Config struct {
 	// HTTPAddr is where to listen. Default DefaultHTTPAddr.
 	HTTPAddr string
 	// AllowedOrigins are the web origins, beside those of loopback, whose pages
-	// may call: "https://console.example.com".
+	// may call the gateway, such as "https://console.example.com".
 	AllowedOrigins []string
-	// AllowedHosts are host names that a gateway bound to loopback answers to,
-	// beside the loopback ones: those of a proxy in front of it.
+	// AllowedHosts are the host names that a gateway bound to loopback accepts in
+	// requests, beside the loopback ones: those of a proxy in front of it.
 	AllowedHosts []string
 	// MaxBody bounds a request's body. Default 4 MiB (SPEC X8).
 	MaxBody int64
-	// Heartbeat is how long an event stream stays silent. Default 15 s.
+	// Heartbeat is the longest time between two messages of an event stream. Default 15 s.
 	Heartbeat time.Duration
 }
 
 // Deps is what the gateway needs of its process.
 type Deps struct {
-	// Conn reaches a service by name: agent, work, task, waiting, board, identity,
-	// scheduler. The connection speaks for the actor of the context.
+	// Conn returns a connection to a service: agent, work, task, waiting, board, identity
+	// or scheduler. Its calls are made as the actor in their context.
 	Conn func(service string) (grpc.ClientConnInterface, error)
-	// Auth tells who calls over HTTP.
+	// Auth authenticates callers of HTTP.
 	Auth rpc.Authenticator
-	// TLS secures the listener; nil is plain HTTP.
+	// TLS configures the listener; nil: plain HTTP.
 	TLS *tls.Config
 	// Limit counts a request of a namespace, or refuses it; nil refuses none.
 	Limit func(namespace string) error
-	// Waits says of an RPC, such as /quartet.agent.v1.AgentService/AcquireTurn, whether it
-	// may wait for most of a minute; nil: none does. Streams wait anyway.
+	// Waits reports whether an RPC that is no stream may wait for most of a minute, such as
+	// /quartet.agent.v1.AgentService/AcquireTurn; nil: none does.
 	Waits func(method string) bool
-	// Sources are the journals of a plane.
+	// Sources returns the partitions of a plane's journal.
 	Sources func(plane string) ([]journal.Source, error)
-	// Ready says whether the process can serve; nil is always.
+	// Ready returns nil if the process can serve; a nil function: it always can.
 	Ready func() error
-	// MCP makes the handler of /mcp/{agent_id}, which answers what it refuses with
-	// the function it is given; nil serves none.
+	// MCP returns the handler of /mcp/{agent_id}, which calls refuse for a request that it
+	// refuses; nil: none is served.
 	MCP func(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
-	// OpenAPI is what GET /openapi.json answers.
+	// OpenAPI is the response of GET /openapi.json; empty: not found.
 	OpenAPI []byte
-	// Metrics is what GET /metrics shows, and where requests are counted; nil shows
-	// nothing.
+	// Metrics is shown by GET /metrics, and requests are counted in it; nil: nothing is
+	// shown or counted.
 	Metrics *prometheus.Registry
 	Logger  *zap.Logger
-	// Tracer has requests told of as spans; nil: none.
-	Tracer  *tracing.Tracer
+	// Tracer records requests as spans; nil: none.
+	Tracer *tracing.Tracer
+	// Version is that of the build.
 	Version string
 }
 
@@ -87,10 +87,10 @@ type Service struct {
 	mu       sync.Mutex // guards what Start sets
 	listener net.Listener
 	server   *http.Server
-	served   chan struct{}
+	served   chan struct{} // closed when the server has ended
 	stopping atomic.Bool
-	life     context.Context    //nolint:containedctx // of what waits: streams and long polls
-	halt     context.CancelFunc // ends it
+	life     context.Context    //nolint:containedctx // of streams and long polls; ends when the gateway stops
+	halt     context.CancelFunc // ends life
 }
 
 // New completes the configuration. Nothing is opened before Start.
@@ -133,7 +133,7 @@ func (g *Service) Register(srv grpc.ServiceRegistrar) {
 	eventv1.RegisterEventServiceServer(srv, g.events)
 }
 
-// Start listens and serves.
+// Start listens and serves. A second call does nothing; after Stop it fails.
 func (g *Service) Start(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,9 +155,9 @@ func (g *Service) Start(ctx context.Context) error {
 	g.listener = lis
 	g.server = &http.Server{
 		Handler: handler,
-		// A client that dawdles over its headers holds a connection for 10 s at
-		// most. There is no limit on a whole answer: streams have none, and
-		// their writes carry deadlines of their own.
+		// A client that sends its header slowly holds a connection for 10 s at most.
+		// There is no limit for a whole response, because streams have no end; their
+		// writes have deadlines of their own.
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -178,8 +178,8 @@ func (g *Service) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends readiness and event streams, lets requests finish for a while, then
-// closes. It is idempotent.
+// Stop ends readiness and event streams, waits for requests in flight, at most drainTime, and
+// closes all connections. It is idempotent.
 func (g *Service) Stop(ctx context.Context) error {
 	g.stopping.Store(true)
 	g.halt()
@@ -193,15 +193,15 @@ func (g *Service) Stop(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if srv.Shutdown(drain) != nil {
-		// Whoever is still there has had its time: a long poll, which comes
-		// again, or a mutation, which is repeated by its key.
+		// What is left is a long poll, which its caller repeats, or a mutation, which
+		// its caller repeats with its request id.
 		err = srv.Close()
 	}
 	<-served
 	return err
 }
 
-// Ready is nil between Start and Stop.
+// Ready returns nil between Start and Stop.
 func (g *Service) Ready() error {
 	if g.Addr() == "" || g.stopping.Load() {
 		return life.ErrNotStarted
@@ -209,7 +209,7 @@ func (g *Service) Ready() error {
 	return nil
 }
 
-// Addr returns where the gateway listens, "" before Start.
+// Addr returns the address on which the gateway listens, "" before Start.
 func (g *Service) Addr() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

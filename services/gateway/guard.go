@@ -14,13 +14,13 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// A page in a browser can reach loopback whatever site it is from, and on
-// loopback callers without credential are let in. Two checks keep it out: the
-// Host it must send (DNS rebinding) and the Origin it must admit to.
+// A page of any site in a browser can reach loopback, where callers need no credential.
+// Two checks refuse it: of the header Host, which also prevents DNS rebinding, and of the
+// header Origin, which browsers set and pages cannot change.
 
 // hosts refuses requests that name another host than loopback, the allowed hosts
 // and those of the allowed origins, if the gateway is bound to loopback. Elsewhere
-// credentials are required and the name is the proxy's business.
+// credentials are required, and any name is accepted.
 func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
 	if !loopback {
 		return next
@@ -36,8 +36,9 @@ func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
 	})
 }
 
-// origins refuses requests of pages of foreign origins, except those that only read. What
-// such a page sees of the response is decided by CORS, which allows configured origins.
+// origins refuses requests of pages whose origin is not allowed, except GET and HEAD: by CORS a
+// browser lets a page read the response only if its origin is allowed. It answers preflight
+// requests of allowed origins. Requests without the header Origin pass.
 func (g *Service) origins(loopback bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
@@ -65,18 +66,21 @@ func (g *Service) origins(loopback bool, next http.Handler) http.Handler {
 	})
 }
 
+// allowedOrigin reports whether pages of an origin may call: it is configured, on loopback, or, for a
+// gateway that others can reach, of the host that the request names.
 func (g *Service) allowedOrigin(origin, host string, loopback bool) bool {
 	if slices.Contains(g.cfg.AllowedOrigins, origin) {
 		return true
 	}
 	from, err := originHost(origin)
 	if err != nil {
-		return false // "null" among others
+		return false // for example "null"
 	}
 	// The gateway's own pages. On loopback the Host was checked already.
 	return isLoopbackHost(hostOnly(from)) || !loopback && from == host
 }
 
+// allowedOriginHost reports whether a host, without its port, is that of a configured origin.
 func (g *Service) allowedOriginHost(host string) bool {
 	return slices.ContainsFunc(g.cfg.AllowedOrigins, func(origin string) bool {
 		from, err := originHost(origin)
@@ -84,9 +88,8 @@ func (g *Service) allowedOriginHost(host string) bool {
 	})
 }
 
-// plain refuses paths that are not written as they are meant, such as with ..
-// in them: ServeMux would answer with a redirect in HTML, and no client that
-// builds its paths with care sends them.
+// plain refuses paths that are not in their shortest form, such as with .. in them, as not
+// found: ServeMux would answer with a redirect in HTML.
 func plain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := r.URL.Path; p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/") {
@@ -97,13 +100,13 @@ func plain(next http.Handler) http.Handler {
 	})
 }
 
-// authenticated lets a caller in whose credential is good, as its actor. It refuses the
-// credentials of services, and a namespace that sends more requests than it may. The context
-// of the request ends when the credential does.
+// authenticated serves requests with a valid credential, with its actor in their context. It
+// refuses the credentials of services, and a namespace that sends more requests than it may.
+// The context of the request ends when the credential does.
 func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bearer := ""
-		// An empty header is a header: it is wrong, not absent.
+		// An empty header is an error, unlike a missing one.
 		if values, given := r.Header["Authorization"]; given {
 			const scheme = "bearer "
 			if len(values) != 1 || len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
@@ -114,7 +117,7 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 		}
 		actor, err := g.deps.Auth.Authenticate(r.Context(), bearer)
 		if err == nil && actor.Role == rpc.RoleService {
-			// It would come to the planes as this gateway's word, certificate and all.
+			// The planes would take it for a call of this gateway, with its certificate.
 			err = fault.Unauthenticated.New("services speak gRPC; their credentials are not taken here")
 		}
 		if err != nil {
@@ -137,7 +140,8 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 	})
 }
 
-func originHost(origin string) (string, error) {
+// originHost returns the host of an http or https origin, with its port if it names one.
+func originHost(origin string) (host string, err error) {
 	u, err := url.Parse(origin)
 	if err != nil {
 		return "", err
@@ -148,6 +152,7 @@ func originHost(origin string) (string, error) {
 	return u.Host, nil
 }
 
+// hostOnly returns a host in lower case, without port and brackets.
 func hostOnly(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -155,6 +160,7 @@ func hostOnly(host string) string {
 	return strings.ToLower(strings.Trim(host, "[]"))
 }
 
+// isLoopbackHost reports whether a host, as hostOnly returns it, is localhost or a loopback address.
 func isLoopbackHost(host string) bool {
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true
@@ -163,6 +169,7 @@ func isLoopbackHost(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
+// isLoopback reports whether a listener's address is a loopback one.
 func isLoopback(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()

@@ -39,7 +39,8 @@ func knownMethod(method string) string {
 	return "other"
 }
 
-// answered remembers the status of an answer.
+// answered is a ResponseWriter that records the status of the response in code, 200 if the handler
+// sets none.
 type answered struct {
 	http.ResponseWriter
 	code  int
@@ -60,8 +61,8 @@ func (s *answered) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// Flush implements http.Flusher, which streams ask for.
+// Flush implements http.Flusher, which streams need.
 func (s *answered) Flush() { _ = http.NewResponseController(s.ResponseWriter).Flush() }
 
-// Unwrap is for http.ResponseController.
+// Unwrap lets http.ResponseController reach the original writer.
 func (s *answered) Unwrap() http.ResponseWriter { return s.ResponseWriter }

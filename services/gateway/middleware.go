@@ -53,14 +53,13 @@ func (g *Service) decoded(routes routeTable) runtime.Middleware {
 	}
 }
 
-// request reads a request into in. The query that it returns is what the query parser sees: for a
-// GET the caller's own, for a DELETE all fields, wherever they were.
-func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (url.Values, error) {
+// request reads a request into in. query is what the query parser of the generated handler gets: for
+// a GET the caller's own query, for a DELETE all fields, whether they were in the query or in the body.
+func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (query url.Values, err error) {
 	if err := in.headers(r); err != nil {
 		return nil, err
 	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
+	if query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return nil, fault.InvalidArgument.New("the query string cannot be read: " + err.Error())
 	}
 	if r.Method == http.MethodGet {
@@ -120,13 +119,13 @@ func (queryParser) Parse(m proto.Message, values url.Values, _ *utilities.Double
 	return nil
 }
 
-// errStopping is why a request that waits was ended.
+// errStopping is the cause of the end of a request that waited when the gateway stopped.
 var errStopping = errors.New("the gateway is stopping")
 
 // endedByStop returns a context that ends with errStopping when the gateway stops, for
-// requests that may wait for most of a minute. Their callers are told at once to repeat the
-// request, instead of being cut off when the time to drain is over.
-func (g *Service) endedByStop(ctx context.Context) (context.Context, func()) {
+// requests that may wait for most of a minute. Their callers get a response at once that says to
+// repeat the request, instead of being disconnected after drainTime. release must be called.
+func (g *Service) endedByStop(ctx context.Context) (ended context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(g.life, func() { cancel(errStopping) })
 	return ctx, func() {
@@ -144,8 +143,8 @@ func (g *Service) waiting(next http.Handler) http.Handler {
 	})
 }
 
-// stopped replaces the error of a request that was ended by errStopping. A call that writes
-// may have done so (SPEC X1).
+// stopped returns err, or NOT_READY if errStopping ended the request's ctx. The outcome of a call
+// that writes is then unknown (SPEC X1).
 func stopped(ctx context.Context, httpMethod string, err error) error {
 	if !errors.Is(context.Cause(ctx), errStopping) {
 		return err

@@ -11,9 +11,10 @@ import (
 	"quartet/pkg/fault"
 )
 
-// queryJSON writes a query string as the JSON that pbjson reads, so that both
-// ways in are equally strict. Parameters are the fields of the message itself,
-// in either form of their names; a list is a parameter given several times.
+// queryJSON returns a query string as the JSON of a message, which pbjson then reads, so that
+// queries are checked as strictly as bodies. Parameters are the top-level fields of the message,
+// in either form of their names; a list is a parameter given several times. Unknown parameters
+// and repeated ones that are no lists are refused.
 func queryJSON(query url.Values, d protoreflect.MessageDescriptor) ([]byte, error) {
 	out := []byte{'{'}
 	for _, name := range sortedKeys(query) {
@@ -47,6 +48,7 @@ func queryJSON(query url.Values, d protoreflect.MessageDescriptor) ([]byte, erro
 	return append(out, '}'), nil
 }
 
+// fieldNamed returns the field of a name in either form, nil if there is none.
 func fieldNamed(d protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
 	if fd := d.Fields().ByName(protoreflect.Name(name)); fd != nil {
 		return fd
@@ -54,8 +56,8 @@ func fieldNamed(d protoreflect.MessageDescriptor, name string) protoreflect.Fiel
 	return d.Fields().ByJSONName(name)
 }
 
-// appendParameter writes one value. Only what reads as the field's type is
-// written bare; anything else as a string, which pbjson then refuses by name.
+// appendParameter appends one value. A boolean or number is written as such if the field has that
+// type; everything else is written as a string, which pbjson refuses if the field has no such values.
 func appendParameter(dst []byte, fd protoreflect.FieldDescriptor, v string) []byte {
 	switch fd.Kind() {
 	case protoreflect.BoolKind:
@@ -71,8 +73,8 @@ func appendParameter(dst []byte, fd protoreflect.FieldDescriptor, v string) []by
 	return appendJSON(dst, v)
 }
 
-// appendJSON writes a string. encoding/json replaces invalid UTF-8, which a
-// query string may hold, so that pbjson sees well-formed text.
+// appendJSON appends a string as JSON. Invalid UTF-8, which a query string may contain, is
+// replaced.
 func appendJSON(dst []byte, s string) []byte {
 	b, err := json.Marshal(s)
 	if err != nil { // a string always marshals
@@ -81,6 +83,7 @@ func appendJSON(dst []byte, s string) []byte {
 	return append(dst, b...)
 }
 
+// unknownParameter returns the refusal of a query parameter that the call does not have.
 func unknownParameter(name string) *fault.Error {
 	if len(name) > 100 {
 		name = name[:100]
@@ -89,6 +92,7 @@ func unknownParameter(name string) *fault.Error {
 		WithField(name, "is not known; remove it")
 }
 
+// sortedKeys returns the names of the parameters in order.
 func sortedKeys(v url.Values) []string {
 	keys := make([]string, 0, len(v))
 	for k := range v {

@@ -37,7 +37,8 @@ func (*input) Read([]byte) (int, error) { return 0, io.EOF }
 // Close implements io.Closer.
 func (*input) Close() error { return nil }
 
-// inputOf returns the input of a request, or an empty one for requests outside the REST API.
+// inputOf returns the input that is the body of a request, or an empty one for requests outside the
+// REST API and for those that were not decoded yet.
 func inputOf(r *http.Request) *input {
 	if in, ok := r.Body.(*input); ok {
 		return in
@@ -63,8 +64,9 @@ func (in *input) headers(r *http.Request) error {
 	return nil
 }
 
-// decode makes the message of a request from its body or query, its path and its headers. It
-// refuses what is unknown, malformed or contradictory.
+// decode sets in.msg to the message of a request, from its query if that is not nil, otherwise from
+// its body text, and from its path and headers. It refuses what is unknown, malformed or
+// contradictory.
 func (in *input) decode(rt *route, text []byte, query url.Values, path map[string]string) error {
 	m := rt.input.New().Interface()
 	in.msg = m
@@ -150,7 +152,7 @@ func unquoted(s string) string {
 	return s
 }
 
-// revisionOf returns the revision in an ETag of this gateway.
+// revisionOf returns the revision in an ETag of this gateway, and refuses any other tag.
 func revisionOf(tag string) (int64, error) {
 	text, strong := strings.CutPrefix(tag, `"`)
 	text, closed := strings.CutSuffix(text, `"`)

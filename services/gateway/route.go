@@ -15,14 +15,14 @@ import (
 
 // route is one line of the REST map: an HTTP method and a path that call an RPC.
 type route struct {
-	pattern string // such as /v1/agents/{agent_id}
-	method  string // such as /quartet.agent.v1.AgentService/GetAgent
-	input   protoreflect.MessageType
-	body    bool // the request is the body; otherwise it is the query string of a GET or DELETE
-	// waits: the RPC may wait for most of a minute, or streams. It is ended when the
-	// gateway stops.
+	pattern string                   // such as /v1/agents/{agent_id}
+	method  string                   // such as /quartet.agent.v1.AgentService/GetAgent
+	input   protoreflect.MessageType // of the request message
+	body    bool                     // the request is the body; otherwise it is the query string of a GET or DELETE
+	// waits says that the RPC is a stream or may wait for most of a minute, and so is ended
+	// when the gateway stops.
 	waits bool
-	// traced: a request without a trace begins one. A stream does not, nor does
+	// traced says that a request without a trace begins one. A stream does not, nor does
 	// AcquireTurn: the turn that it returns has a trace of its own.
 	traced bool
 }
@@ -31,10 +31,10 @@ type route struct {
 // matched, in the form of runtime.Pattern.String.
 type routeTable map[string]*route
 
+// routeKey returns the key of a route in the table.
 func routeKey(httpMethod, pattern string) string { return httpMethod + " " + pattern }
 
-// newRouteTable reads the REST map. waits says of an RPC that is no stream whether it may
-// wait for most of a minute; nil means that none does.
+// newRouteTable reads the REST map that is part of the binary. waits is Deps.Waits.
 func newRouteTable(waits func(method string) bool) (routeTable, error) {
 	var file struct {
 		HTTP struct {

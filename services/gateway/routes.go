@@ -14,7 +14,8 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// handler is all of the gateway's addresses.
+// handler returns the handler of all paths. loopback says that the gateway listens on a loopback
+// address.
 func (g *Service) handler(loopback bool) (http.Handler, error) {
 	api, err := g.api()
 	if err != nil {
@@ -33,7 +34,7 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	known.Handle("/{$}", only(http.MethodGet, http.HandlerFunc(g.home)))
 	known.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { unrouted(w, r, http.StatusNotFound) })
 
-	// Probes and outside systems come by whatever name the installation has.
+	// Probes and outside systems may use any host name.
 	all := http.NewServeMux()
 	all.Handle("/healthz", only(http.MethodGet, http.HandlerFunc(g.healthz)))
 	all.Handle("/readyz", only(http.MethodGet, http.HandlerFunc(g.readyz)))
@@ -60,8 +61,8 @@ func (g *Service) bounded(next http.Handler) http.Handler {
 	})
 }
 
-// only refuses other methods, but accepts HEAD where it accepts GET. ServeMux would do it
-// in its own words.
+// only refuses other methods than method, but accepts HEAD with GET. The refusal has the form of the
+// API's errors, which that of ServeMux has not.
 func only(method string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
@@ -73,6 +74,7 @@ func only(method string, next http.Handler) http.Handler {
 	})
 }
 
+// secure sets the headers that every response has.
 func secure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -81,7 +83,8 @@ func secure(next http.Handler) http.Handler {
 	})
 }
 
-// logged notes requests at debug. Never a query, a body or a trigger's token.
+// logged logs the method and path of each request at debug level, without the query, the body and the
+// token of a trigger.
 func (g *Service) logged(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r)
@@ -100,6 +103,7 @@ func (g *Service) healthz(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, map[string]string{"status": "alive"})
 }
 
+// readyz responds with 200 if the process can serve, otherwise with 503 and the reasons.
 func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 	type readiness struct {
 		Ready   bool     `json:"ready"`
@@ -117,10 +121,12 @@ func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, readiness{Ready: true})
 }
 
+// version responds with the version of the build.
 func (g *Service) version(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, map[string]string{"version": g.deps.Version})
 }
 
+// openAPI responds with the OpenAPI document.
 func (g *Service) openAPI(w http.ResponseWriter, r *http.Request) {
 	if len(g.deps.OpenAPI) == 0 {
 		unrouted(w, r, http.StatusNotFound)
@@ -130,6 +136,7 @@ func (g *Service) openAPI(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(g.deps.OpenAPI)
 }
 
+// metrics returns the handler that shows the metrics to Prometheus.
 func (g *Service) metrics() http.Handler {
 	if g.deps.Metrics == nil {
 		return promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})
@@ -137,8 +144,9 @@ func (g *Service) metrics() http.Handler {
 	return promhttp.HandlerFor(g.deps.Metrics, promhttp.HandlerOpts{})
 }
 
-// page is no template: html/template calls methods by name, and the linker then
-// keeps every method of every type in the binary, a third of its size.
+// page is the start page, in which {{.}} stands for the version. It is no template: html/template calls
+// methods by name, and the linker then keeps every method of every type in the binary, a third of its
+// size.
 const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Quartet</title>
 <style>body{font:16px/1.6 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -161,8 +169,9 @@ code{background:#f2f2f2;padding:.1em .3em;border-radius:3px}td{padding:.15rem 1r
 </html>
 `
 
+// home responds with the start page for people.
 func (g *Service) home(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	_, _ = io.WriteString(w, strings.Replace(page, "{{.}}", html.EscapeString(g.deps.Version), 1)) // a client that left misses nothing
+	_, _ = io.WriteString(w, strings.Replace(page, "{{.}}", html.EscapeString(g.deps.Version), 1)) // the client may have left
 }

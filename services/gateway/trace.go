@@ -10,9 +10,9 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// span makes each request that next serves a span: of the caller's trace if the caller sent
-// one, otherwise of a new trace if begins. pattern names it, never the path, which may hold
-// the token of a trigger.
+// span returns next with a span for each request: in the caller's trace if the caller sent one,
+// otherwise in a new trace if begins is set, otherwise without a span. The span is named by pattern
+// and not by the path, which may contain the token of a trigger.
 func (g *Service) span(pattern string, begins bool, next http.HandlerFunc) http.HandlerFunc {
 	if !g.deps.Tracer.On() {
 		return next
@@ -39,5 +39,5 @@ func (g *Service) span(pattern string, begins bool, next http.HandlerFunc) http.
 	}
 }
 
-// mcpPattern is the address of an agent's tools. Its GET is a stream.
+// mcpPattern is the path of an agent's tools, as spans name it. A GET of it is a stream.
 const mcpPattern = "/mcp/{agent_id}"

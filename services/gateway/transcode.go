@@ -33,7 +33,7 @@ import (
 // parser for all of them.
 var setQueryParser = sync.OnceFunc(func() { runtime.NewServeMux(runtime.SetQueryParameterParser(queryParser{})) })
 
-// api returns the REST map of proto/gateway.yaml.
+// api returns the handler of the REST API, as proto/gateway.yaml maps it to RPCs.
 func (g *Service) api() (http.Handler, error) {
 	routes, err := newRouteTable(g.deps.Waits)
 	if err != nil {
@@ -65,8 +65,8 @@ func (g *Service) api() (http.Handler, error) {
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithWriteContentLength(),
 	)
-	// The mux asks what was registered last first, and a pattern without a verb
-	// takes "keeper:explain" for an agent's name. So the scheduler comes last.
+	// The mux tries patterns in the reverse order of their registration, and a pattern without a
+	// verb would match "keeper:explain" as an agent's name. So the scheduler is registered last.
 	for _, service := range []struct {
 		name     string
 		register func(context.Context, *runtime.ServeMux, grpc.ClientConnInterface) error
@@ -107,6 +107,7 @@ func (g *Service) api() (http.Handler, error) {
 	return mux, nil
 }
 
+// unrouted responds to a request that no handler is for, with the status that the mux determined.
 func unrouted(w http.ResponseWriter, r *http.Request, httpStatus int) {
 	switch httpStatus {
 	case http.StatusMethodNotAllowed:
@@ -122,7 +123,7 @@ func unrouted(w http.ResponseWriter, r *http.Request, httpStatus int) {
 // revision (SPEC X3).
 func tag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
 	if m == nil {
-		return nil // the begin of a stream
+		return nil // the beginning of a stream
 	}
 	r := m.ProtoReflect()
 	fields := r.Descriptor().Fields()
@@ -146,7 +147,8 @@ func tag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
 	return nil
 }
 
-// codec is the marshaler of the mux: ProtoJSON out, and in what the middleware decoded.
+// codec is the marshaler of the mux. It writes responses as ProtoJSON, and reads requests from the input
+// that the middleware decoded.
 type codec struct{}
 
 // ContentType implements runtime.Marshaler.
@@ -203,7 +205,7 @@ func (c codec) NewEncoder(w io.Writer) runtime.Encoder {
 	})
 }
 
-// protoJSON is ProtoJSON without the blanks that protojson puts in at random.
+// protoJSON returns ProtoJSON without the blanks that protojson adds at random.
 func protoJSON(m proto.Message) ([]byte, error) {
 	b, err := protojson.Marshal(m)
 	if err != nil {

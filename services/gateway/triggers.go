@@ -16,10 +16,11 @@ import (
 )
 
 const (
+	// triggerPath is before the token in the path of a delivery.
 	triggerPath = "/v1/triggers/"
 	// maxDelivery is the largest body of a delivery (SPEC P3).
 	maxDelivery = 256 << 10
-	// maxContentType is the longest Content-Type that is passed on.
+	// maxContentType is the longest Content-Type that is forwarded, in bytes.
 	maxContentType = 255
 )
 
@@ -52,8 +53,8 @@ func (g *Service) deliveries() (http.Handler, error) {
 	}
 	waiting := waitingv1.NewWaitingServiceClient(plane)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Too large is said to everybody alike, whether or not the address leads
-		// anywhere.
+		// A body that is too large is refused before the token is looked up, so that the refusal
+		// does not disclose whether the token exists.
 		body, err := readBody(w, r, maxDelivery)
 		if err != nil {
 			refuse(w, r, err)
@@ -86,7 +87,7 @@ func deliveryKey(h http.Header) (string, error) {
 			return key, fault.RequestID(key)
 		}
 		if name == "Ce-Id" {
-			value = h.Get("Ce-Source") + "#" + value // an id is its source's
+			value = h.Get("Ce-Source") + "#" + value // such an id is unique for its source only
 		}
 		key := strings.ToLower(name) + ":" + value
 		if fault.RequestID(key) == nil {
@@ -112,8 +113,9 @@ func contentType(s string) string {
 	return s
 }
 
+// deliver calls DeliverTrigger and responds with its result.
 func (g *Service) deliver(w http.ResponseWriter, r *http.Request, waiting waitingv1.WaitingServiceClient, req *waitingv1.DeliverTriggerRequest) {
-	// Whose trigger it is, and so the tenant, follows from the token.
+	// The namespace and agent follow from the token; those of this actor are not used.
 	ctx := rpc.WithActor(r.Context(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "trigger", Role: rpc.RoleIntegration})
 	var header metadata.MD
 	resp, err := waiting.DeliverTrigger(ctx, req, grpc.Header(&header))

@@ -18,33 +18,36 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// watched are the planes whose journals are shown, in order of their numbers.
+// watched are the planes whose events are streamed, in the order of planeNumbers.
 var watched = []string{"agent", "work", "task", "waiting", "board"}
 
+// maxEventTypes limits the event types that a request names.
 const maxEventTypes = 100
 
 var errEventsStopping = fault.NotReady.New("the server stops; go on from the last cursor at another one, or in a moment")
 
-// events is EventService.
+// events implements EventService.
 type events struct {
 	eventv1.UnimplementedEventServiceServer
 
 	sources   func(plane string) ([]journal.Source, error)
 	heartbeat time.Duration
-	closing   <-chan struct{}
+	closing   <-chan struct{} // closed when the gateway stops
 	log       *zap.Logger
 }
 
-// sink receives a stream. Flush is called when no further event is ready.
+// sink is where a stream is sent. Flush is called when no further event is ready.
 type sink interface {
 	Send(*eventv1.WatchEventsResponse) error
 	Flush() error
 }
 
+// grpcSink sends a stream over gRPC, which needs no flush.
 type grpcSink struct {
 	grpc.ServerStreamingServer[eventv1.WatchEventsResponse]
 }
 
+// Flush implements sink.
 func (grpcSink) Flush() error { return nil }
 
 // WatchEvents streams the namespace's events (SPEC X10).
@@ -60,13 +63,14 @@ func (e *events) WatchEvents(req *eventv1.WatchEventsRequest, out grpc.ServerStr
 type watch struct {
 	events *events
 	filter filter
-	at     vector // what was sent or passed over
-	feeds  []*feed
-	stop   bool // at the ends taken at the call
+	at     vector  // everything before it was sent or did not pass the filter
+	feeds  []*feed // of the partitions that the filter accepts
+	stop   bool    // end after the events that existed when the stream was opened
 }
 
-// open checks a request and finds where it begins. Everything that can be
-// refused is refused here, before the first event.
+// open checks a request and finds where its stream begins: at a cursor, at the start of the
+// journals, or at their ends. Everything that can be refused is refused here, before the first
+// event. run sends the events.
 func (e *events) open(ctx context.Context, req *eventv1.WatchEventsRequest) (*watch, error) {
 	f, err := newFilter(rpc.ActorFrom(ctx), req)
 	if err != nil {
@@ -150,6 +154,7 @@ func (w *watch) resume(text string, ends vector) error {
 	return nil
 }
 
+// clone returns a copy that shares nothing with v.
 func (v vector) clone() vector {
 	out := slices.Clone(v)
 	for i := range out {
@@ -158,6 +163,7 @@ func (v vector) clone() vector {
 	return out
 }
 
+// beginning returns the positions of the first frames of all partitions that ends has.
 func beginning(ends vector) vector {
 	v := ends.clone()
 	for _, t := range v {
@@ -186,8 +192,8 @@ func (w *watch) run(ctx context.Context, out sink) error {
 		}
 		feeds.Go(func() { fd.follow(ctx, w, live) })
 	}
-	// A follower with nothing to catch up is told at once where it stands: should
-	// the connection break before the first event, it knows where to go on.
+	// A client that has all events so far gets a heartbeat at once, so that it has a cursor from
+	// which it can continue if the connection breaks before the first event.
 	first := w.events.heartbeat
 	if len(behind) == 0 && !w.stop {
 		first = 0
@@ -212,11 +218,11 @@ func (w *watch) run(ctx context.Context, out sink) error {
 	}
 }
 
-// sending is a stream while it runs.
+// sending is a watch while it runs. One goroutine uses it.
 type sending struct {
 	*watch
 	out     sink
-	silence *time.Timer
+	silence *time.Timer // fires when a heartbeat is due
 }
 
 // catchUp sends the events that existed at the call, merged by time so that people can read
@@ -290,7 +296,8 @@ func (s *sending) send(b batch) error {
 	return nil
 }
 
-// filter is what of the journals a caller wants and may see.
+// filter determines which events a caller wants and may see. An empty text or a nil set accepts
+// everything.
 type filter struct {
 	namespace string
 	agentID   string
@@ -299,6 +306,7 @@ type filter struct {
 	types     map[string]bool
 }
 
+// newFilter checks the filter of a request. An actor of role agent sees only its own agent's events.
 func newFilter(actor rpc.Actor, req *eventv1.WatchEventsRequest) (filter, error) {
 	f := filter{namespace: actor.Namespace, agentID: req.GetAgentId(), itemID: req.GetWorkItemId()}
 	if f.agentID != "" {
@@ -335,6 +343,7 @@ func newFilter(actor rpc.Actor, req *eventv1.WatchEventsRequest) (filter, error)
 	return f, nil
 }
 
+// add adds s to a set, which it creates if it is nil, and returns the set.
 func add(set map[string]bool, s string) map[string]bool {
 	if set == nil {
 		set = map[string]bool{}
@@ -343,15 +352,17 @@ func add(set map[string]bool, s string) map[string]bool {
 	return set
 }
 
+// wantsPlane reports whether the filter accepts events of a plane.
 func (f *filter) wantsPlane(plane string) bool { return f.planes == nil || f.planes[plane] }
 
-// wantsLine reports whether a line may be accepted, by what lines.TypeOf returns, so that other
-// lines need not be parsed.
+// wantsLine reports whether the filter may accept a line of a journal, by what journal.Line.Type
+// returns of it, so that other lines need not be parsed. wants decides about the others.
 func (f *filter) wantsLine(eventType, agentID string) bool {
 	return eventType != "" && !journal.Internal(eventType) &&
 		(f.agentID == "" || f.agentID == agentID) && (f.types == nil || f.types[eventType])
 }
 
+// wants reports whether the filter accepts the event of a line that wantsLine accepts.
 func (f *filter) wants(ev *journal.RawEvent) bool {
 	return ev.Namespace == f.namespace && (f.itemID == "" || ev.WorkItemID == f.itemID)
 }
