@@ -71,6 +71,7 @@ func (a *App) abandon() {
 	}
 }
 
+// publicURL returns the URL at which outside systems reach the gateway.
 func (a *App) publicURL() string {
 	if a.cfg.PublicURL != "" {
 		return a.cfg.PublicURL
@@ -78,7 +79,8 @@ func (a *App) publicURL() string {
 	return a.scheme() + "://" + a.cfg.HTTPAddr
 }
 
-// Start starts the modules in order. If one fails, those before it are stopped.
+// Start starts the modules, each after those that it needs, and returns when all have started. If one
+// fails, those before it are stopped.
 func (a *App) Start(ctx context.Context) error {
 	// It is the TMPDIR of the worker's commands.
 	if err := os.MkdirAll(filepath.Join(a.cfg.DataDir, "worker"), 0o700); err != nil {
@@ -94,13 +96,14 @@ func (a *App) Stop(ctx context.Context) error {
 	return err
 }
 
-// Ready is nil when everything that this process serves can be served.
+// Ready returns nil when every module is ready, so that everything which this process serves can be
+// served.
 func (a *App) Ready() error { return a.group.Ready() }
 
-// GRPCAddr returns where gRPC is served.
+// GRPCAddr returns the address on which gRPC is served.
 func (a *App) GRPCAddr() string { return a.edge.Addr() }
 
-// HTTPAddr returns where REST is served, "" without a gateway.
+// HTTPAddr returns the address on which REST is served; "" without a gateway or before Start.
 func (a *App) HTTPAddr() string {
 	if a.gateway == nil {
 		return ""
@@ -108,6 +111,7 @@ func (a *App) HTTPAddr() string {
 	return a.gateway.Addr()
 }
 
+// joinStop stops a module whose start failed with err, and returns err with the error of the stop.
 func joinStop(ctx context.Context, err error, s life.Service) error {
 	return errors.Join(err, s.Stop(ctx))
 }

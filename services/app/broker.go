@@ -29,15 +29,15 @@ type broker struct {
 	cfg      *Config
 	logger   *zap.Logger
 	embedded *natsd.Server
-	unlock   func() error
-	conns    []*nats.Conn
+	unlock   func() error // releases the data directory; nil without an embedded server
+	conns    []*nats.Conn // all connections, to close
 
 	// Journals have a connection of their own, so that no frame waits behind a burst
 	// of events or output.
 	journals *nats.Conn
 	readers  *nats.Conn
 
-	counts map[string]int // number of partitions of each plane
+	counts map[string]int // number of partitions of each plane; nil before Start
 
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
@@ -85,9 +85,8 @@ func (b *broker) Start(ctx context.Context) error {
 	return nil
 }
 
-// openJournal creates the journal of a plane if it does not exist. If it exists with
-// another number of partitions than the operator set, that is an error; its number takes
-// precedence over the default.
+// openJournal creates the journal of a plane if it does not exist. A journal that exists keeps
+// its number of partitions; if the operator set another one explicitly, that is an error.
 func (b *broker) openJournal(ctx context.Context, plane string) error {
 	want, explicit, err := b.cfg.partitions(plane)
 	if err != nil {
@@ -132,14 +131,15 @@ func (b *broker) Ready() error {
 	return nil
 }
 
-// split returns the number of partitions of the planes that have more than one.
+// split returns the numbers of partitions of the planes that have more than one, by plane. It
+// is valid after Start.
 func (b *broker) split() map[string]int {
 	out := maps.Clone(b.counts)
 	maps.DeleteFunc(out, func(_ string, n int) bool { return n == 1 })
 	return out
 }
 
-// log opens the log of a partition.
+// log returns the log of a partition of a plane. It is valid after Start.
 func (b *broker) log(plane string, partition int) (journal.Log, error) {
 	return jetlog.New(b.journals, plane, partition)
 }

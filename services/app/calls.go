@@ -54,8 +54,8 @@ func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 // to returns a connection to a service that is dialled by its first call.
 func (c calls) to(service string) grpc.ClientConnInterface { return lazy{c.network, service} }
 
-// AgentExists returns NOT_FOUND for an agent that never existed, and AGENT_DELETED for a
-// deleted one.
+// AgentExists returns NOT_FOUND for an agent that never existed, and AGENT_DELETED for one
+// that is deleted or being deleted.
 func (c calls) AgentExists(ctx context.Context, agentID string) error {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err != nil {
@@ -64,8 +64,8 @@ func (c calls) AgentExists(ctx context.Context, agentID string) error {
 	return requireActive(r)
 }
 
-// Supervision returns the supervisor of a private child, "" for another agent, and the tasks
-// of an agent whose children ask something.
+// Supervision returns the supervisor of a private child, "" for another agent, and the ids of
+// the agent's tasks that are children which ask something.
 func (c calls) Supervision(ctx context.Context, agentID string) (supervisor string, askedBy []string, err error) {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err != nil {
@@ -80,7 +80,8 @@ func (c calls) Supervision(ctx context.Context, agentID string) (supervisor stri
 	return supervisor, askedBy, nil
 }
 
-// requireActive returns AGENT_DELETED if the agent of the facts is deleted.
+// requireActive returns AGENT_DELETED if an agent of the facts is deleted or being deleted,
+// nil otherwise.
 func requireActive(r *agentv1.GetFactsResponse) error {
 	for _, f := range r.GetFacts() {
 		if a := f.GetAgent(); a.GetLifecycle() != agentv1.Lifecycle_LIFECYCLE_ACTIVE {
@@ -90,8 +91,9 @@ func requireActive(r *agentv1.GetFactsResponse) error {
 	return nil
 }
 
-// fence refuses a call with the credential of a run that has ended (SPEC A6, X12). Calls
-// of the agent service pass, because the agent plane checks the run id itself.
+// fence returns RUN_STALE for a call with the credential of a run that has ended (SPEC A6,
+// X12), nil for any other. Calls of the agent service and of workers pass, because their
+// services check the run themselves, and ExecCommand, because Workspace does.
 func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
 	if strings.HasPrefix(method, "/"+agentv1.AgentService_ServiceDesc.ServiceName+"/") {
 		return nil
@@ -109,8 +111,8 @@ func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
 	return checkRun(r, a)
 }
 
-// checkRun refuses a run that does not hold its agent by these facts. An actor without
-// a run passes.
+// checkRun returns RUN_STALE if an actor's run does not hold its agent by these facts. An
+// actor without a run passes.
 func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
 	if a.RunID == "" {
 		return nil
@@ -124,7 +126,8 @@ func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
 }
 
 // Orchestrates reports whether an agent's profile has the tools of boards. It returns
-// NOT_FOUND for an agent that never existed, and AGENT_DELETED for a deleted one.
+// NOT_FOUND for an agent that never existed, and AGENT_DELETED for one that is deleted or
+// being deleted.
 func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
 	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err == nil {
@@ -190,9 +193,9 @@ func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]
 // work returns a client of the work plane.
 func (c calls) work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(c.to("work")) }
 
-// foreignItem replaces the NOT_FOUND of an item by a refusal that says that the item
-// belongs to another agent, if it does (SPEC W4). The partition of the requesting agent
-// cannot know that, because it has only its own agents' items.
+// foreignItem returns, for the NOT_FOUND err of an item, PERMISSION_DENIED if the item belongs
+// to another agent than the request names (SPEC W4), otherwise err. The partition of the
+// requesting agent cannot know that, because it has only its own agents' items.
 func (c calls) foreignItem(ctx context.Context, req proto.Message, err error) error {
 	agent, ok := req.(interface{ GetAgentId() string })
 	item := fault.From(err).Metadata()["work_item_id"]

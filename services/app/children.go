@@ -27,8 +27,10 @@ func asSystem(ctx context.Context) context.Context {
 	return rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
 }
 
-// FollowUp puts a message of the supervisor into the child's lane. In a turn it has no more
-// authority than the messages of the turn, and otherwise the caller's own (SPEC A14.4).
+// FollowUp puts a message of the supervisor into the child's lane. Sent from a turn, it has
+// no more authority than the messages of that turn; otherwise an agent's has that of a
+// runtime instruction, and an operator's that of an operator (SPEC A14.4). waitID is the wait
+// of the child that the message answers, or empty.
 func (c children) FollowUp(ctx context.Context, childID, requestID, waitID, text string) error {
 	sender := rpc.ActorFrom(ctx)
 	req := &agentv1.EnqueueMessageRequest{
@@ -72,7 +74,7 @@ func (c children) Progress(ctx context.Context, childID string) (string, error) 
 	return text + fmt.Sprintf("works on: %s (%d of %d todos done)\n", it.GetWorkItem().GetObjective(), done, len(it.GetWorkItem().GetTodoList())), nil
 }
 
-// Result returns the result that the delegation records, "" while it records none.
+// Result returns the result that a delegation of the parent records, "" while it records none.
 func (c children) Result(ctx context.Context, parentID, delegationID string) (string, error) {
 	r, err := c.agents().GetDelegation(asSystem(ctx), &agentv1.GetDelegationRequest{AgentId: parentID, DelegationId: delegationID})
 	return r.GetDelegation().GetResultSummary(), err

@@ -17,14 +17,14 @@ import (
 // every frame costs an fsync on each server.
 const defaultPartitions = 6
 
-// maxPartitions is the largest number that an operator can set.
+// maxPartitions is the largest number of partitions that an operator can set for a plane.
 const maxPartitions = 64
 
 // clustered reports whether other processes may serve the same planes.
 func (c *Config) clustered() bool { return c.NATSURL != "" }
 
-// partitions returns the number of partitions of a plane's new journal, and whether the
-// operator set it explicitly: a journal with another number is then an error.
+// partitions returns the number of partitions that a new journal of a plane gets, and whether the
+// operator set it explicitly: an existing journal with another number is then an error.
 func (c *Config) partitions(plane string) (n int, explicit bool, err error) {
 	text, explicit := c.Partitions[plane]
 	switch {
@@ -57,8 +57,8 @@ func (c *Config) checkPartitions() error {
 	return nil
 }
 
-// leases is the module that acquires partitions when this process can be reached, and
-// hands them over before it stops.
+// leases is the module that starts to acquire partitions once other processes can reach this one, and
+// hands them over before the process stops.
 type leases struct {
 	cfg    *Config
 	broker *broker

@@ -29,7 +29,8 @@ var Services = []string{"agent", "work", "task", "waiting", "board", "identity",
 // planes are the services that have a journal.
 var planes = []string{"agent", "work", "task", "waiting", "board", "identity"}
 
-// Config holds all settings that an operator can set.
+// Config holds all settings that an operator can set. Flags declares them, with their meaning, unit and
+// default; Complete must be called before use.
 type Config struct {
 	DataDir   string
 	HomeDir   string
@@ -96,12 +97,12 @@ type Config struct {
 	// not a setting: the binary sets it to itself.
 	WorkerGuard []string
 
-	// Serve are the services of this process; empty: all of them.
+	// Serve are the names of the services of this process; empty: all of Services.
 	Serve []string
 }
 
-// Flags declares the settings on a command's flags. Every setting can also be
-// given as QUARTET_<NAME> or in a file (pkg/conf).
+// Flags declares the settings on fs. Every setting can also be given as QUARTET_<NAME> or in a
+// file; see conf.Set.Load of the result.
 func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s := conf.New(fs)
 	s.String(&c.DataDir, "data-dir", defaultDataDir(), "Directory of journals, agents' homes and the installation's key")
@@ -172,7 +173,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	return s
 }
 
-// defaultDataDir returns ~/.quartet.
+// defaultDataDir returns ~/.quartet, or .quartet in the working directory if there is no home
+// directory.
 func defaultDataDir() string {
 	if dir, err := os.UserHomeDir(); err == nil {
 		return filepath.Join(dir, ".quartet")
@@ -241,7 +243,7 @@ func (c *Config) remote() natsd.Remote {
 	return r
 }
 
-// weights parses namespace-weights.
+// weights returns the setting namespace-weights, by namespace.
 func (c *Config) weights() (map[string]int, error) {
 	out := map[string]int{}
 	for namespace, text := range c.NamespaceWeights {
@@ -254,14 +256,14 @@ func (c *Config) weights() (map[string]int, error) {
 	return out, nil
 }
 
-// quotas parses the quotas of all namespaces and of single ones.
+// quotas returns the quotas of all namespaces and of single ones.
 func (c *Config) quotas() (*quota.Limits, error) {
 	return quota.Parse(map[string]int{
 		quota.Agents: c.QuotaAgents, quota.OpenItems: c.QuotaItems, quota.MiB: c.QuotaMiB, quota.Requests: c.QuotaRequests,
 	}, c.NamespaceQuotas)
 }
 
-// rechecks parses namespace-rechecks.
+// rechecks returns the setting namespace-rechecks, by namespace.
 func (c *Config) rechecks() (map[string]time.Duration, error) {
 	out := map[string]time.Duration{}
 	for namespace, text := range c.NamespaceRechecks {
@@ -274,8 +276,8 @@ func (c *Config) rechecks() (map[string]time.Duration, error) {
 	return out, nil
 }
 
-// serves reports whether this process has a module. Backups are made by the processes
-// that have the agents' homes.
+// serves reports whether this process has a service, or backup, which the processes have that
+// serve work, because they have the agents' homes.
 func (c *Config) serves(name string) bool {
 	if name == "backup" {
 		name = "work"

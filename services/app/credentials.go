@@ -48,7 +48,9 @@ type callers struct {
 	authenticator *identity.Authenticator
 }
 
-// newCallers returns the authenticator of this process. key is the installation's key.
+// newCallers returns what authenticates the callers of this process: with keys of the
+// installation's key and, if configured, tokens of an OpenID provider and the bootstrap token.
+// follow adds API keys.
 func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
 	c := &callers{keyring: rpc.NewKeyring(key, cfg.Auth == AuthOff)}
 	c.authenticator = &identity.Authenticator{Keyring: c.keyring}
@@ -63,8 +65,8 @@ func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
 	return c, c.authenticator.SetBootstrap(cfg.BootstrapToken)
 }
 
-// follow makes the authenticator accept API keys, which it reads from the journal of the
-// identity plane.
+// follow makes the authenticator accept API keys, which c.keys reads from the journal of the
+// identity plane once it is started.
 func (c *callers) follow(b *broker, to calls, logger *zap.Logger) {
 	client := identityv1.NewIdentityServiceClient(to.to("identity"))
 	c.keys = identity.NewKeys(identity.KeysConfig{

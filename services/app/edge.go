@@ -17,10 +17,11 @@ import (
 	"quartet/services/task"
 )
 
+// errNoBroker is why a process is not ready without NATS.
 var errNoBroker = errors.New("NATS is not reachable")
 
-// deadlines returns the calls that may wait longer than the server's default; each
-// plane knows its own.
+// deadlines returns, by full method name, how long those calls may take that may wait longer than the
+// server's default; each plane knows its own.
 func deadlines() map[string]time.Duration {
 	all := task.Deadlines()
 	maps.Copy(all, agent.Deadlines())
@@ -28,7 +29,7 @@ func deadlines() map[string]time.Duration {
 	return all
 }
 
-// waits reports whether an RPC may wait longer than the server's default allows.
+// waits reports whether a method may take longer than the server's default allows.
 func waits(method string) bool {
 	_, ok := deadlines()[method]
 	return ok
@@ -38,20 +39,22 @@ func waits(method string) bool {
 // host ends.
 const drainTerm = 5 * time.Second
 
-// edge is the process's one gRPC server: over memory for this process, over
-// TCP for everybody else.
+// edge is the module that serves the process's one gRPC server: in memory for callers in this
+// process, over TCP for all others.
 type edge struct {
 	addr    string
 	network *rpc.Network
 	server  *rpc.Server
-	names   []string
-	// release lets long polls go, so that a stop does not wait for them.
+	names   []string // the services that the network reaches in memory
+	// release are functions that end long polls, so that Stop does not wait for them.
 	release []func()
 	bound   net.Listener
 }
 
+// Name implements life.Service.
 func (e *edge) Name() string { return "rpc" }
 
+// Start listens and serves.
 func (e *edge) Start(ctx context.Context) error {
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", e.addr)
 	if err != nil {
@@ -67,6 +70,8 @@ func (e *edge) Start(ctx context.Context) error {
 	return nil
 }
 
+// Stop ends long polls, waits for calls in flight, at most drainTerm, and closes the server and the
+// connections.
 func (e *edge) Stop(ctx context.Context) error {
 	for _, f := range e.release {
 		f()
@@ -77,6 +82,7 @@ func (e *edge) Stop(ctx context.Context) error {
 	return e.network.Close()
 }
 
+// Ready implements life.Service.
 func (e *edge) Ready() error { return nil }
 
 // Addr returns the address at which gRPC is served; before Start, the configured one.
@@ -87,9 +93,10 @@ func (e *edge) Addr() string {
 	return e.bound.Addr().String()
 }
 
-// elsewhere returns the way to a gRPC service that other processes serve: packages
-// are named after their services. It is nil for a service whose address is not known, and
-// for one that is not Quartet's. Backups are made where the homes are.
+// elsewhere returns a connection to the process that serves a gRPC service, such as
+// quartet.work.v1.WorkService: the package is named after the service. It is nil for a service
+// whose address is not configured, and for one that is not Quartet's. Backups are made by the
+// processes that serve work.
 func elsewhere(network *rpc.Network, service string) grpc.ClientConnInterface {
 	name, ok := strings.CutPrefix(service, "quartet.")
 	if !ok {

@@ -36,7 +36,7 @@ const sampleTerm = 3 * time.Second
 // sampled is a service with gauges that Sample sets.
 type sampled interface{ Sample(ctx context.Context) }
 
-// Sample samples the units that this process holds.
+// Sample sets the gauges of the units that this process holds, one unit after the other.
 func (h *host) Sample(ctx context.Context) {
 	h.mu.Lock()
 	var held []sampled
@@ -51,13 +51,14 @@ func (h *host) Sample(ctx context.Context) {
 	}
 }
 
-// gauges are what a module samples periodically.
+// gauges has the services whose gauges are set every samplePeriod.
 type gauges struct {
 	of       []sampled
-	journals map[string][]journaled // by plane
+	journals map[string][]journaled // the services with a journal, by plane
 	stalled  *prometheus.GaugeVec
 }
 
+// newGauges registers the gauge of stalled journals with reg.
 func newGauges(reg prometheus.Registerer) *gauges {
 	return &gauges{
 		journals: map[string][]journaled{},
@@ -81,7 +82,7 @@ func (g *gauges) sample(ctx context.Context) {
 	}
 }
 
-// metricsPort is the module that serves metrics on a port of their own, for processes
+// metricsPort is the module that serves metrics on a port of its own, for processes
 // without a gateway and for networks in which Prometheus cannot reach the gateway.
 type metricsPort struct {
 	addr   string

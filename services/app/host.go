@@ -23,7 +23,7 @@ import (
 	"quartet/services/identity"
 )
 
-// splits has the planes whose partitions may be held by different instances, because
+// splits has true for the planes whose partitions may be held by different instances, because
 // each of their operations concerns one agent. One instance holds all partitions of any
 // other plane: agents supervise each other, and a worker's stream carries commands and
 // steps of all agents (ADR 0022).
@@ -52,19 +52,19 @@ type host struct {
 	deps   plane.Deps
 	broker *broker
 	keeper *lease.Keeper
-	copy   bool // whether events are copied to the EVENTS stream
+	copy   bool // copy the events of units to the EVENTS stream
 	logger *zap.Logger
 
-	held    prometheus.Gauge
-	taken   prometheus.Counter
-	opening prometheus.Observer
+	held    prometheus.Gauge    // units that are held
+	taken   prometheus.Counter  // units that were acquired
+	opening prometheus.Observer // seconds from a lease to the first answer
 
 	group *lease.Group
 	mu    sync.Mutex
-	units map[int]*unit
+	units map[int]*unit // the units that are loaded, by number
 }
 
-// newHost completes a host with its metrics.
+// newHost completes h, whose fields up to logger are set, and returns it.
 func newHost(h *host, metrics prometheus.Registerer) *host {
 	h.units = map[int]*unit{}
 	h.held = meter.Gauge(metrics, "quartet_partitions_held", "Partitions that this process holds; a plane without partitions counts as one.", "plane").WithLabelValues(h.name)
@@ -73,14 +73,14 @@ func newHost(h *host, metrics prometheus.Registerer) *host {
 	return h
 }
 
-// takeTerm bounds loading a unit.
+// takeTerm bounds the time in which a unit must be loaded.
 const takeTerm = 2 * time.Minute
 
 // Name implements life.Service.
 func (h *host) Name() string { return h.name }
 
-// route registers the plane's methods on the process's server, which passes each call to
-// the unit or to the process that holds it.
+// route registers the plane's methods on the process's server, which then passes each call to the
+// unit in this process or to the process that holds it. missing and search are those of planeRow.
 func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string) string, missing func(context.Context, proto.Message, error) error, search ...string) error {
 	prototype, err := h.build(h.deps, partitions.Share{})
 	if err != nil {
@@ -153,7 +153,8 @@ func (h *host) Stalled() time.Duration {
 }
 
 // where returns the holder of unit n, and a channel that is closed when that changes. The
-// place is zero while nobody holds the unit, and while it is loaded here.
+// place is zero while nobody holds the unit, and while it is being loaded here. Before Start,
+// the channel is nil.
 func (h *host) where(n int) (rpc.Place, <-chan struct{}) {
 	if h.group == nil {
 		return rpc.Place{}, nil
@@ -241,8 +242,8 @@ func (h *host) publish(ctx context.Context, u *unit, share partitions.Share) err
 	return nil
 }
 
-// over reports whether the journal of unit n gave up its partition: the broker did not
-// answer for longer than the lease, so the outcome of a write is unknown.
+// over reports whether the journal of unit n has given up its partition before its lease ended: the
+// broker did not answer for longer than the lease, so the outcome of a write is unknown.
 func (h *host) over(n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -262,7 +263,7 @@ func (h *host) drop(n int) {
 	}
 }
 
-// end waits until the unit's calls have finished, at most drainTerm, then closes it, which
+// end ends a unit's long polls, waits for its calls in flight, at most drainTerm, and closes it, which
 // may take drainTerm again. Calls that arrive meanwhile wait for the next holder.
 func (h *host) end(u *unit) {
 	if r, ok := u.service.(interface{ Release() }); ok {

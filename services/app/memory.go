@@ -50,7 +50,7 @@ func AdjustGC(ctx context.Context) {
 	})
 }
 
-// gcMonitor is the state between two periods.
+// gcMonitor decides about the garbage collector; it holds what it remembers between two periods.
 type gcMonitor struct {
 	allocated uint64 // bytes since the process started
 	rate      uint64 // allocated bytes per second; it falls by at most half per period, so that a short pause counts as busy
@@ -58,8 +58,9 @@ type gcMonitor struct {
 	percent   int    // the percentage that was set last
 }
 
-// update returns the percentage to set, 0 if it need not change, and whether unused
-// memory should be returned to the system.
+// update is called once per gcPeriod with the live heap and the bytes allocated since the process
+// started. It returns the percentage to set, 0 if it need not change, and whether unused memory should
+// be returned to the system.
 func (m *gcMonitor) update(live, allocated uint64) (percent int, release bool) {
 	m.rate = max(m.rate/2, uint64(float64(allocated-m.allocated)/gcPeriod.Seconds()))
 	m.allocated = allocated
@@ -77,7 +78,8 @@ func (m *gcMonitor) update(live, allocated uint64) (percent int, release bool) {
 	return p, m.idle == idlePeriods
 }
 
-// gcPercentFor returns the percentage for a live heap and a rate of allocations.
+// gcPercentFor returns the percentage for a live heap in bytes and a rate of allocations in bytes per
+// second.
 func gcPercentFor(live, rate uint64) int {
 	headroom := min(max(uint64(float64(rate)*gcInterval.Seconds()), gcHeadroom), gcMaxHeadroom)
 	return int(min(max(headroom*100/max(live, 1), gcMinPercent), gcMaxPercent))

@@ -21,17 +21,17 @@ import (
 	"quartet/services/worker"
 )
 
-// serviceRow describes one service of a process. Whom it calls is in its Deps; needs has
-// the modules that must run before it in the same process: "nats" for services that others
-// call, "rpc" for services that call others.
+// serviceRow describes one service of a process. needs has the names of the modules that must run
+// before it in the same process, not empty: the first is "nats" for services that others call, and
+// "rpc" for services that only call others.
 type serviceRow struct {
 	name  string
 	build func() (life.Service, error)
 	needs []string
 }
 
-// services returns one row for each service that a process can serve: the architecture on
-// one screen.
+// services returns one row for each service that a process can serve. A service is built only when
+// its row's build is called.
 func (w *wiring) services() []serviceRow {
 	var rows []serviceRow
 	for _, p := range w.planes() {
@@ -45,8 +45,8 @@ func (w *wiring) services() []serviceRow {
 	)
 }
 
-// plane returns a plane that holds all its partitions, or, if other processes may serve it
-// too, a host of the partitions whose leases this process holds.
+// plane builds a plane: one that holds all its partitions, or, if other processes may serve it too, a
+// host of the partitions whose leases this process holds.
 func (w *wiring) plane(p planeRow) (life.Service, error) {
 	if w.keeper == nil {
 		return p.build(w.deps, partitions.Share{})
@@ -57,6 +57,7 @@ func (w *wiring) plane(p planeRow) (life.Service, error) {
 	return h, h.route(w.server, w.network, w.deps.IDs.New, p.missing, p.search...)
 }
 
+// newBackup builds the backup service.
 func (w *wiring) newBackup() (life.Service, error) {
 	return backup.New(backup.Config{
 		Journals: journalStreams(), Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: fingerprint(w.key), Version: w.version,
@@ -65,6 +66,7 @@ func (w *wiring) newBackup() (life.Service, error) {
 	})
 }
 
+// newScheduler builds the scheduler.
 func (w *wiring) newScheduler() (life.Service, error) {
 	return scheduler.New(scheduler.Config{}, scheduler.Deps{
 		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.to("agent")), Work: w.calls.work(),
@@ -72,6 +74,7 @@ func (w *wiring) newScheduler() (life.Service, error) {
 	})
 }
 
+// newWorker builds the worker that runs in this process.
 func (w *wiring) newWorker() (life.Service, error) {
 	return worker.New(worker.Config{
 		ID: w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
@@ -82,6 +85,7 @@ func (w *wiring) newWorker() (life.Service, error) {
 	})
 }
 
+// newGateway builds the gateway, with MCP.
 func (w *wiring) newGateway() (life.Service, error) {
 	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: w.calls.conn})
 	if err != nil {
@@ -113,9 +117,9 @@ type journaled interface{ Stalled() time.Duration }
 type table struct {
 	w       *wiring
 	modules []life.Module
-	before  []string // names of the modules that run before the gRPC server accepts calls
-	planes  []string // names of the planes whose events may be published
-	stalls  []journaled
+	before  []string    // names of the modules that run before the gRPC server accepts calls
+	planes  []string    // names of the planes whose events may be published
+	stalls  []journaled // the services with a journal
 	gauges  *gauges
 }
 
@@ -135,7 +139,7 @@ func newTable(w *wiring) *table {
 	return t
 }
 
-// module appends a module.
+// module appends a module, which needs those with the given names to run before it.
 func (t *table) module(s life.Service, needs ...string) {
 	t.modules = append(t.modules, life.Module{Service: s, Needs: needs})
 }
@@ -201,7 +205,8 @@ func (t *table) complete() []life.Module {
 	return t.modules
 }
 
-// stalled returns for how long the journal that has failed longest could not be written.
+// stalled returns the longest time for which a journal of this process has been unable to write, 0 while
+// all can.
 func (t *table) stalled() time.Duration {
 	var most time.Duration
 	for _, s := range t.stalls {

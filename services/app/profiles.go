@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// profiles is the module that serves CPU and memory profiles on a port of their own. The
+// profiles is the module that serves CPU and memory profiles on a port of its own. The
 // address must be loopback, because profiles contain data of the process.
 type profiles struct {
 	addr   string

@@ -8,9 +8,10 @@ import (
 	"quartet/services/quota"
 )
 
-// permitWithin returns a permission check that also counts requests against the
-// namespace's quota. A request counts once, where it enters the installation: calls
-// between services are not counted, and those of REST were counted by the gateway.
+// permitWithin returns a permission check, identity.Permit, that also counts requests against
+// the namespace's quota and refuses those beyond it. A request counts once, where it enters
+// the installation: calls between services are not counted, and those of REST were counted by
+// the gateway.
 func permitWithin(gate *quota.Gate) func(ctx context.Context, method string, a rpc.Actor) error {
 	return func(ctx context.Context, method string, a rpc.Actor) error {
 		if err := identity.Permit(ctx, method, a); err != nil || rpc.Via(ctx) != "" {

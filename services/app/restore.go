@@ -111,9 +111,9 @@ func checkTarget(cfg Config, m archive.Manifest) error {
 	return nil
 }
 
-// undo renames the directories back that a restore had begun to put into place when it was
-// interrupted. The journals are put into place last, so that an installation has none until
-// it is complete. A directory that has journals is not changed.
+// undo renames the directories back that an interrupted restore had begun to put into place,
+// so that it can be repeated. The journals are put into place last, so that an installation
+// has none until it is complete. If there are journals, undo changes nothing.
 func undo(cfg Config) error {
 	store, home := filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir
 	if _, err := os.Lstat(store); err == nil {
@@ -137,7 +137,8 @@ func undo(cfg Config) error {
 	return os.Rename(store+finished, store+unfinished)
 }
 
-// place puts the directories of a restore into place. If it is interrupted, undo reverts it.
+// place renames the directories of a restore to their places, durably. If it is interrupted,
+// undo reverts it.
 func place(store, home string) error {
 	// home may be on another file system.
 	for _, dir := range []string{filepath.Dir(store), home + unfinished} {
@@ -205,8 +206,9 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader
 	return place(filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir)
 }
 
-// refill creates the streams, publishes the messages and compares the streams with the
-// backup.
+// refill creates the streams in nc, publishes the messages of the backup from and writes its
+// files below homes, and compares the streams with totals. It is an error if a stream has
+// messages already.
 func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, homes *os.Root, from io.Reader, totals archive.Totals) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {
@@ -256,7 +258,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 // publishing publishes messages without waiting for each acknowledgement.
 type publishing struct {
 	js    jetstream.JetStream
-	waits []sent
+	waits []sent // the messages without an acknowledgement, in order
 }
 
 // sent is a message that was published and not acknowledged yet.
@@ -316,7 +318,7 @@ func (p *publishing) drain(ctx context.Context, n int) error {
 	return nil
 }
 
-// compare reads a stream again and compares it with the backup.
+// compare reads a stream again, and returns an error unless it has the messages of the backup.
 func compare(ctx context.Context, js jetstream.JetStream, name string, want archive.Sum) error {
 	got := archive.NewDigest()
 	if err := backup.Messages(ctx, js, name, func(m archive.Message, _ time.Time) (bool, error) {
@@ -331,7 +333,7 @@ func compare(ctx context.Context, js jetstream.JetStream, name string, want arch
 	return nil
 }
 
-// putFile writes one file of an agent's home.
+// putFile writes one file of an agent's home, which must not exist, below root.
 func putFile(root *os.Root, name string, mode int64, body io.Reader) error {
 	if dir := path.Dir(name); dir != "." {
 		if err := root.MkdirAll(dir, 0o700); err != nil {

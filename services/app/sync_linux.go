@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDir syncs the file system of dir. A restore does not sync every message.
+// syncDir writes everything to disk that was written to the file system of dir, because a restore does
+// not sync each file and message.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

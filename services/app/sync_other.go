@@ -4,5 +4,6 @@ package app
 
 import "golang.org/x/sys/unix"
 
-// syncDir syncs all file systems, because there is no call for a single one.
+// syncDir writes everything to disk that was written to any file system, because this system has no call
+// for a single one.
 func syncDir(string) error { return unix.Sync() }

@@ -18,7 +18,8 @@ type transports struct {
 }
 
 // openTLS reads the certificate files and returns the TLS of this process's connections. No
-// files mean plain text. Without a certificate of its own, the process only dials with TLS.
+// files mean plain text. Without a certificate of its own, the process uses TLS only for the
+// connections that it makes.
 func openTLS(files certs.Files, logger *zap.Logger) (s transports, err error) {
 	if files == (certs.Files{}) {
 		return s, nil
@@ -34,7 +35,7 @@ func openTLS(files certs.Files, logger *zap.Logger) (s transports, err error) {
 	return s, nil
 }
 
-// scheme returns the URL scheme of the gateway.
+// scheme returns the URL scheme of the gateway, http or https.
 func (a *App) scheme() string {
 	if a.cfg.TLS.Cert != "" {
 		return "https"

@@ -18,8 +18,8 @@ import (
 	"quartet/services/quota"
 )
 
-// wiring holds what the services of a process are built from. It has no connection and no
-// journal before the modules start.
+// wiring holds what the services of a process are built from. Its connections and journals are opened
+// when the modules start.
 type wiring struct {
 	app     *App
 	cfg     *Config
