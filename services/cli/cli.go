@@ -72,7 +72,8 @@ func Main(s Servers) int {
 	return Run(ctx, s, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 }
 
-// Run is Main with explicit arguments and streams. It ends soon after ctx.
+// Run is Main with explicit arguments and streams. The command ends soon after ctx does. Errors are
+// written to errs.
 func Run(ctx context.Context, s Servers, args []string, in io.Reader, out, errs io.Writer) int {
 	root := Command(s)
 	root.SetArgs(args)
@@ -86,6 +87,7 @@ func Run(ctx context.Context, s Servers, args []string, in io.Reader, out, errs 
 	return exit.Report(cmd, err)
 }
 
+// rootHelp is the help of `quartet`.
 const rootHelp = `Quartet is a durable control plane for AI agents.
 
 It stores agents and their messages, work items (what is to be achieved), tasks
@@ -140,6 +142,7 @@ func Command(s Servers) *cobra.Command {
 	return root
 }
 
+// versionCommand returns `quartet version`.
 func versionCommand(ss *session.Session, v version.Info) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Show version, revision and date of this binary", Args: input.None,

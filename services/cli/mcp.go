@@ -28,6 +28,7 @@ type MCPOptions struct {
 	Out io.Writer
 }
 
+// mcpCommand returns `quartet mcp`.
 func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error) *cobra.Command {
 	var o MCPOptions
 	cmd := &cobra.Command{

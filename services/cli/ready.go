@@ -14,6 +14,7 @@ import (
 	"quartet/services/cli/session"
 )
 
+// readyCommand returns `quartet ready`.
 func readyCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{

@@ -27,6 +27,7 @@ type RunOptions struct {
 	JSON, Colour                                bool
 }
 
+// runCommand returns `quartet run`.
 func runCommand(s *session.Session, run func(context.Context, grpc.ClientConnInterface, RunOptions) error) *cobra.Command {
 	var o RunOptions
 	var once bool

@@ -84,6 +84,7 @@ type progress struct {
 	last time.Time
 }
 
+// newProgress returns the progress for w, which may be any writer.
 func newProgress(w io.Writer) *progress {
 	if !terminal.IsTerminal(w) {
 		return &progress{}
@@ -106,7 +107,8 @@ func (p *progress) end() {
 	}
 }
 
-// backupTo writes a temporary file beside path, checks it, and renames it to path.
+// backupTo writes a temporary file beside path, checks it, and renames it to path. After an
+// error path is as it was.
 func backupTo(path string, export func(io.Writer) error) (archive.Manifest, archive.Totals, error) {
 	var m archive.Manifest
 	var totals archive.Totals
@@ -194,7 +196,7 @@ lost, and changes made after the backup are missing.`,
 	return cmd
 }
 
-// checkArchive returns a Restore that only reads the backup.
+// checkArchive is a Restore that only reads the backup.
 func checkArchive(_ context.Context, _ *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -42,6 +42,7 @@ type CertificateFile struct {
 	Done string `json:"done"` // made, renewed or kept
 }
 
+// initCerts returns `quartet certs init`.
 func initCerts(s *session.Session) *cobra.Command {
 	cfg := authority.Config{}
 	var issue, secrets []string
@@ -144,6 +145,7 @@ func showFiles(s *session.Session, cmd *cobra.Command, files []CertificateFile) 
 	return p.Err()
 }
 
+// inspectCerts returns `quartet certs show`.
 func inspectCerts(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "show FILE...", Short: "Show what certificates contain: names, hosts, signer and expiry", Args: input.AtLeast("FILE"),

@@ -24,7 +24,8 @@ import (
 // command.
 const bootstrapTerm = time.Minute
 
-// KeyCommand returns `quartet key`.
+// KeyCommand returns `quartet key`. It sets s.Credential to the credential of --bootstrap,
+// which only the commands below it have.
 func KeyCommand(s *session.Session) *cobra.Command {
 	c := input.Group(&cobra.Command{
 		Use: "key", Short: "API keys: credentials of people and programs", Aliases: []string{"keys"},
@@ -50,6 +51,7 @@ key file.`,
 	return c
 }
 
+// createKey returns `quartet key create`.
 func createKey(s *session.Session) *cobra.Command {
 	req := &identityv1.CreateKeyRequest{}
 	var role, expires string
@@ -102,6 +104,7 @@ func until(k *identityv1.Key) string {
 	return " until " + output.Time(k.GetExpiresAt())
 }
 
+// revokeKey returns `quartet key revoke`.
 func revokeKey(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revoke KEY", Short: "Revoke a key, and end the streams that it opened", Args: input.Exactly("KEY"),
@@ -128,6 +131,7 @@ func keyID(text string) string {
 	return text
 }
 
+// listKeys returns `quartet key list`.
 func listKeys(s *session.Session) *cobra.Command {
 	req := &identityv1.ListKeysRequest{}
 	cmd := &cobra.Command{
@@ -147,6 +151,7 @@ func listKeys(s *session.Session) *cobra.Command {
 		})
 }
 
+// getKey returns `quartet key get`.
 func getKey(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get KEY", Short: "Show a key, without its secret", Args: input.Exactly("KEY"),
@@ -193,8 +198,8 @@ func WhoAmICommand(s *session.Session) *cobra.Command {
 	}
 }
 
-// bootstrapToken returns a short-lived credential of an admin from the
-// installation's key file; "" is the default file. It gives no new power: whoever
+// bootstrapToken returns a credential of an admin, valid for bootstrapTerm, made with the
+// installation's key in the file path; "" is the default file. It gives no new power: whoever
 // can read that file can make any credential.
 func bootstrapToken(path string) (string, error) {
 	if path == "" {

@@ -22,6 +22,7 @@ func Command(s *session.Session) *cobra.Command {
 	return c
 }
 
+// spawnCommand returns `quartet agent spawn`.
 func spawnCommand(s *session.Session) *cobra.Command {
 	var message, parent, context, mode, root string
 	cmd := &cobra.Command{
@@ -76,6 +77,7 @@ the parent sends further input, reads the result and stops the child.`,
 	return s.Mutation(cmd)
 }
 
+// getCommand returns `quartet agent get`.
 func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT", Short: "Show an agent: its posture and the reason, its focus, its lane, its children", Args: input.Exactly("AGENT"), Aliases: []string{"show"},
@@ -126,6 +128,7 @@ func laneOf(l *agentv1.Lane) string {
 	return text
 }
 
+// listCommand returns `quartet agent list`.
 func listCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListAgentsRequest{}
 	cmd := &cobra.Command{
@@ -147,6 +150,7 @@ func listCommand(s *session.Session) *cobra.Command {
 		})
 }
 
+// sayCommand returns `quartet agent say`.
 func sayCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.EnqueueMessageRequest{}
 	var kind, priority string
@@ -192,6 +196,7 @@ if the turn ends before, it is the first message of the next turn.`,
 	return s.Mutation(cmd)
 }
 
+// messagesCommand returns `quartet agent messages`.
 func messagesCommand(s *session.Session) *cobra.Command {
 	var state string
 	cmd := &cobra.Command{
@@ -214,6 +219,7 @@ func messagesCommand(s *session.Session) *cobra.Command {
 		})
 }
 
+// turnsCommand returns `quartet agent turns`.
 func turnsCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "turns AGENT", Short: "List an agent's turns, newest first", Args: input.Exactly("AGENT"),

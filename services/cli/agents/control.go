@@ -17,7 +17,8 @@ import (
 // controlResponse is the response of every call that sets an agent's control.
 type controlResponse interface{ GetAgent() *agentv1.Agent }
 
-// controlCommand returns a command that sets the control of an agent, with a reason.
+// controlCommand returns the command `quartet agent NAME`, which calls set for its agent with
+// the given --reason.
 func controlCommand(s *session.Session, name, short, long string, set func(ctx context.Context, c agentv1.AgentServiceClient, agentID, requestID, reason string) (controlResponse, error)) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
@@ -35,6 +36,7 @@ func controlCommand(s *session.Session, name, short, long string, set func(ctx c
 	return s.Mutation(cmd)
 }
 
+// pauseCommand returns `quartet agent pause`.
 func pauseCommand(s *session.Session) *cobra.Command {
 	return controlCommand(s, "pause", "Start no further turns of an agent",
 		`Start no further turns of an agent. Messages and deliveries of triggers and timers
@@ -45,6 +47,7 @@ are still accepted and stay in its lane. An open turn continues until it ends;
 		})
 }
 
+// resumeCommand returns `quartet agent resume`.
 func resumeCommand(s *session.Session) *cobra.Command {
 	return controlCommand(s, "resume", "End a pause",
 		`End a pause. This alone starts no turn: queued messages and runnable work items
@@ -54,6 +57,7 @@ do. A stopped agent is started with "agent start".`,
 		})
 }
 
+// stopCommand returns `quartet agent stop`.
 func stopCommand(s *session.Session) *cobra.Command {
 	return controlCommand(s, "stop", "End the open turn and refuse outside events",
 		`End the open turn, return its message to the lane, and start no other turn.
@@ -65,6 +69,7 @@ commands continue to run.`,
 		})
 }
 
+// startCommand returns `quartet agent start`.
 func startCommand(s *session.Session) *cobra.Command {
 	return controlCommand(s, "start", "Let a stopped or paused agent continue",
 		`Let a stopped or paused agent continue. This alone starts no turn and repeats no
@@ -74,6 +79,7 @@ command: queued messages and runnable work items start turns.`,
 		})
 }
 
+// abortCommand returns `quartet agent abort`.
 func abortCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.AbortRunRequest{}
 	cmd := &cobra.Command{
@@ -101,6 +107,7 @@ aborted: if another one is open by now, nothing changes and the exit code is 4.`
 	return s.Mutation(cmd)
 }
 
+// deleteCommand returns `quartet agent delete`.
 func deleteCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.DeleteAgentRequest{}
 	cmd := &cobra.Command{
@@ -125,6 +132,7 @@ background, and "agent get" then shows the lifecycle "deleted".`,
 	return s.Mutation(cmd)
 }
 
+// childrenCommand returns `quartet agent children`.
 func childrenCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListDelegationsRequest{}
 	cmd := &cobra.Command{

@@ -14,6 +14,7 @@ import (
 	"quartet/services/cli/session"
 )
 
+// conversationCommand returns `quartet agent conversation`.
 func conversationCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListConversationRequest{}
 	var since, until string

@@ -19,6 +19,7 @@ import (
 	"quartet/services/cli/session"
 )
 
+// briefsCommand returns `quartet agent briefs`.
 func briefsCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListBriefsRequest{}
 	var kind string
@@ -61,6 +62,7 @@ const (
 	callIndent  = "      "
 )
 
+// roundsCommand returns `quartet agent rounds`.
 func roundsCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.ListRoundsRequest{}
 	var full bool
@@ -140,7 +142,8 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 	}
 }
 
-// writeCall writes one tool call and its result. r is nil while the call runs.
+// writeCall writes one tool call and its result. r is nil if there is no result, as while the call runs.
+// note is printed behind the call.
 func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct, r *agentv1.ToolResult, full bool) {
 	sign, colour := "✓", terminal.Green
 	command, failed := client.CommandOf(r)
@@ -185,6 +188,7 @@ func object(s *structpb.Struct, indent string) string {
 	return b.String()
 }
 
+// contextCommand returns `quartet agent context`.
 func contextCommand(s *session.Session) *cobra.Command {
 	req := &agentv1.GetContextRequest{}
 	var text bool
@@ -221,6 +225,7 @@ text, as the model gets it.`,
 	return cmd
 }
 
+// toolsCommand returns `quartet agent tools`.
 func toolsCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "tools AGENT [TOOL]", Short: "List the tools that an agent may call, or describe one",

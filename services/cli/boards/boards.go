@@ -37,7 +37,7 @@ the result. A board is named SESSION/BOARD.`
 	return c
 }
 
-// boardArg splits SESSION/BOARD.
+// boardArg splits SESSION/BOARD. Anything else is a usage error.
 func boardArg(arg string) (sessionID, boardID string, err error) {
 	sessionID, boardID, ok := strings.Cut(arg, "/")
 	if !ok || sessionID == "" || boardID == "" {
@@ -58,6 +58,7 @@ func onBoard(s *session.Session, do func(cmd *cobra.Command, c boardv1.BoardServ
 	})
 }
 
+// listCommand returns `quartet board list`.
 func listCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.ListBoardsRequest{}
 	cmd := &cobra.Command{
@@ -108,6 +109,7 @@ func stepCounts(n *boardv1.StepCounts) string {
 	return strings.Join(parts, ", ")
 }
 
+// showCommand returns `quartet board show`.
 func showCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "show SESSION/BOARD", Short: "Draw a board", Args: input.Exactly("SESSION/BOARD"), Aliases: []string{"get"},
@@ -126,6 +128,7 @@ func showCommand(s *session.Session) *cobra.Command {
 	}
 }
 
+// stepMarks has the mark and the colour of each status in a drawn board.
 var stepMarks = map[boardv1.StepStatus]struct{ mark, colour string }{
 	boardv1.StepStatus_STEP_STATUS_PENDING:   {"○", terminal.Dim},
 	boardv1.StepStatus_STEP_STATUS_READY:     {"◇", terminal.Cyan},
@@ -244,6 +247,7 @@ func joined(parts ...string) string {
 	return strings.Join(present, " · ")
 }
 
+// watchCommand returns `quartet board watch`.
 func watchCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
@@ -281,8 +285,8 @@ ended, ^C or --timeout. -o json writes each state as a line.`,
 	return cmd
 }
 
-// watchWal calls draw for the current state and after every change, until the board
-// has ended.
+// watchWal calls draw, which draws and returns the board, now and after each message of the board's log,
+// until the board has ended.
 func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID string, draw func() (*boardv1.Board, error)) error {
 	b, err := draw()
 	if err != nil {

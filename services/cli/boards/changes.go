@@ -16,6 +16,7 @@ import (
 	"quartet/services/cli/session"
 )
 
+// applyCommand returns `quartet board apply`.
 func applyCommand(s *session.Session) *cobra.Command {
 	var dry, prune bool
 	cmd := &cobra.Command{
@@ -177,6 +178,7 @@ func patch(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 	})
 }
 
+// blockCommand returns `quartet board block`.
 func blockCommand(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
@@ -190,6 +192,7 @@ func blockCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// reopenCommand returns `quartet board reopen`.
 func reopenCommand(s *session.Session) *cobra.Command {
 	var step, reason string
 	cmd := &cobra.Command{
@@ -208,6 +211,7 @@ func reopenCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// stepCommand returns `quartet board step`.
 func stepCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.UpdateStepRequest{}
 	var status, result string

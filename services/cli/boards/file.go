@@ -59,6 +59,7 @@ func readBoardFile(text string) (*boardFile, error) {
 	return &f, nil
 }
 
+// inputs returns the steps as CreateBoard takes them.
 func (f *boardFile) inputs() []*boardv1.StepInput {
 	var in []*boardv1.StepInput
 	for _, s := range f.Steps {
@@ -67,6 +68,7 @@ func (f *boardFile) inputs() []*boardv1.StepInput {
 	return in
 }
 
+// input returns the step as CreateBoard and UpdateBoard take it.
 func (s stepFile) input() *boardv1.StepInput {
 	return &boardv1.StepInput{
 		StepId: s.ID, Title: s.Title, Summary: s.Summary, DependsOnStepIds: s.Needs, Required: s.Required, WorkerPoolId: s.Pool,
@@ -122,9 +124,10 @@ func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 	return out
 }
 
-// fields returns the fields in which s differs from old, and their names as a list.
-func (s stepFile) fields(old *boardv1.Step, pool string) (*boardv1.StepFields, string) {
-	f, names := &boardv1.StepFields{}, ""
+// fields returns the fields in which s differs from old, and their names as a list, empty if
+// there are none. pool is the file's default, empty for none.
+func (s stepFile) fields(old *boardv1.Step, pool string) (f *boardv1.StepFields, names string) {
+	f = &boardv1.StepFields{}
 	differs := func(name string, differs bool) bool {
 		if differs && names != "" {
 			names += ", "
@@ -156,6 +159,7 @@ func (s stepFile) fields(old *boardv1.Step, pool string) (*boardv1.StepFields, s
 	return f, names
 }
 
+// sorted returns a sorted copy of s.
 func sorted(s []string) []string { return slices.Sorted(slices.Values(s)) }
 
 // sortedSteps returns the file's steps, each after the steps that it needs. Steps of a
@@ -177,7 +181,8 @@ func sortByNeeds(steps []*boardv1.Step) []*boardv1.Step {
 	return topological(steps, nodes)
 }
 
-// topological returns steps in the order of their nodes' needs. steps[i] is nodes[i].
+// topological returns steps, each after the steps that it needs, and those of a cycle last.
+// nodes[i] is the node of steps[i].
 func topological[S any](steps []S, nodes []node) []S {
 	index := map[string]int{}
 	for i, n := range nodes {

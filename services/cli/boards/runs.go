@@ -15,6 +15,7 @@ import (
 	"quartet/services/cli/session"
 )
 
+// dispatchCommand returns `quartet board dispatch`.
 func dispatchCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.DispatchWorkerRequest{}
 	var steps []string
@@ -81,6 +82,7 @@ func writeRun(p *output.Printer, r *boardv1.WorkerRun) {
 	}
 }
 
+// openCommand returns `quartet board open`.
 func openCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.OpenStandingDispatchRequest{}
 	var steps []string
@@ -109,6 +111,7 @@ claims a step.`,
 	return s.Mutation(cmd)
 }
 
+// closeCommand returns `quartet board close`.
 func closeCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "close SESSION/BOARD DISPATCH", Short: "Close a standing dispatch; its runs continue", Args: input.Exactly("SESSION/BOARD", "DISPATCH"),
@@ -128,6 +131,7 @@ func closeCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// runsCommand returns `quartet board runs`.
 func runsCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWorkerRunsRequest{}
 	cmd := &cobra.Command{
@@ -164,6 +168,7 @@ func writeRuns(p *output.Printer, runs []*boardv1.WorkerRun) {
 	p.Table("no runs", []string{"RUN", "STATUS", "WORKER", "STEP", "STEP STATUS", "DISPATCHED", "RESULT"}, rows)
 }
 
+// cancelRunCommand returns `quartet board cancel-run`.
 func cancelRunCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel-run SESSION/BOARD RUN", Short: "Stop one worker's run", Args: input.Exactly("SESSION/BOARD", "RUN"),
@@ -179,6 +184,7 @@ func cancelRunCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// workersCommand returns `quartet board workers`.
 func workersCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWorkersRequest{}
 	cmd := &cobra.Command{
@@ -201,6 +207,7 @@ func workersCommand(s *session.Session) *cobra.Command {
 	return cmd
 }
 
+// inspectCommand returns `quartet board inspect`.
 func inspectCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.InspectBoardRequest{}
 	cmd := &cobra.Command{
@@ -236,6 +243,7 @@ func inspectCommand(s *session.Session) *cobra.Command {
 	return cmd
 }
 
+// templateCommand returns `quartet board template`.
 func templateCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "template", Short: "Show a guide to writing a board", Args: input.None, Example: "  quartet board template",
@@ -249,6 +257,7 @@ func templateCommand(s *session.Session) *cobra.Command {
 	}
 }
 
+// summaryCommand returns `quartet board summary`.
 func summaryCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.GetSummaryRequest{}
 	cmd := &cobra.Command{

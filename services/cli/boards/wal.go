@@ -35,12 +35,14 @@ type Replay func(log io.Reader) (WAL, error)
 // walSuffix ends the file name of a log.
 const walSuffix = ".wal.jsonl"
 
+// walCommand returns `quartet board wal`.
 func walCommand(s *session.Session, replay Replay) *cobra.Command {
 	c := input.Group(&cobra.Command{Use: "wal", Short: "The logs of boards: list, read, follow, copy, check"})
 	c.AddCommand(listWals(s), readWal(s), syncCommand(s, replay), verifyCommand(s, replay))
 	return c
 }
 
+// listWals returns `quartet board wal list`.
 func listWals(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWalsRequest{}
 	cmd := &cobra.Command{
@@ -58,6 +60,7 @@ func listWals(s *session.Session) *cobra.Command {
 		})
 }
 
+// readWal returns `quartet board wal read`.
 func readWal(s *session.Session) *cobra.Command {
 	var follow bool
 	var after int64
@@ -95,8 +98,8 @@ further lines until the board has ended, ^C or --timeout.`,
 	return cmd
 }
 
-// copyWal writes the lines of a log after the line number after to w, and returns the
-// number of the last line written.
+// copyWal writes the lines of a log after the line number after to w, and returns the number
+// of the last line written; after if there was none.
 func copyWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID, wal string, after int64, w io.Writer) (int64, error) {
 	for {
 		resp, err := c.ReadWal(ctx, &boardv1.ReadWalRequest{SessionId: sessionID, WalName: wal, AfterWalSeq: after, Limit: 2000})
@@ -115,6 +118,7 @@ func copyWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID, wal s
 	}
 }
 
+// syncCommand returns `quartet board wal sync`.
 func syncCommand(s *session.Session, replay Replay) *cobra.Command {
 	var follow bool
 	var limit time.Duration
@@ -151,7 +155,8 @@ again, and a file that is not a copy of that log is reported and not changed. Wi
 	return cmd
 }
 
-// syncWals brings the copy of every log of a session up to date.
+// syncWals brings the copy of every log of a session below dir up to date, and prints to p
+// which logs had new lines.
 func syncWals(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID, dir string, p *output.Printer) error {
 	if err := os.MkdirAll(filepath.Join(dir, sessionID), 0o750); err != nil {
 		return err
@@ -210,6 +215,7 @@ func syncWal(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, s
 	return f.Sync()
 }
 
+// verifyCommand returns `quartet board wal verify`, another name of `quartet board replay`.
 func verifyCommand(s *session.Session, replay Replay) *cobra.Command {
 	cmd := replayCommand(s, replay)
 	cmd.Use, cmd.Short = "verify FILE", "Check a copy of a log, without a server"

@@ -25,8 +25,9 @@ const (
 // Follower streams events. When the connection is lost it connects again, for as
 // long as the server is unreachable, and continues after the last event.
 type Follower struct {
-	Cmd     *cobra.Command
-	Conn    *grpc.ClientConn
+	Cmd  *cobra.Command // on whose stderr lost and new connections are reported
+	Conn *grpc.ClientConn
+	// Request is what to follow. Run moves its cursor.
 	Request *eventv1.WatchEventsRequest
 	// Receive is called with every message, including heartbeats. An error that it
 	// returns ends Run.
@@ -41,8 +42,8 @@ type Follower struct {
 // receiveError is an error of Receive, as opposed to one of the connection.
 type receiveError struct{ error }
 
-// Run follows the events until ctx or the stream ends, which is no error, or
-// until an error that repeating the request cannot fix.
+// Run follows the events until ctx or the stream ends, which is no error. It returns an
+// error that repeating the request cannot fix, and any error before the first message.
 func (f *Follower) Run(ctx context.Context) error {
 	client, wait := eventv1.NewEventServiceClient(f.Conn), minRetry
 	for {
@@ -74,7 +75,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// Temporary reports whether repeating a request later may succeed.
+// Temporary reports whether a request that failed with err may succeed later.
 func Temporary(err error) bool {
 	switch fault.From(err).Code() {
 	case codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:

@@ -34,6 +34,7 @@ const (
 // usageError is a mistake in the command line that was typed.
 type usageError struct{ text string }
 
+// Error implements error.
 func (e *usageError) Error() string { return e.text }
 
 // UsageError returns an error about the command line that was typed. It ends the
@@ -43,6 +44,7 @@ func UsageError(text string) error { return &usageError{text} }
 // silentError ends the command with a code and prints nothing.
 type silentError struct{ code int }
 
+// Error implements error.
 func (e *silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
 // Silently returns an error that ends the command with a code and prints nothing,

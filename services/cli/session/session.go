@@ -226,7 +226,8 @@ func (s *Session) Mutation(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Show writes a response to stdout: as JSON, or as table writes it.
+// Show writes a response to stdout: as one JSON document with -o json, otherwise as table
+// writes it.
 func (s *Session) Show(cmd *cobra.Command, m proto.Message, table func(p *output.Printer)) error {
 	p := output.New(cmd.OutOrStdout())
 	if s.JSON() {

@@ -27,6 +27,7 @@ func Command(s *session.Session) *cobra.Command {
 	return c
 }
 
+// execCommand returns `quartet task exec`.
 func execCommand(s *session.Session) *cobra.Command {
 	req := &taskv1.ExecCommandRequest{Command: &taskv1.CommandSpec{}}
 	var shell, yield, timeout string
@@ -105,8 +106,8 @@ says why.`,
 	return s.Mutation(cmd)
 }
 
-// writeOutcome writes the unchanged output of a command to stdout and everything else
-// to stderr.
+// writeOutcome writes the unchanged output of a command that has ended, or the id of a task
+// that still runs, to p, and everything else to stderr.
 func writeOutcome(cmd *cobra.Command, p *output.Printer, resp *taskv1.ExecCommandResponse) {
 	t := resp.GetTask()
 	switch resp.GetOutcome() {
@@ -134,6 +135,7 @@ func reportEnd(cmd *cobra.Command, t *taskv1.Task) {
 	cmd.PrintErrf("%s%s\n", text, output.Detail(terminal.Printable(t.GetEndMessage())))
 }
 
+// listCommand returns `quartet task list`.
 func listCommand(s *session.Session) *cobra.Command {
 	req := &taskv1.ListTasksRequest{}
 	cmd := &cobra.Command{
@@ -154,6 +156,7 @@ func listCommand(s *session.Session) *cobra.Command {
 		})
 }
 
+// getCommand returns `quartet task get`.
 func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT TASK", Short: "Show a task", Args: input.Exactly("AGENT", "TASK"),
@@ -205,6 +208,7 @@ func exitCode(t *taskv1.Task) string {
 	return strconv.Itoa(int(t.GetExitCode()))
 }
 
+// outputCommand returns `quartet task output`.
 func outputCommand(s *session.Session) *cobra.Command {
 	var follow bool
 	var offset int64
@@ -276,6 +280,7 @@ func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServ
 	})
 }
 
+// inputCommand returns `quartet task input`.
 func inputCommand(s *session.Session) *cobra.Command {
 	var eof bool
 	var waitID string
@@ -313,6 +318,7 @@ func inputCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// stopCommand returns `quartet task stop`.
 func stopCommand(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stop AGENT TASK", Short: "Stop a task; a second time kills it", Args: input.Exactly("AGENT", "TASK"),

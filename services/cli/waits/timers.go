@@ -19,6 +19,7 @@ func TimerCommand(s *session.Session) *cobra.Command {
 	return c
 }
 
+// timerCreate returns `quartet timer create`.
 func timerCreate(s *session.Session) *cobra.Command {
 	req := &waitingv1.CreateTimerRequest{}
 	var after, at, every string
@@ -60,6 +61,7 @@ at least 1s; times are at most 100 years ahead.`,
 	return s.Mutation(cmd)
 }
 
+// timerGet returns `quartet timer get`.
 func timerGet(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT TIMER", Short: "Show a timer", Args: input.Exactly("AGENT", "TIMER"),
@@ -74,6 +76,7 @@ func timerGet(s *session.Session) *cobra.Command {
 	}
 }
 
+// timerCancel returns `quartet timer cancel`.
 func timerCancel(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel AGENT TIMER", Short: "Cancel a timer", Args: input.Exactly("AGENT", "TIMER"),
@@ -89,6 +92,7 @@ func timerCancel(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// timerList returns `quartet timer list`.
 func timerList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListTimersRequest{}
 	cmd := &cobra.Command{
@@ -105,8 +109,10 @@ func timerList(s *session.Session) *cobra.Command {
 		timerColumns, timerRow)
 }
 
+// timerColumns is the header of a table of timers.
 var timerColumns = []string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"}
 
+// timerRow returns the cells of a timer below timerColumns.
 func timerRow(t *waitingv1.Timer) []string {
 	return []string{
 		t.GetTimerId(), pbjson.EnumText(t.GetStatus()), output.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""),

@@ -22,7 +22,7 @@ func Command(s *session.Session) *cobra.Command {
 	return c
 }
 
-// deliveryMode returns the mode of --contentful.
+// deliveryMode returns the mode for the flag --contentful; unset, it is left to the server.
 func deliveryMode(contentful bool) waitingv1.DeliveryMode {
 	if contentful {
 		return waitingv1.DeliveryMode_DELIVERY_MODE_CONTENTFUL
@@ -30,6 +30,7 @@ func deliveryMode(contentful bool) waitingv1.DeliveryMode {
 	return waitingv1.DeliveryMode_DELIVERY_MODE_UNSPECIFIED
 }
 
+// waitFor returns `quartet wait for`.
 func waitFor(s *session.Session) *cobra.Command {
 	req := &waitingv1.WaitForRequest{}
 	var wake, after, at, recheck string
@@ -119,6 +120,7 @@ func writeWait(p *output.Printer, w *waitingv1.Wait) {
 	)
 }
 
+// waitCreate returns `quartet wait create`.
 func waitCreate(s *session.Session) *cobra.Command {
 	req := &waitingv1.CreateWaitRequest{}
 	var contentful bool
@@ -142,6 +144,7 @@ func waitCreate(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// waitGet returns `quartet wait get`.
 func waitGet(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT WAIT", Short: "Show a wait or an interest", Args: input.Exactly("AGENT", "WAIT"),
@@ -154,6 +157,7 @@ func waitGet(s *session.Session) *cobra.Command {
 	}
 }
 
+// waitCancel returns `quartet wait cancel`.
 func waitCancel(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel AGENT WAIT", Short: "End a wait or an interest", Args: input.Exactly("AGENT", "WAIT"),
@@ -167,6 +171,7 @@ func waitCancel(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// waitList returns `quartet wait list`.
 func waitList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListWaitsRequest{}
 	cmd := &cobra.Command{
@@ -199,6 +204,7 @@ func TriggerCommand(s *session.Session) *cobra.Command {
 	return c
 }
 
+// triggerCreate returns `quartet trigger create`.
 func triggerCreate(s *session.Session) *cobra.Command {
 	req := &waitingv1.CreateExternalTriggerRequest{}
 	var contentful bool
@@ -265,6 +271,7 @@ func signingSecret(cmd *cobra.Command, text string) (string, error) {
 	return strings.TrimSpace(secret), err
 }
 
+// triggerRotate returns `quartet trigger rotate`.
 func triggerRotate(s *session.Session) *cobra.Command {
 	var secret string
 	cmd := &cobra.Command{
@@ -293,6 +300,7 @@ generated signing secret is replaced too; one of the outside system is kept unle
 	return s.Mutation(cmd)
 }
 
+// triggerCancel returns `quartet trigger cancel`.
 func triggerCancel(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel AGENT TRIGGER", Short: "Revoke a trigger: its URL is refused from now on", Args: input.Exactly("AGENT", "TRIGGER"),
@@ -308,6 +316,7 @@ func triggerCancel(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// triggerGet returns `quartet trigger get`.
 func triggerGet(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT TRIGGER", Short: "Show a trigger, without its secret", Args: input.Exactly("AGENT", "TRIGGER"),
@@ -322,6 +331,7 @@ func triggerGet(s *session.Session) *cobra.Command {
 	}
 }
 
+// triggerList returns `quartet trigger list`.
 func triggerList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListExternalTriggersRequest{}
 	cmd := &cobra.Command{
@@ -338,8 +348,10 @@ func triggerList(s *session.Session) *cobra.Command {
 		triggerColumns, triggerRow)
 }
 
+// triggerColumns is the header of a table of triggers.
 var triggerColumns = []string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"}
 
+// triggerRow returns the cells of a trigger below triggerColumns.
 func triggerRow(t *waitingv1.Trigger) []string {
 	return []string{
 		t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
@@ -347,6 +359,7 @@ func triggerRow(t *waitingv1.Trigger) []string {
 	}
 }
 
+// triggerDeliver returns `quartet trigger deliver`.
 func triggerDeliver(s *session.Session) *cobra.Command {
 	var data, contentType string
 	cmd := &cobra.Command{

@@ -192,4 +192,5 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// String returns what was kept.
 func (t *tail) String() string { return string(t.kept) }

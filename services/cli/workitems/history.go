@@ -14,6 +14,7 @@ import (
 	"quartet/services/cli/session"
 )
 
+// historyCommand returns `quartet work history`.
 func historyCommand(s *session.Session) *cobra.Command {
 	var pages input.Paging
 	var oldest bool

@@ -21,6 +21,7 @@ import (
 	"quartet/services/cli/session"
 )
 
+// boardCommand returns `quartet work board`.
 func boardCommand(s *session.Session) *cobra.Command {
 	var watch bool
 	var limit time.Duration

@@ -19,6 +19,7 @@ func Command(s *session.Session) *cobra.Command {
 	return c
 }
 
+// createCommand returns `quartet work create`.
 func createCommand(s *session.Session) *cobra.Command {
 	req := &workv1.CreateWorkItemRequest{}
 	var status, plan string
@@ -54,6 +55,7 @@ picks it, at the latest when the scheduler wakes it for that.`,
 	return s.Mutation(cmd)
 }
 
+// listCommand returns `quartet work list`.
 func listCommand(s *session.Session) *cobra.Command {
 	var filter string
 	cmd := &cobra.Command{
@@ -77,6 +79,7 @@ func listCommand(s *session.Session) *cobra.Command {
 		})
 }
 
+// getCommand returns `quartet work get`.
 func getCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get AGENT ITEM", Short: "Show a work item", Args: input.Exactly("AGENT", "ITEM"),
@@ -122,6 +125,7 @@ func writeItem(p *output.Printer, it *workv1.WorkItem) {
 	}
 }
 
+// pickCommand returns `quartet work pick`.
 func pickCommand(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
@@ -141,6 +145,7 @@ func pickCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// updateCommand returns `quartet work update`.
 func updateCommand(s *session.Session) *cobra.Command {
 	req := &workv1.UpdateWorkItemRequest{}
 	var objective, status, blocker, recheck string
@@ -204,6 +209,7 @@ return the focus.`,
 	return s.Mutation(cmd)
 }
 
+// completeCommand returns `quartet work complete`.
 func completeCommand(s *session.Session) *cobra.Command {
 	var revision int64
 	cmd := &cobra.Command{
@@ -231,6 +237,7 @@ func completeCommand(s *session.Session) *cobra.Command {
 	return s.Mutation(cmd)
 }
 
+// queueCommand returns `quartet work queue`.
 func queueCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "queue AGENT", Short: "Show the item in focus and the candidates, as the scheduler ranks them", Args: input.Exactly("AGENT"),
