@@ -29,8 +29,8 @@ type Children interface {
 	Result(ctx context.Context, parentID, delegationID string) (string, error)
 }
 
-// follows lists the events of the agent plane that this plane reacts to: those by
-// which handles of children begin, change and end, and the deletion of agents.
+// follows returns the events of the agent plane that this plane reacts to: those by which
+// handles of children begin, change and end, and the deletion of agents.
 func follows() []plane.Followed {
 	return []plane.Followed{{
 		Plane: "agent", Types: []string{"delegation_opened", "delegation_updated", "delegation_completed", "agent_deleting"},
@@ -74,8 +74,9 @@ func (s *Service) inputToChild(ctx context.Context, t *taskv1.Task, principal st
 	return nil, err
 }
 
-// childText returns what a parent may read of a child: its state while it runs,
-// and its result once it ended. Never its rounds, trace or context (SPEC A2).
+// childText returns what a parent may read of a child: its state while it runs, and its result
+// once it ended; "" without Deps.Children. It never returns its rounds, trace or context (SPEC
+// A2).
 func (s *Service) childText(ctx context.Context, t *taskv1.Task) (string, error) {
 	if s.deps.Children == nil {
 		return "", nil

@@ -14,8 +14,8 @@ import (
 	"quartet/services/task/rules"
 )
 
-// ExecCommand queues a command and waits for its end within the yield time (SPEC
-// T1), or until the service stops. A repeated request finds the task of the first
+// ExecCommand queues a command and waits until it ends, the yield time is over or the service
+// stops (SPEC T1). A repeated request finds the task of the first
 // one, waits for it again, and returns it as it is then. It does not wait for a
 // running command that a request for reuse found.
 func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
@@ -73,7 +73,8 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	return s.execResponse(ctx, actor.Namespace, t, outcome, req)
 }
 
-// execResponse adds the end of the output to an outcome.
+// execResponse returns the response of ExecCommand with an outcome, the task t and the end of
+// its output.
 func (s *Service) execResponse(ctx context.Context, ns string, t *taskv1.Task, outcome taskv1.ExecOutcome, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
 	limit := int(req.GetMaxOutput())
 	if limit == 0 {
@@ -98,8 +99,8 @@ func (s *Service) execResponse(ctx context.Context, ns string, t *taskv1.Task, o
 	return resp, nil
 }
 
-// awaitEnd waits until a task ended, the time until is reached, or the service
-// stops, and returns the task as it is on disk then.
+// awaitEnd waits until a task ended, the time until is reached, or the service stops, and
+// returns the task as it is on disk then, without derived fields.
 func (s *Service) awaitEnd(ctx context.Context, ns string, t *taskv1.Task, until time.Time) (*taskv1.Task, error) {
 	changes := s.watches.Subscribe(t.GetTaskId())
 	defer changes.Close()

@@ -12,7 +12,7 @@ import (
 	"quartet/services/task/rules"
 )
 
-// Limits of GetTaskOutput.
+// Limits of GetTaskOutput: bytes of one response, and how long it may wait.
 const (
 	DefaultOutputBytes = 32_000
 	MaxOutputBytes     = 1_000_000
@@ -22,9 +22,9 @@ const (
 
 // Values of GetTaskOutputResponse.retrieval_status.
 const (
-	retrievalSuccess  = "success"
-	retrievalTimeout  = "timeout"
-	retrievalNotReady = "not_ready"
+	retrievalSuccess  = "success"   // there is text, or the task has ended
+	retrievalTimeout  = "timeout"   // the call waited and there is still neither
+	retrievalNotReady = "not_ready" // there is neither, and the call was not to wait
 )
 
 // GetTaskOutput reads a part of the output and, if block is set, waits until there is
@@ -95,8 +95,9 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 	}
 }
 
-// pieceOf reads a part of the output of a task. A child has no output: while it runs,
-// this is a description of its state, which has no further parts, and then its result.
+// pieceOf returns at most limit bytes of the output of a task from an offset on, which counts
+// from the end if it is negative. A child has no output: while it runs, the piece is a
+// description of its state, whatever the offset, and after that a part of its result.
 func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (output.Piece, error) {
 	if !model.IsChild(t) {
 		return s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
@@ -120,7 +121,8 @@ func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset
 	return p, nil
 }
 
-// outputResponse converts a piece to a response.
+// outputResponse returns the response with a piece of the output of t, without its status.
+// asked is the offset of the request, which may be negative.
 func outputResponse(t *taskv1.Task, p output.Piece, asked int64) *taskv1.GetTaskOutputResponse {
 	b, nextOffset := output.Join(p)
 	resp := &taskv1.GetTaskOutputResponse{Offset: p.Start, TotalBytes: p.End}

@@ -15,7 +15,8 @@ import (
 // pageKind marks the page tokens of ListTasks.
 const pageKind = "tasks"
 
-// ListTasks reads an agent's tasks, by default the active ones (SPEC T3, X9).
+// ListTasks reads an agent's tasks, newest first: the active ones, or with include_terminal
+// also those that have ended (SPEC T3, X9).
 func (s *Service) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (*taskv1.ListTasksResponse, error) {
 	actor, err := s.reader(ctx, req.GetAgentId())
 	if err != nil {
@@ -60,7 +61,8 @@ func (s *Service) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest) (
 	return resp, nil
 }
 
-// pageStart returns the ordinal before which a page begins.
+// pageStart returns the ordinal before which the tasks of a page are; the largest one for the
+// first page.
 func pageStart(token string) (int64, error) {
 	const newest = 1<<63 - 1
 	at, err := page.Position(pageKind, token, 1)

@@ -26,6 +26,7 @@ type metrics struct {
 	waiting, running, workers, places *prometheus.GaugeVec
 }
 
+// newMetrics registers the metrics with reg; nil for a nil reg.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg == nil {
 		return nil
@@ -74,6 +75,7 @@ func (m *metrics) count(ev *journal.Event) {
 	}
 }
 
+// between returns the seconds from one time to another, at least 0.
 func between(from, to *timestamppb.Timestamp) float64 {
 	return max(to.AsTime().Sub(from.AsTime()), 0).Seconds()
 }
@@ -89,10 +91,11 @@ const (
 // pools counts by pool.
 type pools map[string]int
 
+// add adds n to a pool.
 func (p pools) add(pool string, n int) { p[pool] += n }
 
-// bounded returns the counts of the first maxPools pools by name under their names, so that a
-// pool keeps its series, and those of all others together.
+// bounded returns the counts with at most maxPools pools under their names, the first by name,
+// so that a pool keeps its series, and those of all others together under otherPools.
 func (p pools) bounded() pools {
 	if len(p) <= maxPools {
 		return p
@@ -108,7 +111,8 @@ func (p pools) bounded() pools {
 	return out
 }
 
-// forget removes the gauges of partitions that this process does not hold any more.
+// forget removes the gauges of partitions that this process does not hold any more. It does
+// nothing for nil metrics.
 func (m *metrics) forget(parts []*journal.Partition[*model.State]) {
 	if m == nil {
 		return
@@ -121,7 +125,8 @@ func (m *metrics) forget(parts []*journal.Partition[*model.State]) {
 	m.places.Reset()
 }
 
-// Sample sets the gauges from the queues and the connected workers.
+// Sample sets the gauges from the queues and the connected workers. It does nothing before
+// Start.
 func (s *Service) Sample(ctx context.Context) {
 	if s.metrics == nil || s.engine == nil {
 		return
@@ -171,15 +176,16 @@ func (s *Service) Sample(ctx context.Context) {
 	set(s.metrics.places, places)
 }
 
-// set replaces the series of a gauge, so that pools that are not used any more
-// disappear.
-func set(g *prometheus.GaugeVec, by pools, before ...string) {
-	if len(before) > 0 {
-		g.DeletePartialMatch(prometheus.Labels{"partition": before[0]})
+// set replaces the series of a gauge by the counts of pools, so that pools that are not used
+// any more disappear. partition, if given, is the first label, and only the series of that
+// partition are replaced.
+func set(g *prometheus.GaugeVec, by pools, partition ...string) {
+	if len(partition) > 0 {
+		g.DeletePartialMatch(prometheus.Labels{"partition": partition[0]})
 	} else {
 		g.Reset()
 	}
 	for pool, n := range by.bounded() {
-		g.WithLabelValues(append(before[:len(before):len(before)], pool)...).Set(float64(n))
+		g.WithLabelValues(append(partition[:len(partition):len(partition)], pool)...).Set(float64(n))
 	}
 }

@@ -23,7 +23,7 @@ import (
 // Plane is the name of this plane in journals, subjects and cursors.
 const Plane = "task"
 
-// LeaseTerm is how long a worker may be silent about a command (SPEC X12).
+// LeaseTerm is by default how long a worker may be silent about a command (SPEC X12).
 const LeaseTerm = 30 * time.Second
 
 // Config is what an operator sets.
@@ -159,7 +159,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	return err
 }
 
-// Ready is nil once the journal is open and while it can be written.
+// Ready returns nil once the journal is open and while it can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
 // Stalled returns how long the journal has been unable to write; 0 while it can.
@@ -173,7 +173,7 @@ func (s *Service) Quiesce(ctx context.Context) error {
 	return s.engine.Settle(ctx)
 }
 
-// Connect holds the stream of a worker.
+// Connect serves the stream of a worker until it ends.
 func (s *Service) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest, taskv1.ConnectResponse]) error {
 	return s.workers.Connect(stream)
 }
@@ -189,6 +189,7 @@ func (s *Service) reader(ctx context.Context, agentID string) (journal.Actor, er
 	return admit(ctx, agentID, rpc.RoleAgent, rpc.RoleOperator, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleService)
 }
 
+// admit returns the caller if it has one of the roles and may act for the agent.
 func admit(ctx context.Context, agentID string, roles ...string) (journal.Actor, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := rpc.RequireRole(ctx, roles...); err != nil {

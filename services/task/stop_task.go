@@ -10,7 +10,8 @@ import (
 	"quartet/services/task/rules"
 )
 
-// StopTask asks a task to stop (SPEC T3). It does not wait for the end.
+// StopTask asks a task to stop, and a second time kills its command (SPEC T3). It does not
+// wait for the end.
 func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*taskv1.StopTaskResponse, error) {
 	actor, err := s.admitWrite(ctx, req)
 	if err != nil {

@@ -75,7 +75,8 @@ func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequ
 		With("workspace_root", req.GetWorkspaceRoot())
 }
 
-// MakeWorktree has a worker create a planned worktree.
+// MakeWorktree has the worker of a planned worktree create it, unless it exists. A failure of the worker is
+// WORKTREE_FAILED.
 func (s *Service) MakeWorktree(ctx context.Context, req *taskv1.MakeWorktreeRequest) (*taskv1.MakeWorktreeResponse, error) {
 	r, err := s.orderFor(ctx, taskv1.WorktreeVerb_WORKTREE_VERB_MAKE, req.GetWorktree())
 	if err != nil {
@@ -102,7 +103,8 @@ func (s *Service) RemoveWorktree(ctx context.Context, req *taskv1.RemoveWorktree
 	return &taskv1.RemoveWorktreeResponse{Worktree: wt}, nil
 }
 
-// orderFor has the worker of a worktree carry out an order about it.
+// orderFor sends the worker of a worktree an order about it and returns its report, which may be of a
+// failure. Only services may call it.
 func (s *Service) orderFor(ctx context.Context, verb taskv1.WorktreeVerb, wt *taskv1.Worktree) (*taskv1.WorktreeReport, error) {
 	actor, err := admitService(ctx)
 	if err != nil {

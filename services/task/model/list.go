@@ -12,15 +12,15 @@ import (
 
 // Page is one page of an agent's tasks.
 type Page struct {
-	Tasks  []*taskv1.Task
-	Last   int64 // ordinal of the last task of the page
-	More   bool
-	Active int
+	Tasks  []*taskv1.Task // newest first
+	Last   int64          // ordinal of the last task of the page
+	More   bool           // older tasks follow
+	Active int            // all active tasks of the agent, whatever the filter
 }
 
-// ListPage returns the tasks of an owner that were created before the one with the
-// given ordinal, newest first. The order is that of creation, so that pages do not
-// change with writes (SPEC X9).
+// ListPage returns at most size tasks of an owner that pass the filter of req and were
+// created before the one with the ordinal before, newest first. The order is that of
+// creation, so that pages do not change with writes (SPEC X9).
 func (s *State) ListPage(o Owner, req *taskv1.ListTasksRequest, before int64, size int) Page {
 	var out Page
 	of := s.Agents[o]

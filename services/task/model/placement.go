@@ -21,7 +21,7 @@ type Placement struct {
 	PinnedTo  WorkerKey         // the only worker that may; an empty id: any
 }
 
-// PlacementOf returns the placement of a task.
+// PlacementOf returns the placement of a command of a namespace.
 func PlacementOf(ns string, t *taskv1.Task) Placement {
 	p := Placement{Namespace: ns, Pool: DefaultPool, labels: t.GetCommand().GetWorkerLabels()}
 	if pool := t.GetCommand().GetPool(); pool != "" {
@@ -49,9 +49,9 @@ func (p Placement) Key() string {
 // WorkerSlot is a connected worker that may take commands.
 type WorkerSlot struct {
 	Worker        WorkerKey // its namespace is that of the commands it takes; empty: all
-	BootID        string
-	Capacity      int
-	Pools         []string // empty: DefaultPool
+	BootID        string    // of its process
+	Capacity      int       // how many commands it runs at once
+	Pools         []string  // empty: DefaultPool
 	Labels        map[string]string
 	HeldElsewhere int // commands that it has in other partitions
 }

@@ -9,11 +9,11 @@ import (
 
 // Values of Task.queue_reason: why no worker has a command yet.
 const (
-	QueuedNoWorker   = "no_worker"
-	QueuedNoMatch    = "no_matching_worker"
-	QueuedBusy       = "workers_busy"
-	QueuedPinnedAway = "pinned_worker_away"
-	QueuedSoon       = "not_yet_leased"
+	QueuedNoWorker   = "no_worker"          // none is connected that serves the namespace
+	QueuedNoMatch    = "no_matching_worker" // none of them has the pool and the labels
+	QueuedBusy       = "workers_busy"       // those that match have no free capacity
+	QueuedPinnedAway = "pinned_worker_away" // the only worker that may run it is not connected
+	QueuedSoon       = "not_yet_leased"     // a worker has room
 )
 
 // maxNamedWorkers bounds how many workers a message names.
@@ -48,7 +48,7 @@ func ExplainQueued(p Placement, slots []WorkerSlot, running func(WorkerKey) int)
 	return QueuedNoMatch, fmt.Sprintf("needs a worker of pool %s%s; connected: %s", p.Pool, labelText(" with ", p.labels), describeWorkers(reachable, running))
 }
 
-// labelText returns labels after a prefix, or "" without labels.
+// labelText returns labels by name after the text before, or "" without labels.
 func labelText(before string, labels map[string]string) string {
 	if len(labels) == 0 {
 		return ""
@@ -60,7 +60,8 @@ func labelText(before string, labels map[string]string) string {
 	return before + strings.Join(parts, ",")
 }
 
-// describeWorkers lists workers with their pools, labels and free capacity.
+// describeWorkers lists workers by id, at most maxNamedWorkers, with their pools, labels, and
+// how many commands they run of how many. It sorts slots.
 func describeWorkers(slots []WorkerSlot, running func(WorkerKey) int) string {
 	slices.SortFunc(slots, func(a, b WorkerSlot) int { return strings.Compare(a.Worker.ID, b.Worker.ID) })
 	var parts []string

@@ -16,8 +16,8 @@ type HeldTask struct {
 	Namespace string
 	Worker    WorkerKey
 	Task      *taskv1.Task
-	Forced    bool
-	Inputs    []*taskv1.TaskInputAccepted
+	Forced    bool                        // it is to be killed, if it is being stopped
+	Inputs    []*taskv1.TaskInputAccepted // the last KeptInputs, oldest first
 }
 
 // HeldTasks returns the commands that one worker has or, if of is nil, that any worker
@@ -86,9 +86,10 @@ type Record struct {
 	Inputs     []*taskv1.TaskInputAccepted // the last KeptInputs, while a worker has it
 }
 
+// ownerTasks has the ids of an agent's tasks.
 type ownerTasks struct {
-	Ids    []string // oldest first
-	Active map[string]struct{}
+	Ids    []string            // of all, oldest first
+	Active map[string]struct{} // of those that have not ended
 }
 
 // queue has commands that the same workers may take, oldest first. Tasks that were
@@ -146,6 +147,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	return journal.UnknownEvent(ev)
 }
 
+// applyQueued adds a new task. A command also enters the queue of its placement.
 func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 	id := t.GetTaskId()
 	if id == "" || t.GetAgentId() == "" || t.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
@@ -210,9 +212,9 @@ func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
 	return nil
 }
 
-// replace replaces a task. All changes go through it: one that would move a task
-// backwards, or change one that has ended, is refused. also, if not nil, changes the
-// record.
+// replace stores t in place of the task with its id and updates the indexes. Every change of a task
+// after its creation goes through it. One that would move the task backwards, skips a revision, or
+// changes one that has ended is an error. also, if not nil, changes the rest of the record.
 func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	r := s.Tasks[t.GetTaskId()]
 	if r == nil || r.Namespace != ns || r.Task.GetAgentId() != t.GetAgentId() {
@@ -242,6 +244,7 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	return nil
 }
 
+// addToWorker adds a task to those of its worker, if it has one.
 func (s *State) addToWorker(r *Record) {
 	if r.Worker.ID == "" { // a child, or waiting for a worker
 		return
@@ -252,6 +255,7 @@ func (s *State) addToWorker(r *Record) {
 	s.Workers[r.Worker][r.Task.GetTaskId()] = struct{}{}
 }
 
+// removeFromWorker removes a task from those of its worker, if it has one.
 func (s *State) removeFromWorker(r *Record) {
 	held := s.Workers[r.Worker]
 	delete(held, r.Task.GetTaskId())
@@ -274,6 +278,7 @@ func (s *State) trimQueue(key string) {
 	}
 }
 
+// applyInput keeps an input of a running command.
 func (s *State) applyInput(p *taskv1.TaskInputAccepted) error {
 	r := s.Tasks[p.GetTaskId()]
 	if r == nil || r.Task.GetState() != taskv1.TaskState_TASK_STATE_RUNNING || AwaitsWorker(r.Task) {
@@ -289,7 +294,7 @@ func (s *State) applyInput(p *taskv1.TaskInputAccepted) error {
 	return nil
 }
 
-// FindTask returns a task of an agent, or nil.
+// FindTask returns a task of an agent, active or not; nil if the agent has none of that id.
 func (s *State) FindTask(namespace, agent, taskID string) *Record {
 	r := s.Tasks[taskID]
 	if r == nil || r.Namespace != namespace || r.Task.GetAgentId() != agent {

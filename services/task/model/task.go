@@ -22,7 +22,7 @@ func StateName(s taskv1.TaskState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "TASK_STATE_"))
 }
 
-// NotFound is the error for a task that does not exist.
+// NotFound returns the error for a task that the agent does not have.
 func NotFound(taskID, agent string) error {
 	return fault.NotFound.New("agent "+agent+" has no task "+taskID+"; ListTasks with include_terminal shows what it has",
 		"task_id", taskID, "agent_id", agent)
@@ -40,7 +40,8 @@ func WithDerived(t *taskv1.Task) *taskv1.Task {
 // Terminal reports whether a state is final (SPEC X7).
 func Terminal(s taskv1.TaskState) bool { return Phase(s) == 3 }
 
-// Phase orders the states: the phase of a task never decreases (SPEC T2).
+// Phase returns the order of a state, from 0 for queued to 3 for all final ones, and -1 for
+// the unspecified one: the phase of a task never decreases (SPEC T2).
 func Phase(s taskv1.TaskState) int {
 	switch s {
 	case taskv1.TaskState_TASK_STATE_QUEUED:
@@ -59,7 +60,7 @@ func Phase(s taskv1.TaskState) int {
 }
 
 // AwaitsWorker reports whether a task waits for a worker: it was given to none yet, or the
-// worker that ran it was lost and it is to be run again.
+// worker that ran it was lost and it is to be run again. It is false for a child that runs.
 func AwaitsWorker(t *taskv1.Task) bool {
 	switch t.GetState() {
 	case taskv1.TaskState_TASK_STATE_QUEUED:
@@ -72,8 +73,9 @@ func AwaitsWorker(t *taskv1.Task) bool {
 	return false
 }
 
-// HeldByWorker reports whether a task in state s is with a worker or waits to be run again
-// after its worker was lost.
+// HeldByWorker reports whether a task in state s is running or being cancelled. A command in
+// such a state is with a worker, or waits to be run again after its worker was lost (see
+// AwaitsWorker).
 func HeldByWorker(s taskv1.TaskState) bool {
 	return s == taskv1.TaskState_TASK_STATE_RUNNING || s == taskv1.TaskState_TASK_STATE_CANCELLING
 }
@@ -85,7 +87,7 @@ func NextRevision(t *taskv1.Task) *taskv1.Task {
 	return c
 }
 
-// NewEvent returns an event about a task.
+// NewEvent returns an event about a task with a payload, which may be set later.
 func NewEvent(ns string, t *taskv1.Task, payload proto.Message) *journal.Event {
 	return &journal.Event{
 		Namespace:  ns,
@@ -107,5 +109,5 @@ func TaskOf(ev *journal.Event) *taskv1.Task {
 	return nil
 }
 
-// Timestamp converts a time for a record.
+// Timestamp returns a time as records have it.
 func Timestamp(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t) }

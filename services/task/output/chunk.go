@@ -4,7 +4,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// resolve returns the absolute offset at which a read begins.
+// resolve returns the absolute offset at which a read begins: offset, from the end if
+// negative, within the bytes that are kept.
 func resolve(offset, oldest, end int64) int64 {
 	if offset < 0 {
 		offset = end + offset
@@ -12,7 +13,8 @@ func resolve(offset, oldest, end int64) int64 {
 	return min(max(offset, oldest), end)
 }
 
-// Cut returns the part of a chunk from offset from on, at most limit bytes of it.
+// Cut returns the part of a chunk from offset from on, at most limit bytes of it. It shares
+// the chunk's data.
 func Cut(c *taskv1.OutputChunk, from int64, limit int) *taskv1.OutputChunk {
 	data, at := c.GetData(), c.GetOffset()
 	if from > at {
@@ -24,7 +26,7 @@ func Cut(c *taskv1.OutputChunk, from int64, limit int) *taskv1.OutputChunk {
 	return &taskv1.OutputChunk{Offset: at, Stream: c.GetStream(), Data: data}
 }
 
-// newBytes returns the part of a chunk after end, or nil if there is none.
+// newBytes returns the part of a chunk after the offset end, or nil if there is none.
 func newBytes(c *taskv1.OutputChunk, end int64) *taskv1.OutputChunk {
 	if c.GetOffset()+int64(len(c.GetData())) <= end {
 		return nil
@@ -35,10 +37,10 @@ func newBytes(c *taskv1.OutputChunk, end int64) *taskv1.OutputChunk {
 // ChunkEnd returns the offset after the last byte of a chunk.
 func ChunkEnd(c *taskv1.OutputChunk) int64 { return c.GetOffset() + int64(len(c.GetData())) }
 
-// Join returns the bytes of a piece and the offset at which they end.
-func Join(p Piece) ([]byte, int64) {
-	var b []byte
-	next := p.Start
+// Join returns the bytes of a piece's chunks and the offset after them. Gaps between chunks
+// are not visible in the bytes.
+func Join(p Piece) (b []byte, next int64) {
+	next = p.Start
 	for _, c := range p.Chunks {
 		b = append(b, c.GetData()...)
 		next = ChunkEnd(c)

@@ -16,10 +16,11 @@ type Memory struct {
 	tasks map[string]*memoryTask
 }
 
+// memoryTask is the output of one task.
 type memoryTask struct {
-	chunks []*taskv1.OutputChunk
-	bytes  int64
-	end    int64
+	chunks []*taskv1.OutputChunk // that are kept, in order
+	bytes  int64                 // in these chunks
+	end    int64                 // the offset at which the output ends
 }
 
 // NewMemory returns a Store that keeps up to kept bytes of each task.

@@ -19,9 +19,11 @@ import (
 const (
 	// StreamName is the name of the JetStream stream with all output: one subject for
 	// each task, one message for each chunk.
-	StreamName    = "quartet-output"
+	StreamName = "quartet-output"
+	// subjectPrefix is before the namespace and the task id in a subject.
 	subjectPrefix = "quartet.output."
 
+	// The headers of a message: the offset of its first byte, and the number of its OutputStream.
 	headerOffset = "Quartet-Offset"
 	headerStream = "Quartet-Stream"
 
@@ -36,9 +38,9 @@ const (
 	trimSlack = 32 << 20
 
 	appendTimeout     = 5 * time.Second
-	codeWrongSequence = 10071
-	appendAttempts    = 4
-	maxEnds           = 4096
+	codeWrongSequence = 10071 // the broker's error code for another sequence than the expected one
+	appendAttempts    = 4     // how often an append with a wrong sequence is tried
+	maxEnds           = 4096  // how many tails are remembered
 )
 
 // StreamConfig returns the configuration of the stream that Stream needs. Only its
@@ -91,11 +93,12 @@ func OpenStream(ctx context.Context, nc *nats.Conn, replicas int) (*Stream, erro
 	return &Stream{js: js, stream: stream, kept: Kept, slack: trimSlack, ends: make(map[string]tail)}, nil
 }
 
+// subjectOf returns the subject of a task's output.
 func subjectOf(namespace, taskID string) string { return subjectPrefix + namespace + "." + taskID }
 
 // Append implements Store. An append whose acknowledgement was lost is recognized by its
-// offset; one that arrives late is refused by its expected sequence, and tried again
-// from the current end.
+// offset when it is repeated; one that arrives after a later one is refused by its expected
+// sequence, and tried again from the current end.
 func (o *Stream) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
@@ -132,7 +135,8 @@ func (o *Stream) Append(ctx context.Context, namespace, taskID string, chunk *ta
 	return 0, storageFault("output of task "+taskID+" could not be stored", err)
 }
 
-// findTail returns the end of a subject, as remembered or else from the broker.
+// findTail returns the end of a subject, as remembered or else from the broker; the zero tail
+// if there is no output.
 func (o *Stream) findTail(ctx context.Context, subject string) (tail, error) {
 	o.mu.Lock()
 	at, known := o.ends[subject]
@@ -189,6 +193,7 @@ func (o *Stream) Trim(ctx context.Context, namespace, taskID string) error {
 	return nil
 }
 
+// forget forgets the remembered end of a subject.
 func (o *Stream) forget(subject string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -206,6 +211,7 @@ func (o *Stream) Read(ctx context.Context, namespace, taskID string, offset int6
 	return p, nil
 }
 
+// read is Read by subject, with the broker's errors.
 func (o *Stream) read(ctx context.Context, subject string, offset int64, limit int) (Piece, error) {
 	last, err := o.last(ctx, subject)
 	if err != nil || last == nil {
@@ -237,6 +243,7 @@ func (o *Stream) read(ctx context.Context, subject string, offset int64, limit i
 	return p, nil
 }
 
+// lastEnd returns the offset after the chunks of a piece, 0 if it has none.
 func lastEnd(p Piece) int64 {
 	if len(p.Chunks) == 0 {
 		return 0
@@ -291,11 +298,13 @@ func (o *Stream) last(ctx context.Context, subject string) (*storedChunk, error)
 	return parse(m, err)
 }
 
-// from returns the first chunk of a subject at or after a sequence.
+// from returns the first chunk of a subject at or after a sequence. It is an error if there is
+// none.
 func (o *Stream) from(ctx context.Context, subject string, seq uint64) (*storedChunk, error) {
 	return parse(o.stream.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject)))
 }
 
+// parse returns the chunk of a message; if err is not nil, it returns err.
 func parse(m *jetstream.RawStreamMsg, err error) (*storedChunk, error) {
 	if err != nil {
 		return nil, err

@@ -20,16 +20,16 @@ const (
 	MaxYield         = 45 * time.Second
 	DefaultTimeout   = time.Hour
 	MaxTimeout       = 24 * time.Hour
-	DefaultMaxOutput = 32_000
-	MaxMaxOutput     = 256_000
+	DefaultMaxOutput = 32_000  // bytes
+	MaxMaxOutput     = 256_000 // bytes
 
 	// Linux limits one argument to 128 KiB, and cmd is passed as one argument.
 	maxCommandBytes = 64 << 10
 	maxArgs         = 1000
-	maxEnvBytes     = 64 << 10
+	maxEnvBytes     = 64 << 10 // of all names and values together
 	maxEnvEntries   = 256
 	MaxWorkdirBytes = 4096
-	labelChars      = 120
+	labelChars      = 120 // see commandLabel
 
 	// reservedEnv is the prefix of the variables by which a worker identifies its
 	// processes.
@@ -78,8 +78,8 @@ func CheckExec(req *taskv1.ExecCommandRequest) (*taskv1.CommandSpec, error) {
 	return spec, nil
 }
 
-// DurationIn returns an optional duration, or def if it is not set, and refuses one that
-// is not within low and high.
+// DurationIn returns an optional duration, or def if it is nil. It returns LIMIT_EXCEEDED for
+// one that is not within low and high.
 func DurationIn(field string, d *durationpb.Duration, def, low, high time.Duration) (time.Duration, error) {
 	if d == nil {
 		return def, nil
@@ -93,6 +93,7 @@ func DurationIn(field string, d *durationpb.Duration, def, low, high time.Durati
 	return v, nil
 }
 
+// checkProgram validates cmd or argv, of which a command has exactly one.
 func checkProgram(spec *taskv1.CommandSpec) error {
 	cmd, argv := spec.GetCmd(), spec.GetArgv()
 	switch {
@@ -125,6 +126,7 @@ func checkProgram(spec *taskv1.CommandSpec) error {
 	return fault.Bytes("command.argv", total, maxCommandBytes+maxArgs)
 }
 
+// checkEnv validates the names and the size of the variables of a command.
 func checkEnv(spec *taskv1.CommandSpec) error {
 	env := spec.GetEnv()
 	if err := fault.Entries("command.env", len(env), maxEnvEntries); err != nil {
@@ -147,6 +149,7 @@ func checkEnv(spec *taskv1.CommandSpec) error {
 	return fault.Bytes("command.env", total, maxEnvBytes)
 }
 
+// envName reports whether a text can be the name of a variable.
 func envName(s string) bool {
 	if s == "" || len(s) > fault.MaxNameChars {
 		return false
@@ -161,6 +164,8 @@ func envName(s string) bool {
 	return true
 }
 
+// checkWorkdir validates the working directory of a command, which may be empty; otherwise it
+// must be absolute.
 func checkWorkdir(spec *taskv1.CommandSpec) error {
 	dir := spec.GetWorkdir()
 	if dir == "" {

@@ -12,7 +12,8 @@ import (
 // ChildFollowUp is the input_target of a child's handle.
 const ChildFollowUp = "child_followup"
 
-// React is the rule for events of the agent plane.
+// React is the rule for events of the agent plane: it opens, changes and closes handles of
+// children, and stops the commands of deleted agents.
 func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.DelegationOpened:
@@ -27,8 +28,8 @@ func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event
 	return nil, nil
 }
 
-// openHandle creates the parent's handle of a child. It is running at once, since a
-// child needs no worker.
+// openHandle creates the parent's handle of a child, unless it exists. It is running at once,
+// since a child needs no worker.
 func openHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegation) []*journal.Event {
 	if s.Tasks[d.GetTaskId()] != nil {
 		return nil
@@ -46,8 +47,8 @@ func openHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegatio
 	}
 }
 
-// closeHandle ends the handle with the outcome of its delegation. The event carries the
-// full result, for the message to the parent (SPEC A12).
+// closeHandle ends the handle with the outcome of its delegation, unless it has ended. The
+// event carries the full result, for the message to the parent (SPEC A12).
 func closeHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegation) []*journal.Event {
 	r := s.FindTask(ns, d.GetParentAgentId(), d.GetTaskId())
 	if r == nil || model.Terminal(r.Task.GetState()) {
@@ -71,8 +72,8 @@ func closeHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegati
 	return []*journal.Event{ev}
 }
 
-// ownerDeleted stops the commands of a deleted agent and records that it gets no new
-// ones (SPEC A8). Handles of children end with their delegations.
+// ownerDeleted stops the commands of a deleted agent and records that it gets no new ones
+// (SPEC A8), unless that is recorded already. Handles of children end with their delegations.
 func ownerDeleted(s *model.State, env journal.Env, ns, agent string) []*journal.Event {
 	o := model.Owner{Namespace: ns, ID: agent}
 	if s.Deleted[o] {
@@ -91,7 +92,7 @@ func ownerDeleted(s *model.State, env journal.Env, ns, agent string) []*journal.
 	return events
 }
 
-// noteWorktree records in a child's handle that its worktree is ready.
+// noteWorktree records the worktree of a child in its handle, if it has changed there.
 func noteWorktree(s *model.State, ns string, d *agentv1.Delegation) []*journal.Event {
 	r := s.FindTask(ns, d.GetParentAgentId(), d.GetTaskId())
 	if r == nil || model.Terminal(r.Task.GetState()) || proto.Equal(r.Task.GetWorktree(), d.GetWorktree()) {

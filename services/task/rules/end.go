@@ -38,18 +38,18 @@ const TailChars = 8000
 // out. The end of the output is read before the rule runs.
 type End struct {
 	TaskID     string
-	Generation int64
-	ExitCode   *int32
+	Generation int64  // of the lease that ends
+	ExitCode   *int32 // nil if the process did not exit by itself
 	Reason     taskv1.TaskEndReason
-	Message    string
-	Tail       string
-	Bytes      int64
-	Truncated  bool
+	Message    string // for people
+	Tail       string // the end of the output, at most TailChars characters
+	Bytes      int64  // of output, those that were dropped included
+	Truncated  bool   // the beginning of the output was dropped
 }
 
-// DecideEnd ends a task, or has it run again, if it has not ended and the lease is its
-// current one. Any other end is ignored (SPEC X7); the reply says whether this one
-// counted.
+// DecideEnd ends a command, or has it run again, if it has not ended and end is of its current
+// lease. The reply is true in this case. Any other end is ignored (SPEC X7), and the reply is
+// false.
 func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool], error) {
 	var d journal.Decision[bool]
 	r := s.Tasks[end.TaskID]
@@ -90,10 +90,10 @@ func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool]
 	return d, nil
 }
 
-// endMessage returns a message that fits into a task.
+// endMessage returns the last 500 characters of a message, as a task has it.
 func endMessage(text string) string { return LastChars(strings.ToValidUTF8(text, "\uFFFD"), 500) }
 
-// lost reports whether a command ended because its worker did.
+// lost reports whether a command ended because its worker stopped or was lost.
 func (e End) lost() bool { return e.Reason == ReasonWorkerLost || e.Reason == ReasonWorkerStopped }
 
 // restarts reports whether a lost command is run again (SPEC T4): its restart policy
@@ -103,9 +103,9 @@ func restarts(t *taskv1.Task, end End) bool {
 		t.GetCommand().GetRestartPolicy() == taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS
 }
 
-// endState returns the final state of a command. A command that was asked to stop and
-// exited by itself before is completed or failed; one whose worker was lost then is
-// cancelled.
+// endState returns the final state of a command that was in the state from. A command that was
+// asked to stop and nevertheless exited by itself is completed or failed; one whose worker was
+// lost after it was asked to stop is cancelled.
 func endState(from taskv1.TaskState, end End) taskv1.TaskState {
 	cancelling := from == taskv1.TaskState_TASK_STATE_CANCELLING
 	switch end.Reason {

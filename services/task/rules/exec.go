@@ -106,7 +106,7 @@ func RequestArguments(req *taskv1.ExecCommandRequest) *taskv1.ExecCommandRequest
 	return args
 }
 
-// AnswerExec builds the response from the events.
+// AnswerExec builds the response of ExecCommand from its events: the task as it was queued.
 func AnswerExec(events []*journal.Event) (*taskv1.ExecCommandResponse, error) {
 	return &taskv1.ExecCommandResponse{Task: model.TaskOf(events[0])}, nil
 }

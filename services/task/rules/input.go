@@ -11,17 +11,17 @@ import (
 // succeed later.
 const (
 	RefusedNotRunning  = "task_not_running"
-	RefusedNoInput     = "input_not_accepted"
-	refusedEnded       = "input_ended"
-	RefusedUnreachable = "worker_unreachable"
-	RefusedBacklog     = "input_backlog"
+	RefusedNoInput     = "input_not_accepted" // the command was started without input
+	refusedEnded       = "input_ended"        // the input was closed before
+	RefusedUnreachable = "worker_unreachable" // no worker has it, or the worker is not connected
+	RefusedBacklog     = "input_backlog"      // too much input is unconfirmed, or the child's lane is full
 )
 
 // maxUnconfirmed bounds the inputs that the worker has not confirmed. The state keeps
 // twice as many, so that all that may have to be sent again are kept.
 const maxUnconfirmed = model.KeptInputs / 2
 
-// Reach is what the state does not have of a task's worker.
+// Reach is what only the Hub knows of the worker that has a command.
 type Reach struct {
 	Connected      bool
 	ConfirmedInput int64 // the last input that the worker wrote to the command
@@ -64,7 +64,7 @@ func DecideInput(s *model.State, env journal.Env, req *taskv1.SendTaskInputReque
 	return d, nil
 }
 
-// AnswerInput builds the response from the events.
+// AnswerInput builds the response of SendTaskInput from its events.
 func AnswerInput(events []*journal.Event) (*taskv1.SendTaskInputResponse, error) {
 	p, _ := events[0].Payload.(*taskv1.TaskInputAccepted)
 	return &taskv1.SendTaskInputResponse{AcceptedInput: true, InputTarget: p.GetInputTarget(), BytesWritten: p.GetBytes()}, nil

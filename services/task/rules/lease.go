@@ -9,10 +9,10 @@ import (
 // MaxLeases bounds the leases of one write.
 const MaxLeases = 256
 
-// DecideLease assigns queued commands to workers: the oldest command first, to the worker
-// with the most room. The lease is durable before it is sent to the worker, so that a
-// crash between the two leaves a lease to send again or to expire, and never runs a
-// command twice (SPEC T4, X12).
+// DecideLease assigns queued commands to the workers slots, at most MaxLeases: the oldest
+// command first, to the worker with the most room. The reply is how many. The lease is durable
+// before it is sent to the worker, so that a crash between the two leaves a lease to send
+// again or to expire, and never runs a command twice (SPEC T4, X12).
 func DecideLease(s *model.State, env journal.Env, slots []model.WorkerSlot) (journal.Decision[int], error) {
 	var d journal.Decision[int]
 	free := make([]int, len(slots))
@@ -45,9 +45,10 @@ func DecideLease(s *model.State, env journal.Env, slots []model.WorkerSlot) (jou
 	return d, nil
 }
 
-// oldestWaiting returns the oldest waiting command for which some worker has room, and
-// counts in taken how many commands of each queue were considered. A queue that no
-// worker serves costs one check, however long it is, and delays no other queue.
+// oldestWaiting returns the oldest waiting command for which some worker has room, with its
+// placement, and nil if there is none. free[i] is the room of slots[i], and taken counts how
+// many commands of each queue were considered. A queue that no worker serves costs one check,
+// however long it is, and delays no other queue.
 func oldestWaiting(s *model.State, slots []model.WorkerSlot, free []int, taken map[string]int) (*model.Record, model.Placement) {
 	var oldest *model.Record
 	var from string

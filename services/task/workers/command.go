@@ -31,15 +31,15 @@ type command struct {
 	ended bool // guarded by write
 }
 
-// ensureLease gives a command a lease with a full term, or renews the one that it
-// has.
-func (h *Hub) ensureLease(namespace string, worker model.WorkerKey, t *taskv1.Task) (*command, time.Time) {
+// ensureLease gives a command a lease with a full term, or renews the one that it has of the
+// same generation. It returns the command of the lease and when the lease expires.
+func (h *Hub) ensureLease(namespace string, worker model.WorkerKey, t *taskv1.Task) (c *command, expires time.Time) {
 	return h.leases.Ensure(t.GetTaskId(), &command{
 		taskID: t.GetTaskId(), namespace: namespace, agentID: t.GetAgentId(), worker: worker, generation: t.GetLeaseGeneration(),
 	}, func(current *command) bool { return current.generation == t.GetLeaseGeneration() })
 }
 
-// command returns a running command, or nil.
+// command returns the command that has a lease for a task; nil if there is none.
 func (h *Hub) command(taskID string) *command {
 	c, _ := h.leases.Get(taskID)
 	return c
@@ -79,15 +79,17 @@ func (h *Hub) Reach(taskID string) rules.Reach {
 	return rules.Reach{Connected: h.registry.Find(c.worker) != nil, ConfirmedInput: c.confirmedInput.Load()}
 }
 
-// CountRunning returns how many commands each worker has.
+// CountRunning returns how many commands with a lease each worker has; workers without any are
+// missing.
 func (h *Hub) CountRunning() map[model.WorkerKey]int {
 	n := make(map[model.WorkerKey]int)
 	h.leases.Each(func(_ string, c *command) { n[c.worker]++ })
 	return n
 }
 
-// expired ends commands whose workers did not report for a whole term. Each ends
-// in a goroutine of its own, since the store of one's output may be slow.
+// expired ends the commands of leases that expired, because their workers did not report for a
+// whole term. Each ends in a goroutine of its own, since the store of one's output may be
+// slow.
 func (h *Hub) expired(leases []leasetable.Lease[string, *command]) {
 	for _, l := range leases {
 		c := l.Value
@@ -104,10 +106,10 @@ func (h *Hub) expired(leases []leasetable.Lease[string, *command]) {
 	}
 }
 
-// end writes the end of a command (SPEC T5): output that was stored before is
-// part of the end, and none is stored after it. It reports whether this end was
-// the one that counts.
-func (h *Hub) end(ctx context.Context, c *command, actor journal.Actor, end rules.End) (bool, error) {
+// end writes the end of a command (SPEC T5). end has the reason and message; the rest is added
+// here. Output that was stored before is part of the end, and none is stored after it. counted
+// reports whether this end was the one that counts.
+func (h *Hub) end(ctx context.Context, c *command, actor journal.Actor, end rules.End) (counted bool, err error) {
 	c.write.Lock()
 	defer c.write.Unlock()
 	if c.ended {
@@ -126,7 +128,7 @@ func (h *Hub) end(ctx context.Context, c *command, actor journal.Actor, end rule
 	end.TaskID, end.Generation = c.taskID, c.generation
 	end.Tail = rules.LastChars(output.EndText(tail, 4*rules.TailChars), rules.TailChars)
 	end.Bytes, end.Truncated = tail.End, trimmed || tail.Oldest > 0
-	counted, err := plane.Do(ctx, h.engine, plane.Command[*model.State, bool]{
+	counted, err = plane.Do(ctx, h.engine, plane.Command[*model.State, bool]{
 		Method: "end", AgentID: c.agentID, Actor: onBehalfOf(actor, c.namespace),
 		Decide: func(st *model.State, env journal.Env) (journal.Decision[bool], error) {
 			return rules.DecideEnd(st, env, end)

@@ -41,15 +41,16 @@ func (h *Hub) Committed(ev *journal.Event) {
 	}
 }
 
-// sendLease sends a durable lease to its worker.
+// sendLease sends a durable lease to its worker, if that is connected.
 func (h *Hub) sendLease(namespace string, p *taskv1.TaskStarted) {
 	worker := model.WorkerOf(namespace, p.GetTask().GetWorkerId(), p.GetSharedWorker())
 	_, expires := h.ensureLease(namespace, worker, p.GetTask())
 	h.registry.Send(worker, leaseMessage(p.GetTask(), expires))
 }
 
-// dropLease forgets the lease of a command that ended or is to be run again. If
-// its worker was lost, it is told to kill the command, should it still run it.
+// dropLease forgets the lease of a command that ended or is to be run again. With lost set, it
+// also instructs the worker to kill the command, should the worker be connected again and still
+// run it.
 func (h *Hub) dropLease(t *taskv1.Task, lost bool) {
 	if c := h.command(t.GetTaskId()); c != nil && lost {
 		h.registry.Send(c.worker, staleMessage(t.GetTaskId(), c.generation))
@@ -58,7 +59,7 @@ func (h *Hub) dropLease(t *taskv1.Task, lost bool) {
 	h.Notify()
 }
 
-// dispatchLoop gives queued commands to workers whenever there may be some.
+// dispatchLoop gives queued commands to workers whenever there may be some, until the Hub stops.
 func (h *Hub) dispatchLoop() {
 	pacer := retry.New(500*time.Millisecond, 5*time.Second)
 	var again <-chan time.Time
@@ -93,8 +94,8 @@ func (h *Hub) dispatchLoop() {
 	}
 }
 
-// leaseFrom assigns the queued commands of one partition to workers, and returns
-// how many.
+// leaseFrom assigns queued commands of the partition p, which has the given index in the engine, to
+// workers, and returns how many.
 func (h *Hub) leaseFrom(p *journal.Partition[*model.State], index int, slots []model.WorkerSlot) (int, error) {
 	if len(h.engine.All()) > 1 {
 		// A copy, since the rule of the partition before may still read its slots after

@@ -34,12 +34,14 @@ func (o *pendingOrders) register(s *workerstream.Session[taskv1.ConnectResponse]
 	o.takers[s] = true
 }
 
+// unregister forgets a session that has ended.
 func (o *pendingOrders) unregister(s *workerstream.Session[taskv1.ConnectResponse]) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.takers, s)
 }
 
+// takes reports whether a session's worker takes orders.
 func (o *pendingOrders) takes(s *workerstream.Session[taskv1.ConnectResponse]) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -72,9 +74,9 @@ func (o *pendingOrders) complete(r *taskv1.WorktreeReport) {
 	}
 }
 
-// Order sends a worker an order about a worktree and waits for its report. It
-// returns NOT_READY if the worker is not connected, disconnects, or does not
-// report in time; the caller may repeat the order.
+// Order sends a worker an order about a worktree, whose id it sets, and waits for its report.
+// It returns NOT_READY if the worker is not connected, disconnects, or does not report within
+// orderTimeout; the caller may repeat the order.
 func (h *Hub) Order(ctx context.Context, worker model.WorkerKey, order *taskv1.WorktreeOrder) (*taskv1.WorktreeReport, error) {
 	s := h.registry.Find(worker)
 	if s == nil {

@@ -19,7 +19,8 @@ const maxWaiting = 4096
 // id.
 const heartbeats = ""
 
-// Receive queues a report behind the earlier ones of its command.
+// Receive queues a report behind the earlier ones of its command, and renews the leases that a
+// heartbeat names. An error ends the session. It implements workerstream.Handler.
 func (s *session) Receive(m *taskv1.ConnectRequest) error {
 	taskID := heartbeats
 	switch r := m.GetMessage().(type) {
@@ -83,6 +84,7 @@ func (s *session) handleAll(taskID string) {
 	}
 }
 
+// handle handles one report of a command, or a heartbeat. An error ends the session.
 func (s *session) handle(m *taskv1.ConnectRequest) error {
 	switch r := m.GetMessage().(type) {
 	case *taskv1.ConnectRequest_Heartbeat:
@@ -103,8 +105,8 @@ func (s *session) handle(m *taskv1.ConnectRequest) error {
 	return nil
 }
 
-// heartbeat repeats what did not reach the worker. It writes no journal line
-// (SPEC X12).
+// heartbeat sends a worker again what it may not have received; ids are the tasks that it says
+// it runs. It writes no journal line (SPEC X12).
 func (s *session) heartbeat(ids []string) error {
 	held, err := s.held()
 	if err != nil {
@@ -138,8 +140,8 @@ type report interface {
 	GetLeaseGeneration() int64
 }
 
-// leased returns the command of a report, or nil if the lease under which the
-// report was made is not the worker's any more. The worker is then told.
+// leased returns the command of a report, or nil if the lease under which the report was made
+// is not the worker's any more. It then instructs the worker to kill the command.
 func (s *session) leased(r report) *command {
 	c := s.hub.command(r.GetTaskId())
 	if c == nil || c.worker != s.worker() || c.generation != r.GetLeaseGeneration() {
@@ -176,7 +178,8 @@ func (s *session) storeOutput(r *taskv1.CommandOutput) error {
 	return nil
 }
 
-// endCommand writes the end of a command and acknowledges it.
+// endCommand writes the end of a command and acknowledges it. A worker that is stopping gets
+// no further commands.
 func (s *session) endCommand(r *taskv1.CommandEnded) error {
 	c := s.leased(r)
 	if c == nil {

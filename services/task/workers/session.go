@@ -73,6 +73,7 @@ type session struct {
 	handling sync.WaitGroup
 }
 
+// worker returns the key of the session's worker.
 func (s *session) worker() model.WorkerKey { return s.Key }
 
 // Welcome reconciles what the journal and a worker that connects say the worker
@@ -113,14 +114,14 @@ func (s *session) Welcome() error {
 	return nil
 }
 
-// Run lets the session take commands, until it ends.
+// Run lets the session take commands and returns when ctx ends.
 func (s *session) Run(ctx context.Context) error {
 	s.hub.Notify()
 	<-ctx.Done()
 	return nil
 }
 
-// Close waits for the reports that are being handled.
+// Close refuses further reports and waits for those that are being handled.
 func (s *session) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -128,7 +129,8 @@ func (s *session) Close() {
 	s.handling.Wait()
 }
 
-// held returns what the worker holds according to the journal. Each has a lease.
+// held returns the commands that the worker has according to the journal, and ensures that
+// each has a lease.
 func (s *session) held() ([]model.HeldTask, error) {
 	var all []model.HeldTask
 	worker := s.worker()
@@ -147,7 +149,8 @@ func (s *session) held() ([]model.HeldTask, error) {
 	return all, nil
 }
 
-// resend repeats input that the worker has not confirmed, and a stop.
+// resend sends a worker again the input of a command that it has not confirmed, and the
+// request to stop it if there is one.
 func (s *session) resend(c *command, t model.HeldTask) {
 	confirmed := c.confirmedInput.Load()
 	for _, in := range t.Inputs {

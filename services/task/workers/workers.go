@@ -109,7 +109,7 @@ func (h *Hub) Notify() {
 	}
 }
 
-// Slots returns the connected workers that take commands.
+// Slots returns the connected workers that take commands; HeldElsewhere is not set.
 func (h *Hub) Slots() []model.WorkerSlot {
 	var out []model.WorkerSlot
 	for _, s := range h.registry.Open() {
