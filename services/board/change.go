@@ -35,6 +35,7 @@ type written struct {
 // maxEventIDs bounds the event ids of a response.
 const maxEventIDs = 100
 
+// answerWritten returns what a command wrote with these events.
 func answerWritten(events []*journal.Event) (written, error) {
 	w := written{events: events}
 	for _, ev := range events {
@@ -49,7 +50,8 @@ func answerWritten(events []*journal.Event) (written, error) {
 	return w, nil
 }
 
-// do decides and writes a change, after the board's overdue leases were expired.
+// do decides and writes a change, after the board's overdue leases were expired. It returns
+// the first outcome for a repeated request id.
 func (s *Service) do(ctx context.Context, c change) (written, error) {
 	if err := s.leases.ExpireBoard(ctx, c.session, c.board); err != nil {
 		return written{}, err
@@ -74,8 +76,9 @@ func (s *Service) do(ctx context.Context, c change) (written, error) {
 	})
 }
 
-// viewBoard reads a board that is not damaged, after its overdue leases were
-// expired. walName selects one of several ended boards; it may be empty.
+// viewBoard reads a board that is not damaged, after its overdue leases were expired: the
+// board with the WAL walName if that is not empty, otherwise the one that boardID means (see
+// FindBoard). read must not keep or change what it gets.
 func viewBoard[R any](ctx context.Context, s *Service, session model.Key, boardID, walName string, read func(st *model.State, b *model.Board) (R, error)) (R, error) {
 	if err := s.leases.ExpireBoard(ctx, session, boardID); err != nil {
 		var none R
@@ -99,7 +102,7 @@ func viewSession[R any](ctx context.Context, s *Service, session model.Key, read
 	return out, err
 }
 
-// sessionKey names a session of the caller's namespace.
+// sessionKey returns the key of a session in the caller's namespace.
 func sessionKey(ctx context.Context, sessionID string) model.Key {
 	return model.Key{Namespace: rpc.ActorFrom(ctx).Namespace, ID: sessionID}
 }

@@ -11,7 +11,8 @@ import (
 	"quartet/services/board/rules"
 )
 
-// ClaimStep assigns a ready step to the calling run (S2-376 to S2-395).
+// ClaimStep assigns a ready step to the calling run: the named one or, if none is named, the
+// first that it may claim; no_step_claimed says that there is none (S2-376 to S2-395).
 func (s *Service) ClaimStep(ctx context.Context, req *boardv1.ClaimStepRequest) (*boardv1.ClaimStepResponse, error) {
 	actor, err := runner(ctx, "board_claim_step")
 	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("session_id", req.GetSessionId()),

@@ -23,13 +23,13 @@ const (
 	MaxWait           = 55 * time.Second
 	defaultRunTime    = time.Hour
 	maxRunTime        = 24 * time.Hour
-	maxDispatches     = 100 // open ones of a board
-	maxRunsOfBoard    = 20_000
-	defaultParallel   = 1000
+	maxDispatches     = 100    // standing dispatches of a board that are open
+	maxRunsOfBoard    = 20_000 // runs of a board in progress
+	defaultParallel   = 1000   // runs of a standing dispatch at a time
 	maxParallel       = 10_000
-	maxAllowedOfRun   = 1000
+	maxAllowedOfRun   = 1000 // steps that a run is limited to
 	maxAllowedTools   = 200
-	maxAllowedToolLen = 128
+	maxAllowedToolLen = 128 // characters
 )
 
 // DispatchWorker starts a run on a connected worker that has room (SPEC B10).
@@ -110,6 +110,7 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	return &boardv1.DispatchWorkerResponse{Run: run, Pending: pending}, err
 }
 
+// checkTools validates allowed_tools.
 func checkTools(tools []string) error {
 	if err := fault.Entries("allowed_tools", len(tools), maxAllowedTools); err != nil {
 		return err
@@ -122,6 +123,8 @@ func checkTools(tools []string) error {
 	return nil
 }
 
+// span returns an optional duration, or def if it is nil. It returns LIMIT_EXCEEDED for one
+// that is not within 0 and most.
 func span(field string, d *durationpb.Duration, def, most time.Duration) (time.Duration, error) {
 	if d == nil {
 		return def, nil
@@ -153,7 +156,7 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 
 // awaitRun waits until a run has ended, the wait has passed or the service stops, and
 // returns the run. pending reports that it has not ended.
-func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (*boardv1.WorkerRun, bool, error) {
+func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (run *boardv1.WorkerRun, pending bool, err error) {
 	timer := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(wait))
 	defer timer.Stop()
 	changes := s.watches.Subscribe(boardWatch{k.Namespace, k.ID, boardID})
@@ -179,7 +182,8 @@ func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID stri
 	}
 }
 
-// ListWorkerRuns reads a board's runs.
+// ListWorkerRuns reads a board's runs, newest first: those in progress and, unless
+// running_only is set, those that ended and are in memory.
 func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRunsRequest) (*boardv1.ListWorkerRunsResponse, error) {
 	if err := fault.First(s.operate(ctx, "board_dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
@@ -196,7 +200,8 @@ func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRun
 	})
 }
 
-// CancelWorkerRun ends a run (S2-219, S2-418).
+// CancelWorkerRun ends a run and asks its worker to stop it; a run that has ended is returned
+// as it is (S2-219, S2-418).
 func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorkerRunRequest) (*boardv1.CancelWorkerRunResponse, error) {
 	if err := fault.First(
 		s.operate(ctx, "agent.cancel_worker_run", req.GetSessionId()),

@@ -69,7 +69,7 @@ type endRequest struct {
 	args                      proto.Message
 }
 
-// ended is how a board ended.
+// ended describes a board that ended, and the events of its end.
 type ended struct {
 	board    *boardv1.Board
 	ids      []string // of the first WAL events of the end, at most 100
@@ -110,9 +110,9 @@ func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 	return s.awaitEnd(ctx, model.BoardKey{Namespace: k.Namespace, Session: k.ID, WAL: result.board.GetWalName()}, e.board)
 }
 
-// changedBoard returns the board that a change was about. By now its id may mean a
-// newer board, so this is the first ended board with the id that was written to by
-// the change or later.
+// changedBoard returns the board that a change, which wrote out, was about. By now its id may
+// mean a newer board, so this is the first ended board with the id that was written to by the
+// change or later; if there is none, the board that the id means.
 func (s *Service) changedBoard(ctx context.Context, k model.Key, boardID string, out written) (*boardv1.Board, error) {
 	return viewSession(ctx, s, k, func(st *model.State) (*boardv1.Board, error) {
 		if se := st.Sessions[k]; se != nil {

@@ -18,9 +18,9 @@ import (
 // endTimeout bounds one attempt to write the end of a board.
 const endTimeout = 10 * time.Second
 
-// awaitEnd asks the workers of a terminating board to stop, and waits until the
-// board has ended. The end does not depend on the caller: if the caller leaves,
-// the board ends after CancelWait at the latest.
+// awaitEnd asks the workers of a terminating board to stop, and waits until the board has
+// ended. The end does not depend on the caller: if the caller leaves, the board ends after
+// CancelWait at the latest.
 func (s *Service) awaitEnd(ctx context.Context, bk model.BoardKey, boardID string) (ended, error) {
 	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
 	changes := s.watches.Subscribe(boardWatch{bk.Namespace, bk.Session, boardID})
@@ -58,7 +58,7 @@ func (s *Service) awaitEnd(ctx context.Context, bk model.BoardKey, boardID strin
 	}
 }
 
-// readEnd reads the events by which a board ended.
+// readEnd returns the events by which a board ended. b is the board after its end.
 func (s *Service) readEnd(ctx context.Context, bk model.BoardKey, b *boardv1.Board) (ended, error) {
 	result := ended{board: b}
 	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
@@ -123,7 +123,8 @@ func (s *Service) stopWorkers(bk model.BoardKey) {
 	}
 }
 
-// endDue ends boards whose workers have had CancelWait to stop.
+// endDue ends the boards of keys, as endingKey returns them, whose workers have had CancelWait
+// to stop. What fails is tried again after a second.
 func (s *Service) endDue(keys []string) {
 	for _, key := range keys {
 		parts := strings.Split(key, "\x00")

@@ -22,7 +22,8 @@ const (
 // recentChanges is how many of the newest changes a summary names.
 const recentChanges = 10
 
-// GetSummary renders a session's boards for a prompt (S2-464 to S2-473, SPEC B14).
+// GetSummary renders a session's active boards for a prompt (S2-464 to S2-473, SPEC B14). A
+// run gets its own board only.
 func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest) (*boardv1.GetSummaryResponse, error) {
 	runID, err := s.reader(ctx, "board_list", req.GetSessionId())
 	if err := fault.First(err, patch.OptionalName("worker_id", req.GetWorkerId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId())); err != nil {

@@ -8,6 +8,8 @@ import (
 	"quartet/pkg/rpc"
 )
 
+// template is the guide to writing a board.
+//
 //go:embed template.md
 var template string
 

@@ -11,6 +11,7 @@ import (
 // metrics count durable events.
 type metrics struct{ boards, claimed, completed, failed, expired *prometheus.CounterVec }
 
+// newMetrics registers the metrics with reg; nil for a nil reg.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg == nil {
 		return nil

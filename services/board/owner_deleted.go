@@ -6,9 +6,9 @@ import (
 	"quartet/pkg/plane"
 )
 
-// follows lists the events of the agent plane that this plane reacts to. A stopped
-// or paused orchestrator keeps its boards, and their workers continue (SPEC A8);
-// a deleted one loses them.
+// follows returns the events of the agent plane that this plane reacts to. A stopped or paused
+// orchestrator keeps its boards, and their workers continue (SPEC A8); the boards of a deleted
+// one are cancelled.
 func follows() []plane.Followed {
 	return []plane.Followed{{
 		Plane: "agent", Types: []string{"agent_deleting"},

@@ -8,9 +8,10 @@ import (
 )
 
 // The functions below decide who may make which calls (S2-252 to S2-278, S2-456 to
-// S2-463, SPEC X15). tool is the name of the call for agents, for refusals.
+// S2-463, SPEC X15). They return an error for everybody else, and check the form of
+// sessionID. tool is the name of the call for agents, for refusals.
 
-// orchestrate admits callers that may act as the orchestrator of a session.
+// orchestrate admits the orchestrator of a session, admins and services.
 func (s *Service) orchestrate(ctx context.Context, tool, sessionID string) error {
 	a := rpc.ActorFrom(ctx)
 	if err := fault.Name("session_id", sessionID); err != nil {
@@ -37,7 +38,7 @@ func (s *Service) orchestrate(ctx context.Context, tool, sessionID string) error
 	return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; role %s does not have it", tool, a.Role).With("tool", tool).With("role", a.Role)
 }
 
-// operate also admits operators, for calls that read or stop something.
+// operate is orchestrate, and also admits operators, for calls that read or stop something.
 func (s *Service) operate(ctx context.Context, tool, sessionID string) error {
 	if rpc.ActorFrom(ctx).Role == rpc.RoleOperator {
 		return fault.Name("session_id", sessionID)
@@ -45,8 +46,8 @@ func (s *Service) operate(ctx context.Context, tool, sessionID string) error {
 	return s.orchestrate(ctx, tool, sessionID)
 }
 
-// reader admits callers that may read boards of a session. runID is not empty if the
-// caller is a worker's run, which may read its own board only.
+// reader is operate, and also admits runs of workers. runID is not empty if the caller is a run, which
+// may read its own board only: the caller of reader must check that.
 func (s *Service) reader(ctx context.Context, tool, sessionID string) (runID string, err error) {
 	a := rpc.ActorFrom(ctx)
 	switch a.Role {
@@ -61,7 +62,7 @@ func (s *Service) reader(ctx context.Context, tool, sessionID string) (runID str
 	return "", s.orchestrate(ctx, tool, sessionID)
 }
 
-// runner returns the caller if it is a worker's run.
+// runner admits only runs of workers, and returns the caller.
 func runner(ctx context.Context, tool string) (rpc.Actor, error) {
 	a := rpc.ActorFrom(ctx)
 	switch {

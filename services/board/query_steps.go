@@ -70,8 +70,8 @@ type query struct {
 	leases model.LeaseExpiry
 }
 
-// add counts a matching step in n and adds it to the page if it belongs there. It
-// reports false if the page is full.
+// add counts a step that matches in n and adds it to the page if it belongs there. It sets
+// truncated and reports false if the page is full.
 func (q query) add(out *boardv1.QueryStepsResponse, n *int, rec *boardv1.Step) bool {
 	*n++
 	if *n <= int(q.req.GetOffset()) {
@@ -85,7 +85,7 @@ func (q query) add(out *boardv1.QueryStepsResponse, n *int, rec *boardv1.Step) b
 	return true
 }
 
-// all returns what an orchestrator or an operator sees.
+// all returns the steps that the request selects, as an orchestrator or an operator sees them.
 func (q query) all(b *model.Board) *boardv1.QueryStepsResponse {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	n := 0
@@ -128,7 +128,8 @@ func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsRespon
 	return out
 }
 
-// named returns the steps that a run names in its request.
+// named returns the steps that a run names in its request, in that order. It refuses those
+// that it may not read.
 func (q query) named(b *model.Board, r *model.Run) (*boardv1.QueryStepsResponse, error) {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	for _, id := range q.req.GetStepIds() {

@@ -17,19 +17,19 @@ import (
 // Limits of one response.
 const (
 	maxWALLines = 2000
-	maxWALBytes = 1 << 20
-	walChunk    = 500 // lines that are read from the journal at once
+	maxWALBytes = 1 << 20 // a response has one line more at most
+	walChunk    = 500     // lines that are read from the journal at once
 )
 
 // walPage is a page of a WAL.
 type walPage struct {
-	lines []byte
-	last  int64 // number of the last of lines
-	end   int64 // number of the last line of the WAL
-	ended bool
+	lines []byte // complete lines
+	last  int64  // number of the last of lines
+	end   int64  // number of the last line of the WAL
+	ended bool   // the board has ended, so no line follows end
 }
 
-// readLines reads lines after a line, at most limit lines and about maxWALBytes.
+// readLines reads lines of a WAL after line number after, at most limit lines and about maxWALBytes.
 func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, limit int) (walPage, error) {
 	p := walPage{last: after}
 	from := s.checkpoints.Before(k, after)
@@ -84,7 +84,7 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 	return p, nil
 }
 
-// ReadWal reads lines of a WAL.
+// ReadWal reads lines of a WAL, of an active or ended board.
 func (s *Service) ReadWal(ctx context.Context, req *boardv1.ReadWalRequest) (*boardv1.ReadWalResponse, error) {
 	if err := fault.First(s.operate(ctx, "board_get", req.GetSessionId()), fault.Name("wal_name", req.GetWalName()), checkAfter(req.GetAfterWalSeq())); err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 	})
 }
 
-// replayEnded returns an ended board from its WAL, for one reader.
+// replayEnded returns an ended board with its steps, which it replays from the WAL and keeps nowhere.
 func (s *Service) replayEnded(ctx context.Context, k model.BoardKey) (*model.Board, error) {
 	var at []uint64
 	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {

@@ -35,12 +35,14 @@ const (
 // Config is what an operator sets.
 type Config struct {
 	Share partitions.Share // the partitions that this process holds; zero: all of them
-	// LeaseTerm is how long a worker may be silent about a step: 1 s to 24 h.
+	// LeaseTerm is how long a worker may be silent about a step: 1 s to 24 h; 0 is
+	// DefaultLeaseTerm.
 	LeaseTerm time.Duration
 	// CancelWait is how long FailBoard and CancelBoard wait for workers to stop: at
-	// most 5 min.
+	// most 5 min; 0 is DefaultCancelWait.
 	CancelWait time.Duration
-	// TokenBudget bounds the summary of boards that a prompt gets.
+	// TokenBudget bounds the summary of boards that a prompt gets, in tokens of 4 bytes; 0 is
+	// DefaultTokenBudget.
 	TokenBudget int
 }
 
@@ -54,7 +56,7 @@ type Deps struct {
 	MintRun func(namespace, workerID, runID string) string
 }
 
-// boardWatch names a board for those who wait for it to change.
+// boardWatch names a board in watches.
 type boardWatch struct{ namespace, session, board string }
 
 // Service is the board plane.
@@ -70,9 +72,9 @@ type Service struct {
 	// endings has the boards that are being failed or cancelled, due when they end
 	// whether their workers have stopped or not.
 	endings     *clock.Due
-	watches     watch.Hub[boardWatch]
-	checkpoints wal.Checkpoints
-	metrics     *metrics // nil: nothing is counted
+	watches     watch.Hub[boardWatch] // notified of every event of a board
+	checkpoints wal.Checkpoints       // hashes of lines that were read
+	metrics     *metrics              // nil: nothing is counted
 
 	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Release
 	cancel context.CancelFunc
@@ -169,7 +171,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	return s.engine.Close(ctx)
 }
 
-// Ready is nil once the journal is open and while it can be written.
+// Ready returns nil once the journal is open and while it can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
 // Stalled returns how long the journal has been unable to write; 0 while it can.
@@ -193,8 +195,9 @@ func Deadlines() map[string]time.Duration {
 	}
 }
 
-// loaded follows every load of a partition: at the start, and again after another
-// writer had the partition or a write failed.
+// loaded is called after every load of a partition: at the start, and again after another
+// writer had the partition or a write failed. It gives runs leases and schedules the ends of
+// terminating boards.
 func (s *Service) loaded(st *model.State) {
 	s.leases.Load(st)
 	for _, se := range st.Sessions {
@@ -244,7 +247,7 @@ func (s *Service) background(f func()) {
 	}
 }
 
-// Connect holds the stream of a worker.
+// Connect serves the stream of a worker until it ends.
 func (s *Service) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, boardv1.ConnectResponse]) error {
 	return s.workers.Connect(stream)
 }

@@ -67,15 +67,17 @@ func (l *Leases) Start(engine *plane.Engine[*model.State]) {
 	})
 }
 
-// Stop ends expiry and waits for what is being written.
+// Stop ends expiry and waits for what is being written. Leases are not renewed or expired
+// after it.
 func (l *Leases) Stop() {
 	l.cancel()
 	l.table.Stop()
 }
 
-// Settle waits until every lease that is due has been expired. It is for tests.
+// Settle waits until the runs of every lease that is due were ended. It is for tests.
 func (l *Leases) Settle() { l.table.Settle() }
 
+// key returns the key of a run's lease.
 func key(namespace, runID string) model.Key { return model.Key{Namespace: namespace, ID: runID} }
 
 // Load gives every running run of a state a lease with a full term.
@@ -87,10 +89,13 @@ func (l *Leases) Load(st *model.State) {
 	}
 }
 
+// boardOf returns the name of a board of a session.
 func boardOf(namespace, session, id string) board {
 	return board{model.Key{Namespace: namespace, ID: session}, id}
 }
 
+// arm gives a run a lease with a full term, at most until the run's deadline. run may be nil
+// for a run without a deadline.
 func (l *Leases) arm(b board, runID string, standing bool, run *boardv1.WorkerRun) {
 	var limit time.Time
 	if run.GetDeadlineAt() != nil {
@@ -122,9 +127,9 @@ func (l *Leases) Committed(ev *journal.Event) {
 	}
 }
 
-// Renew extends the lease of a run to a full term and returns when that ends. It
-// returns false for a run without a lease.
-func (l *Leases) Renew(namespace, runID string) (time.Time, bool) {
+// Renew extends the lease of a run to a full term and returns when that ends. ok is false for
+// a run without a lease.
+func (l *Leases) Renew(namespace, runID string) (expires time.Time, ok bool) {
 	return l.table.Renew(key(namespace, runID))
 }
 
@@ -139,16 +144,17 @@ func (l *Leases) ExpireBoard(ctx context.Context, session model.Key, boardID str
 	return l.expireMatching(ctx, func(v lease) bool { return v.board == board{session, boardID} })
 }
 
-// ExpireSession does the same for all boards of a session.
+// ExpireSession is ExpireBoard for all boards of a session.
 func (l *Leases) ExpireSession(ctx context.Context, session model.Key) error {
 	return l.expireMatching(ctx, func(v lease) bool { return v.board.session == session })
 }
 
-// ExpireNamespace does the same for all boards of a namespace.
+// ExpireNamespace is ExpireBoard for all boards of a namespace.
 func (l *Leases) ExpireNamespace(ctx context.Context, namespace string) error {
 	return l.expireMatching(ctx, func(v lease) bool { return v.board.session.Namespace == namespace })
 }
 
+// expireMatching ends the runs of the leases that are due and match.
 func (l *Leases) expireMatching(ctx context.Context, matches func(lease) bool) error {
 	if !l.table.AnyDue() {
 		return nil
@@ -181,7 +187,8 @@ func (l *Leases) expire(ctx context.Context, leases []leasetable.Lease[model.Key
 	return nil
 }
 
-// expireRuns ends runs of one board. Leases of runs that have ended are dropped.
+// expireRuns ends runs of one board whose leases expired. Leases of runs that have ended
+// already are only dropped.
 func (l *Leases) expireRuns(ctx context.Context, b board, runs []rules.ExpiredRun) error {
 	running, _, err := journal.View(ctx, l.engine.For(b.session.Namespace, b.session.ID), func(st *model.State) ([]rules.ExpiredRun, error) {
 		active := st.ActiveBoard(b.session, b.id)

@@ -89,7 +89,7 @@ func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
 	return nil
 }
 
-// deleteStep removes a step, on which no other step depends.
+// deleteStep removes a step. No other step may depend on it.
 func (b *Board) deleteStep(s *Step) {
 	for _, d := range s.DependsOn {
 		d.Dependents = slices.DeleteFunc(d.Dependents, func(k *Step) bool { return k == s })
@@ -104,8 +104,8 @@ func (b *Board) deleteStep(s *Step) {
 	delete(b.Steps, s.ID())
 }
 
-// ApplyOperation applies an operation to a copy of a step's record, and reports
-// whether it changed the step's dependencies.
+// ApplyOperation applies an operation that changes fields or dependencies to n, which must be
+// a copy of a step's record, and reports whether it set the step's dependencies.
 func ApplyOperation(n *boardv1.Step, op *boardv1.Operation) bool {
 	switch op.GetOp() {
 	case OpAddDependency:

@@ -44,8 +44,8 @@ func (s *State) applyToRuns(b *Board, st *Step, holder *Run, ev *journal.Event) 
 	s.refreshClaimable(b)
 }
 
-// applyClaimToRun gives a claimed step to its run. A claim under a standing dispatch
-// creates the run.
+// applyClaimToRun records in a run that it claimed the step st. A claim under a standing
+// dispatch creates the run.
 func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, ev *journal.Event) {
 	r := b.Runs[p.GetClaimedByRunId()]
 	if r == nil && p.GetDispatchId() != "" {
@@ -78,7 +78,8 @@ func (s *State) addRun(r *Run) {
 	s.WithRuns[r.Board] = struct{}{}
 }
 
-// endRun ends a run, unless it has ended. step is the status of its step then.
+// endRun ends a run with a status, unless it has ended. step is the status of its step then;
+// it is ignored for a run without a step.
 func (s *State) endRun(r *Run, status boardv1.RunStatus, step StepStatus, at time.Time) {
 	if !r.Running() {
 		return
@@ -150,6 +151,8 @@ func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 	return nil
 }
 
+// applyWorkerRunEnded ends a run, or adds the result to one that ended with its step. A run
+// that is no longer in memory is ignored.
 func (s *State) applyWorkerRunEnded(p *boardv1.WorkerRunEnded, ev *journal.Event) {
 	r := s.Runs[plane.KeyOf(ev.Namespace, p.GetRunId())]
 	if r == nil {
@@ -177,7 +180,7 @@ func (s *State) applyAfterEnd(ev *journal.Event) error {
 	return fmt.Errorf("board: %s of %s/%s, which has no active board", ev.Type, ev.SessionID, ev.TaskID)
 }
 
-// poolOf returns a pool, which it creates if necessary.
+// poolOf returns a pool of a namespace, which it creates if necessary.
 func (s *State) poolOf(namespace, id string) *pool {
 	k := plane.KeyOf(namespace, id)
 	if s.Pools[k] == nil {
@@ -186,8 +189,8 @@ func (s *State) poolOf(namespace, id string) *pool {
 	return s.Pools[k]
 }
 
-// refreshScopes computes the scopes of runs and dispatches again after a change of
-// the board, which may have replaced steps.
+// refreshScopes recomputes the index sets of runs and dispatches after a change of the board,
+// which may have replaced steps.
 func (s *State) refreshScopes(b *Board) {
 	for _, d := range b.Dispatches {
 		if d.Allowed != nil {

@@ -20,6 +20,7 @@ func (b *Bitset) Has(i int) bool {
 	return w < len(b.words) && b.words[w]&(1<<(i&63)) != 0
 }
 
+// add adds i, which must not be negative.
 func (b *Bitset) add(i int) {
 	w := i >> 6
 	for len(b.words) <= w {
@@ -36,6 +37,7 @@ func (b *Bitset) add(i int) {
 	b.n++
 }
 
+// remove removes i, which must not be negative; nothing happens if it is no member.
 func (b *Bitset) remove(i int) {
 	if !b.Has(i) {
 		return

@@ -33,8 +33,8 @@ func (b *Board) HoldingRuns() []string {
 // board_id may be reused once its board has ended.
 type BoardKey struct{ Namespace, Session, WAL string }
 
-// Board is a directed acyclic graph of steps. Of a board's own fields only Apply
-// changes those that its WAL determines; State.Apply changes the others.
+// Board is a directed acyclic graph of steps. Apply sets the fields that its WAL determines, and nothing
+// else does; State.Apply sets the others.
 type Board struct {
 	Key         BoardKey
 	ID          string
@@ -48,8 +48,8 @@ type Board struct {
 	UpdatedAt   time.Time
 
 	Steps        map[string]*Step
-	Order        []*Step // by Step.Index; nil where a step was deleted
-	roots        []string
+	Order        []*Step            // by Step.Index; nil where a step was deleted
+	roots        []string           // ids of the steps without dependencies, in order
 	Count        [9]int             // of steps by status
 	RequiredOpen int                // required steps that are not completed
 	IDBytes      int                // bytes of all step ids
@@ -68,12 +68,12 @@ type Board struct {
 	Dispatches  []*Dispatch               // open
 }
 
-// NewBoard returns a board without events.
+// NewBoard returns a board to which no event was applied.
 func NewBoard(key BoardKey, id string) *Board {
 	return &Board{Key: key, ID: id, Steps: map[string]*Step{}, Ready: map[string]*Bitset{}, Runs: map[string]*Run{}}
 }
 
-// AddLine records the position of the next line of the WAL.
+// AddLine records that ev is the next line of the WAL. It does not apply ev.
 func (b *Board) AddLine(ev *journal.Event) {
 	b.Lines++
 	b.lineOffsets = binary.AppendUvarint(b.lineOffsets, ev.WalSeq-b.LastPosition)
@@ -81,8 +81,8 @@ func (b *Board) AddLine(ev *journal.Event) {
 	b.UpdatedAt = ev.CreatedAt
 }
 
-// LinePositions returns the journal positions of the lines after one, at most limit
-// of them.
+// LinePositions returns the journal positions of the lines after line number after, in order,
+// at most limit of them.
 func (b *Board) LinePositions(after int64, limit int) []uint64 {
 	var out []uint64
 	var at uint64
@@ -139,6 +139,7 @@ func (b *Board) setStatus(to BoardStatus, reason string) error {
 	return nil
 }
 
+// applyCreated folds task_created: it sets the fields and adds the steps.
 func (b *Board) applyCreated(ev *journal.Event, p *boardv1.TaskCreated) error {
 	if b.Status != 0 {
 		return fmt.Errorf("a second task_created")
@@ -169,7 +170,8 @@ func (b *Board) NewEvent(stepID string, payload proto.Message) *journal.Event {
 	}
 }
 
-// Dispatchable reports whether runs may be started and steps claimed.
+// Dispatchable reports whether runs may be started and steps claimed: the board is pending or
+// running, is not being ended and not damaged.
 func (b *Board) Dispatchable() bool {
 	return b.Damaged == nil && b.Terminating == nil && (b.Status == BoardPending || b.Status == BoardRunning)
 }

@@ -9,7 +9,7 @@ import (
 	"quartet/pkg/plane"
 )
 
-// errUnknownBoard says that a damaged record does not show which board it is about.
+// errUnknownBoard is the error of a damaged record that does not show which board it is about.
 var errUnknownBoard = errors.New("namespace, session_id and task_id cannot be read")
 
 // Quarantine makes the board that a damaged record was about unusable, and no other one
@@ -41,14 +41,14 @@ func (s *State) Quarantine(d journal.Damage) error {
 	return nil
 }
 
-// hadBoard reports whether a board with the id has ended.
+// hadBoard reports whether a board of the session with the id has ended.
 func (s *State) hadBoard(k Key, id string) bool {
 	se := s.Sessions[k]
 	return se != nil && slices.ContainsFunc(se.Ended, func(b *Board) bool { return b.ID == id })
 }
 
-// withdraw keeps workers away from a board that cannot be used, and its runs from
-// getting leases.
+// withdraw takes a board that cannot be used out of the indexes: no worker claims its steps,
+// and its runs get no leases.
 func (s *State) withdraw(b *Board) {
 	for _, d := range b.Dispatches {
 		d.unlist()

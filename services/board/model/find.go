@@ -10,7 +10,8 @@ import (
 	"quartet/pkg/plane"
 )
 
-// NotDispatchable refuses a dispatch or a claim because of the status of the board.
+// NotDispatchable returns the refusal of a dispatch or a claim on a board that is not
+// dispatchable.
 func NotDispatchable(b *Board) error {
 	why := BoardStatusName(b.Status)
 	if b.Terminating != nil {
@@ -19,8 +20,8 @@ func NotDispatchable(b *Board) error {
 	return fault.BoardNotDispatchable.Newf("board %q is %s; nothing is dispatched or claimed", b.ID, why).With("board_status", BoardStatusName(b.Status))
 }
 
-// CheckVacant refuses an id that an active board has, and a WAL's name that any
-// board of the session has or had (S2-038, S2-094).
+// CheckVacant returns ALREADY_EXISTS for an id that an active board of the session has, and
+// PATH_CONFLICT for a WAL's name that any board of the session has or had (S2-038, S2-094).
 func (s *State) CheckVacant(k Key, boardID, wal string) error {
 	se := s.Sessions[k]
 	if se == nil {
@@ -36,17 +37,17 @@ func (s *State) CheckVacant(k Key, boardID, wal string) error {
 	return nil
 }
 
-// RunEnded refuses a call of a run that has ended.
+// RunEnded returns RUN_STALE for a call of a run that has ended.
 func RunEnded(runID string) error {
 	return fault.RunStale.Newf("run %s has ended; stop working on it", runID).With("run_id", runID)
 }
 
-// NoStep is the error for a step that does not exist.
+// NoStep returns NOT_FOUND for a step that the board does not have.
 func NoStep(b *Board, stepID string) error {
 	return fault.NotFound.Newf("board %q has no step %q; QuerySteps shows what it has", b.ID, stepID).With("step_id", stepID)
 }
 
-// CheckOwner refuses new boards of a deleted orchestrator.
+// CheckOwner returns AGENT_DELETED if the orchestrator k is deleted or being deleted.
 func (s *State) CheckOwner(k Key) error {
 	if s.Deleted[k] {
 		return fault.AgentDeleted.Newf("agent %q is deleted; it gets no boards any more", k.ID).With("agent_id", k.ID)
@@ -54,7 +55,7 @@ func (s *State) CheckOwner(k Key) error {
 	return nil
 }
 
-// JoinIDs returns the first 20 ids, for a message.
+// JoinIDs returns the first 20 ids, and how many more there are, for a message.
 func JoinIDs(ids []string) string {
 	const limit = 20
 	if len(ids) <= limit {
@@ -63,8 +64,9 @@ func JoinIDs(ids []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:limit], ", "), len(ids)-limit)
 }
 
-// CallerRun returns the run that calls, or nil if runID is empty. A run may read the
-// board that it was dispatched to and no other (S2-365).
+// CallerRun returns the run that calls, or nil if runID is empty. It returns RUN_STALE for a
+// run that is no longer in memory and PERMISSION_DENIED for one of another board: a run may
+// read the board that it was dispatched to and no other (S2-365).
 func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 	if runID == "" {
 		return nil, nil
@@ -82,7 +84,7 @@ func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 		With("run_id", runID)
 }
 
-// OutOfScope refuses a step that a run may not read or claim.
+// OutOfScope returns PERMISSION_DENIED for a step that a run may not read or claim.
 func OutOfScope(r *Run, stepID string) error {
 	return fault.PermissionDenied.Newf("step %q is outside of what run %s was dispatched to", stepID, r.Record.GetRunId()).
 		With("step_id", stepID).With("run_id", r.Record.GetRunId())
@@ -96,8 +98,9 @@ func (s *State) ActiveBoard(k Key, boardID string) *Board {
 	return nil
 }
 
-// FindBoard returns the board that an id means: the active one, or else the one that
-// ended last. If wal is not empty, it is the board with that WAL.
+// FindBoard returns the board that an id means: the active one, or else the one that ended
+// last. If wal is not empty, it is the board with that id and that WAL. It returns NOT_FOUND
+// if there is none.
 func (s *State) FindBoard(k Key, boardID, wal string) (*Board, error) {
 	se := s.Sessions[k]
 	if se != nil && wal != "" {
@@ -117,7 +120,7 @@ func (s *State) FindBoard(k Key, boardID, wal string) (*Board, error) {
 	return nil, fault.NotFound.Newf("session %q has no board %q; ListBoards with include_terminal shows what it has", k.ID, boardID).With("board_id", boardID)
 }
 
-// CheckOpen refuses to change a board that has ended.
+// CheckOpen returns TASK_TERMINAL for a board that has ended, nil otherwise.
 func (b *Board) CheckOpen() error {
 	if Ended(b.Status) {
 		return fault.TaskTerminal.Newf("board %q is %s and takes no changes", b.ID, BoardStatusName(b.Status)).With("board_status", BoardStatusName(b.Status))
@@ -125,7 +128,8 @@ func (b *Board) CheckOpen() error {
 	return nil
 }
 
-// CheckChangeable refuses a change by the orchestrator while the board is being ended.
+// CheckChangeable returns TASK_TERMINAL while the board is being failed or cancelled, when its
+// orchestrator may not change it; nil otherwise, also for a board that has ended.
 func (b *Board) CheckChangeable() error {
 	if b.Terminating != nil {
 		return fault.TaskTerminal.Newf("board %q is about to be %s and takes no changes", b.ID, BoardStatusName(b.Terminating.GetStatus())).
@@ -134,7 +138,8 @@ func (b *Board) CheckChangeable() error {
 	return nil
 }
 
-// CheckUsable refuses a board whose WAL cannot be replayed (S2-059).
+// CheckUsable returns STORAGE for a board whose WAL cannot be replayed (S2-059), nil
+// otherwise.
 func (b *Board) CheckUsable() error {
 	if b.Damaged == nil {
 		return nil
@@ -143,7 +148,7 @@ func (b *Board) CheckUsable() error {
 		With("board_id", b.ID).With("wal_name", b.Key.WAL).WithCause(errors.Unwrap(b.Damaged))
 }
 
-// FindWAL returns the board that has a WAL.
+// FindWAL returns the board, active or ended, that has a WAL; NOT_FOUND if there is none.
 func (s *State) FindWAL(k BoardKey) (*Board, error) {
 	if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil {
 		if b := se.ByWAL[k.WAL]; b != nil {

@@ -9,7 +9,8 @@ import (
 	"quartet/pkg/plane"
 )
 
-// FindRun returns a run of a board as readers see it.
+// FindRun returns a run of a board as readers see it; NOT_FOUND if it does not exist or is no
+// longer in memory.
 func (s *State) FindRun(k Key, boardID, runID string) (*boardv1.WorkerRun, error) {
 	r := s.Runs[plane.KeyOf(k.Namespace, runID)]
 	if r == nil || r.Board.Key.Session != k.ID || r.Board.ID != boardID {
@@ -32,7 +33,7 @@ func (r *Run) Shown() *boardv1.WorkerRun {
 	return n
 }
 
-// VisibleSteps returns the steps that a run may read (SPEC B11).
+// VisibleSteps returns the steps that a run may read (SPEC B11), in the order of creation.
 func (r *Run) VisibleSteps(b *Board, leases LeaseExpiry) []*boardv1.Step {
 	var out []*boardv1.Step
 	for _, s := range b.Order {
@@ -66,8 +67,9 @@ func (b *Board) OpenDispatches() []*boardv1.StandingDispatch {
 	return out
 }
 
-// RunsOf returns the runs of a board, newest first: those in progress, then the ended
-// ones that are in memory. more reports that there are others.
+// RunsOf returns at most limit runs of a board, newest first: those in progress, then, unless
+// runningOnly is set, the ended ones that are in memory, the latest end first. more reports
+// that there are others.
 func (s *State) RunsOf(b *Board, limit int, runningOnly bool) (out []*boardv1.WorkerRun, more bool) {
 	running := make([]*Run, 0, len(b.Runs))
 	for _, r := range b.Runs {
@@ -104,7 +106,7 @@ type Run struct {
 	Allowed      map[string]bool // the only steps that it may claim; nil: all
 	AllowedSet   *Bitset         // the indexes of those that exist; nil: all
 	Step         *Step           // that it claimed; another run may hold it by now
-	LeaseExpired bool
+	LeaseExpired bool            // it ended because its lease expired
 }
 
 // Dispatch is a standing dispatch that is open.
@@ -133,7 +135,7 @@ func (r *Run) HoldsStep() bool {
 
 // stepSet returns a list of allowed steps as a set of ids and as a set of the indexes
 // of those that exist. Both are nil for an empty list, which allows all steps.
-func (b *Board) stepSet(ids []string) (map[string]bool, *Bitset) {
+func (b *Board) stepSet(ids []string) (byID map[string]bool, byIndex *Bitset) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -175,7 +177,8 @@ func (d *Dispatch) shown() *boardv1.StandingDispatch {
 	}
 }
 
-// CopyRun returns a copy of a record to modify, written by hand like CopyStep.
+// CopyRun returns a copy of a record that the caller may modify. It is written by hand like
+// CopyStep.
 func CopyRun(o *boardv1.WorkerRun) *boardv1.WorkerRun {
 	return &boardv1.WorkerRun{
 		RunId: o.GetRunId(), SessionId: o.GetSessionId(), BoardId: o.GetBoardId(), WorkerPoolId: o.GetWorkerPoolId(), WorkerId: o.GetWorkerId(),

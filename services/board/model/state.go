@@ -14,8 +14,8 @@ import (
 type State struct {
 	term     time.Duration       // of leases
 	WithRuns map[*Board]struct{} // active boards with runs in progress
-	Sessions map[Key]*session
-	Runs     map[Key]*Run // in progress, and those that ended last
+	Sessions map[Key]*session    // by the orchestrator's id
+	Runs     map[Key]*Run        // in progress, and those that ended last
 	Pools    map[Key]*pool
 	ended    []Key        // ended runs in Runs, oldest first
 	Deleted  map[Key]bool // sessions whose orchestrator was deleted
@@ -26,11 +26,11 @@ type Key = plane.Key
 
 // session has the boards of one orchestrator.
 type session struct {
-	active map[string]*Board
-	Order  []*Board // the active ones, in the order of creation
-	Ended  []*Board // without their steps, in the order of their ends
-	WALs   []*Board // all, in the order of creation
-	ByWAL  map[string]*Board
+	active map[string]*Board // by board id
+	Order  []*Board          // the active ones, in the order of creation
+	Ended  []*Board          // without their steps, in the order of their ends
+	WALs   []*Board          // all, in the order of creation
+	ByWAL  map[string]*Board // all, by the name of the WAL
 }
 
 // NewState returns the state of an empty log. term is the term of leases.
@@ -77,8 +77,8 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// markDamaged records why a line cannot be folded, if there is a cause, and reports
-// whether the board is damaged.
+// markDamaged records cause, if it is not nil, as why the line ev cannot be folded, and
+// reports whether the board is damaged.
 func (b *Board) markDamaged(cause error, ev *journal.Event) bool {
 	if cause != nil {
 		b.Damaged = fmt.Errorf("line %d, %s: %w", b.Lines, ev.Type, cause)
@@ -86,10 +86,11 @@ func (b *Board) markDamaged(cause error, ev *journal.Event) bool {
 	return b.IsDamaged()
 }
 
-// IsDamaged reports whether the board cannot be used.
+// IsDamaged reports whether the board's WAL cannot be replayed, so that the board cannot be
+// used.
 func (b *Board) IsDamaged() bool { return b.Damaged != nil }
 
-// InWAL reports whether an event is a line of its board's WAL.
+// InWAL reports whether an event of a board is a line of its WAL.
 func InWAL(ev *journal.Event) bool {
 	switch ev.Payload.(type) {
 	case *boardv1.BoardTerminating, *boardv1.ChildAgentCancelTimeout, *boardv1.WorkerDispatched, *boardv1.WorkerRunCancelling, *boardv1.WorkerRunEnded,
@@ -99,6 +100,7 @@ func InWAL(ev *journal.Event) bool {
 	return true
 }
 
+// createBoard adds the board of task_created. A damaged event adds an unusable board.
 func (s *State) createBoard(ev *journal.Event, p *boardv1.TaskCreated) {
 	b := NewBoard(BoardKey{ev.Namespace, ev.SessionID, p.GetWalName()}, ev.TaskID)
 	b.AddLine(ev)
@@ -121,8 +123,8 @@ func (s *State) addBoard(b *Board) {
 	se.ByWAL[b.Key.WAL] = b
 }
 
-// closeBoard ends the runs of a board that ended, and moves it to the ended boards.
-// Its steps are dropped from memory; readers replay them from the WAL (S2-061).
+// closeBoard ends the runs and dispatches of a board that ended, and moves it to the ended
+// boards. Its steps are dropped from memory; readers replay them from the WAL (S2-061).
 func (s *State) closeBoard(b *Board, at time.Time) {
 	for _, r := range b.Runs {
 		status := StepStatus(0)

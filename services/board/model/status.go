@@ -42,6 +42,7 @@ const (
 	byBoardEnd                       // the end of the board
 )
 
+// stepMove is a change of the status of a step.
 type stepMove struct{ from, to StepStatus }
 
 // stepMoves is the status machine of steps (S2-132 to S2-249, SPEC B5 to B8): every
@@ -80,13 +81,15 @@ var stepMoves = map[stepMove]Mover{
 	{StepFailed, StepPending}: ByOrchestrator,
 }
 
-// StepMayMove reports whether who may change the status of a step in this way.
+// StepMayMove reports whether one of the movers who may change the status of a step in this
+// way.
 func StepMayMove(who Mover, from, to StepStatus) bool { return stepMoves[stepMove{from, to}]&who != 0 }
 
 // BoardMove is a change of the status of a board.
 type BoardMove struct{ From, To BoardStatus }
 
-// BoardMoves is the status machine of boards (S2-148 to S2-183).
+// BoardMoves is the status machine of boards (S2-148 to S2-183): every allowed change, and who may make
+// it.
 var BoardMoves = map[BoardMove]Mover{
 	{BoardPending, BoardRunning}:   byPlane,
 	{BoardPending, BoardBlocked}:   ByOrchestrator,
@@ -105,12 +108,13 @@ var BoardMoves = map[BoardMove]Mover{
 	{BoardBlocked, BoardCancelled}: byBoardEnd,
 }
 
-// BoardMayMove reports whether who may change the status of a board in this way.
+// BoardMayMove reports whether one of the movers who may change the status of a board in this
+// way.
 func BoardMayMove(who Mover, from, to BoardStatus) bool {
 	return BoardMoves[BoardMove{from, to}]&who != 0
 }
 
-// Held reports whether a run holds a step in this status under a lease.
+// Held reports whether a step with this status is held by a run, under a lease.
 func Held(s StepStatus) bool { return s == StepClaimed || s == StepRunning }
 
 // Finished reports whether a step is completed, failed or cancelled. A failed step may be

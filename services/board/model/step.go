@@ -28,7 +28,7 @@ type Step struct {
 // ID returns the step's id.
 func (s *Step) ID() string { return s.Record.GetStepId() }
 
-// addStep adds a step without its edges.
+// addStep adds a pending step without its edges, which linkDependencies sets.
 func (b *Board) addStep(in *boardv1.StepInput, at time.Time) error {
 	if b.Steps[in.GetStepId()] != nil {
 		return fmt.Errorf("step %s exists already", in.GetStepId())
@@ -42,7 +42,8 @@ func (b *Board) addStep(in *boardv1.StepInput, at time.Time) error {
 	return nil
 }
 
-// NewStep returns the record of a new step. pool is its pool if it names none.
+// NewStep returns the record of a new step, which is pending. pool is its pool if it names
+// none.
 func NewStep(in *boardv1.StepInput, pool string, at time.Time) *boardv1.Step {
 	if in.GetWorkerPoolId() != "" {
 		pool = in.GetWorkerPoolId()
@@ -75,7 +76,7 @@ func (b *Board) linkDependencies(s *Step) error {
 	return nil
 }
 
-// findRoots finds the steps without dependencies.
+// findRoots sets roots to the steps without dependencies.
 func (b *Board) findRoots() {
 	roots := make([]string, 0, len(b.roots))
 	for _, s := range b.Order {
@@ -95,7 +96,8 @@ func RequiredOpen(s *boardv1.Step) int {
 	return 0
 }
 
-// setRecord replaces the record of a step and updates what is derived from it.
+// setRecord replaces the record of a step and updates everything that is derived from it,
+// except edges.
 func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
 	old := s.Record
 	b.Count[old.GetStatus()]--
@@ -115,7 +117,7 @@ func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
 	}
 }
 
-// readyIn returns the ready steps of a pool, for modification.
+// readyIn returns the set of the ready steps of a pool, which the caller may modify.
 func (b *Board) readyIn(pool string) *Bitset {
 	r := b.Ready[pool]
 	if r == nil {
@@ -125,7 +127,8 @@ func (b *Board) readyIn(pool string) *Bitset {
 	return r
 }
 
-// applyStep is Apply for lines about one step.
+// applyStep is Apply for lines about one step. A change that the status machine allows to
+// nobody is an error; who makes it is not checked.
 func (b *Board) applyStep(ev *journal.Event) error {
 	s := b.Steps[ev.StepID]
 	if s == nil {
@@ -185,7 +188,7 @@ type StepResult interface {
 	GetArtifactIds() []string
 }
 
-// MergeResult sets the fields of a result that are given.
+// MergeResult sets the result fields of n that p gives; empty ones stay.
 func MergeResult(n *boardv1.Step, p StepResult) {
 	if p.GetResultSummary() != "" {
 		n.ResultSummary = p.GetResultSummary()
@@ -195,9 +198,9 @@ func MergeResult(n *boardv1.Step, p StepResult) {
 	}
 }
 
-// CopyStep returns a copy of a record to modify, with a new time of change. It is
-// written by hand, since it runs for every line and proto.Clone takes ten times as
-// long.
+// CopyStep returns a copy of a record that the caller may modify, with the time of change at.
+// It shares the record's slices. It is written by hand, since it runs for every line and
+// proto.Clone takes ten times as long.
 func CopyStep(o *boardv1.Step, at time.Time) *boardv1.Step {
 	return &boardv1.Step{
 		StepId: o.GetStepId(), Title: o.GetTitle(), Summary: o.GetSummary(), Status: o.GetStatus(),

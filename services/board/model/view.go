@@ -71,8 +71,8 @@ func (b *Board) WithDiagnostics() *boardv1.Board {
 	return out
 }
 
-// BlockingCompletion returns the steps because of which the board cannot be completed,
-// at most 50.
+// BlockingCompletion returns the ids of the steps because of which the board cannot be
+// completed, at most maxNamedSteps, in the order of creation.
 func (b *Board) BlockingCompletion() []string {
 	return b.collectIDs(nil, func(r *boardv1.Step) bool { return Held(r.GetStatus()) || RequiredOpen(r) > 0 })
 }
@@ -95,20 +95,20 @@ func (b *Board) Completeable() bool {
 	return !Ended(b.Status) && b.Terminating == nil && b.RequiredOpen == 0 && b.Count[StepClaimed]+b.Count[StepRunning] == 0
 }
 
-// stalled reports whether no step can make progress although some are not completed
-// (S2-160).
+// stalled reports whether no step is ready or held although some are pending, blocked or
+// failed (S2-160).
 func (b *Board) stalled() bool {
 	return b.Count[StepReady]+b.Count[StepClaimed]+b.Count[StepRunning] == 0 &&
 		b.Count[StepPending]+b.Count[StepBlocked]+b.Count[StepFailed] > 0
 }
 
-// LeaseExpiry returns when the lease of a run of the board's namespace expires, and
-// false if the run has none. Leases are renewed outside of the log, so the time on
-// a step's record is only that of its last event.
-type LeaseExpiry func(runID string) (time.Time, bool)
+// LeaseExpiry returns when the lease of a run of the board's namespace expires; ok is false if
+// the run has none. Leases are renewed outside of the log, so the time on a step's record is
+// only that of its last event.
+type LeaseExpiry func(runID string) (expires time.Time, ok bool)
 
-// ShownStep returns a step as readers see it: with the time at which its lease
-// expires now. A nil leases leaves the time of the record.
+// ShownStep returns a step as readers see it: with the time at which its lease expires now. A
+// nil leases leaves the time of the record. The result must not be modified.
 func (b *Board) ShownStep(s *Step, leases LeaseExpiry) *boardv1.Step {
 	if !Held(s.Record.GetStatus()) || leases == nil {
 		return s.Record

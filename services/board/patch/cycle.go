@@ -9,7 +9,8 @@ import (
 	"quartet/services/board/model"
 )
 
-// CheckGraph refuses steps that are no directed acyclic graph (S2-306).
+// CheckGraph returns an error unless the steps have unique ids and their dependencies form a
+// directed acyclic graph (S2-306).
 func CheckGraph(steps []*boardv1.StepInput) error {
 	deps := make(map[string][]string, len(steps))
 	for _, in := range steps {
@@ -34,15 +35,19 @@ func CheckGraph(steps []*boardv1.StepInput) error {
 	return nil
 }
 
+// unknownDependency returns the refusal of a dependency on a step that does not exist.
 func unknownDependency(step, on string) error {
 	return fault.UnknownDependency.Newf("step %q depends on %q, which is no step of the board; add it, or remove the dependency", step, on).
 		With("step_id", step).With("depends_on_step_id", on)
 }
 
+// cycle returns the refusal of dependencies that form a circle, whose first step is also its
+// last.
 func cycle(circle []string) error {
 	return fault.DependencyCycle.Newf("the dependencies run in a circle: %s; remove one of them", chain(circle)).With("step_ids", model.JoinIDs(circle))
 }
 
+// chain writes a circle of steps with arrows, at most the first 20.
 func chain(circle []string) string {
 	s := circle[0]
 	for i, id := range circle[1:] {

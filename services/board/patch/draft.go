@@ -40,6 +40,7 @@ type effect struct {
 	event *journal.Event
 }
 
+// newDraft returns a draft without changes.
 func newDraft(b *model.Board) *draft {
 	return &draft{b: b, touched: map[string]*node{}, newEdges: map[string]map[string]bool{}, steps: len(b.Steps), idBytes: b.IDBytes, boardStatus: b.Status}
 }
@@ -58,7 +59,8 @@ func (d *draft) record(id string) *boardv1.Step {
 	return nil
 }
 
-// touch returns a step of the draft, for modification. i is the number of the operation.
+// touch returns a step of the draft, which the caller may modify; NOT_FOUND if the draft has
+// none with the id. i is the number of the operation, for the error.
 func (d *draft) touch(i int, id string) (*node, error) {
 	if n := d.touched[id]; n != nil && !n.deleted {
 		return n, nil
@@ -103,7 +105,7 @@ func (d *draft) addEdge(from, to string) {
 	d.newEdges[to][from] = true
 }
 
-// apply applies operation number i.
+// apply applies operation number i of a request to the draft, or refuses it.
 func (d *draft) apply(i int, op *boardv1.Operation) error {
 	switch op.GetOp() {
 	case model.OpUpdateTask:
@@ -134,6 +136,7 @@ func (d *draft) apply(i int, op *boardv1.Operation) error {
 	return d.changeStep(i, n, op)
 }
 
+// addStep adds a new step.
 func (d *draft) addStep(i int, in *boardv1.StepInput) error {
 	if d.record(in.GetStepId()) != nil {
 		return fault.DuplicateStep.Newf("operations[%d]: board %q has a step %q already; give the new one another step_id", i, d.b.ID, in.GetStepId()).
@@ -150,6 +153,7 @@ func (d *draft) addStep(i int, in *boardv1.StepInput) error {
 	return nil
 }
 
+// deleteStep deletes a step that is pending, ready or cancelled and on which no other depends.
 func (d *draft) deleteStep(i int, n *node) error {
 	switch n.rec.GetStatus() {
 	case model.StepPending, model.StepReady, model.StepCancelled:
@@ -167,6 +171,8 @@ func (d *draft) deleteStep(i int, n *node) error {
 	return nil
 }
 
+// changeStep changes texts, pool, required or dependencies of a step. Of a completed or
+// cancelled step only the texts can be changed.
 func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 	id, f := n.rec.GetStepId(), op.GetFields()
 	textOnly := op.GetOp() == model.OpUpdateStep && f.Required == nil && f.WorkerPoolId == nil && f.GetDependsOnStepIds() == nil
@@ -201,6 +207,7 @@ func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 	return fault.Entries("depends_on_step_ids of step "+id, len(n.rec.GetDependsOnStepIds()), maxDependencies)
 }
 
+// moveStep changes the status of a step as its orchestrator, with the event ev.
 func (d *draft) moveStep(i int, n *node, to model.StepStatus, ev *journal.Event) error {
 	if !model.StepMayMove(model.ByOrchestrator, n.rec.GetStatus(), to) {
 		return stepState(i, n.rec, "become "+model.StepStatusName(to))
@@ -210,6 +217,7 @@ func (d *draft) moveStep(i int, n *node, to model.StepStatus, ev *journal.Event)
 	return nil
 }
 
+// moveBoard changes the status of the board as its orchestrator, with the event ev.
 func (d *draft) moveBoard(i int, to model.BoardStatus, ev *journal.Event) error {
 	if !model.BoardMayMove(model.ByOrchestrator, d.boardStatus, to) {
 		return fault.BoardState.Newf("operations[%d]: board %q is %s and cannot become %s", i, d.b.ID, model.BoardStatusName(d.boardStatus), model.BoardStatusName(to)).
@@ -220,7 +228,8 @@ func (d *draft) moveBoard(i int, to model.BoardStatus, ev *journal.Event) error 
 	return nil
 }
 
-// validate refuses operations whose result, as a whole, is no valid board (S2-351).
+// validate returns an error if the result of the operations, as a whole, is no valid board
+// (S2-351).
 func (d *draft) validate() error {
 	if err := fault.Entries("steps", d.steps, MaxSteps); err != nil {
 		return err
@@ -238,8 +247,8 @@ func (d *draft) validate() error {
 	return d.acyclic()
 }
 
-// acyclic refuses a cycle. There was none before, so a cycle has a step whose
-// dependencies changed and on which another step depends.
+// acyclic returns DEPENDENCY_CYCLE if the draft has a cycle. There was none before, so a cycle
+// has a step whose dependencies changed and on which another step depends.
 func (d *draft) acyclic() error {
 	w := cycleFinder{deps: func(id string) []string {
 		if rec := d.record(id); rec != nil {
@@ -311,9 +320,11 @@ func (d *draft) dependenciesMet(rec *boardv1.Step) bool {
 	return true
 }
 
+// isActive reports whether a step with this status is ready or held.
 func isActive(s model.StepStatus) bool { return s == model.StepReady || model.Held(s) }
 
-// stepState refuses an operation because of the status of its step.
+// stepState returns the refusal of operation i because of the status of its step; what says
+// what the step cannot do.
 func stepState(i int, rec *boardv1.Step, what string) error {
 	return fault.StepState.Newf("operations[%d]: step %q is %s and cannot %s", i, rec.GetStepId(), model.StepStatusName(rec.GetStatus()), what).
 		With("step_id", rec.GetStepId()).With("step_status", model.StepStatusName(rec.GetStatus()))
@@ -327,7 +338,9 @@ func dependText(on []string) string {
 	return "steps " + model.JoinIDs(on) + " depend"
 }
 
-// Decide is the rule of UpdateBoard.
+// Decide is the rule of UpdateBoard. The operations are applied in order, each to the result
+// of those before it. It returns the events of all of them, or a refusal of the first that is
+// not possible.
 func Decide(b *model.Board, ops []*boardv1.Operation) ([]*journal.Event, error) {
 	d := newDraft(b)
 	for i, op := range ops {

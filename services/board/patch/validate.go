@@ -35,6 +35,7 @@ func CheckSteps(field string, steps []*boardv1.StepInput) error {
 	return nil
 }
 
+// checkStep refuses a new step that is not valid by itself. at is its path, for refusals.
 func checkStep(at string, in *boardv1.StepInput) error {
 	if in == nil {
 		return fault.InvalidArgument.New(at+" is missing").WithField(at, "is required")
@@ -57,6 +58,8 @@ func OptionalName(field, s string) error {
 	return fault.Name(field, s)
 }
 
+// checkDependencies checks the number and form of the ids that a step depends on, and that
+// each is named once.
 func checkDependencies(field string, ids []string) error {
 	if err := fault.Entries(field, len(ids), maxDependencies); err != nil {
 		return err
@@ -90,6 +93,8 @@ func CheckOperations(ops []*boardv1.Operation) error {
 	return nil
 }
 
+// checkOperation refuses an operation that is not valid by itself. at is its path, for
+// refusals.
 func checkOperation(at string, op *boardv1.Operation) error {
 	if err := fault.TextBytes(at+".reason", op.GetReason(), fault.MaxFreeTextBytes, false); err != nil {
 		return err
@@ -146,7 +151,7 @@ func checkOperation(at string, op *boardv1.Operation) error {
 	return fault.Invalid(at+".op", kind.String(), "must be one of the ten operations of UpdateBoard")
 }
 
-// ifSet validates a string that may not be set.
+// ifSet calls check if s is not nil.
 func ifSet(s *string, check func(string) error) error {
 	if s == nil {
 		return nil
@@ -162,8 +167,9 @@ func checkNoStepID(at string, op *boardv1.Operation) error {
 	return fault.InvalidArgument.New(at+".step_id does not belong to this operation").WithField(at+".step_id", "must be left out")
 }
 
-// CheckSize refuses a board for which one event for each step would not fit into one
-// frame: making all of them ready, or completing the board, could not be written.
+// CheckSize returns LIMIT_EXCEEDED for a board for which one event for each step would not fit
+// into one frame: making all of them ready, or completing the board, could not be written.
+// idBytes are the bytes of all step ids.
 func CheckSize(key model.BoardKey, boardID string, steps, idBytes int) error {
 	size := steps*(lineSize+2*len(key.Session)+len(key.Namespace)+len(boardID)) + idBytes
 	if size <= maxLines {

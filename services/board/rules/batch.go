@@ -90,6 +90,7 @@ type batchDecision struct {
 	completed   map[*model.Step]Report // steps that this batch completes
 }
 
+// transition returns the transition of a board in this batch, which it begins if necessary.
 func (d *batchDecision) transition(b *model.Board) *Transition {
 	t := d.byBoard[b]
 	if t == nil {
@@ -100,7 +101,8 @@ func (d *batchDecision) transition(b *model.Board) *Transition {
 	return t
 }
 
-// report applies one report. r is nil for an unknown run.
+// report applies one report. r is its run, nil for an unknown one. An error refuses this
+// report alone.
 func (d *batchDecision) report(r *model.Run, rep *boardv1.StepReport) error {
 	if r == nil {
 		return model.RunEnded(rep.GetRunId())
@@ -170,7 +172,7 @@ func (d *batchDecision) reportStep(t *Transition, r *model.Run, rep *boardv1.Ste
 	return true, nil
 }
 
-// endRun records that a run ends with this batch.
+// endRun records that a run finishes with this batch.
 func (d *batchDecision) endRun(t *Transition, r *model.Run) {
 	t.EndedRuns = AddTo(t.EndedRuns, r, boardv1.RunStatus_RUN_STATUS_FINISHED)
 	if r.Dispatch != nil {
@@ -186,8 +188,8 @@ func repeated(r *model.Run, rep *boardv1.StepReport) bool {
 		r.Record.GetStepStatus() == rep.GetStatus() && r.Record.GetStepResultSummary() == rep.GetResultSummary()
 }
 
-// begin begins a dispatched run: it claims a step for it, unless the worker
-// chooses steps. A run for which there is no step ends at once.
+// begin begins a dispatched run: it claims a step for it, or, if the worker chooses steps,
+// only gives the worker the run. A run for which there is no step ends at once.
 func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 	r := d.st.Runs[model.Key{Namespace: d.Namespace, ID: run.GetRunId()}]
 	if r == nil || !r.Running() {
@@ -287,7 +289,7 @@ func (d *batchDecision) claimFrom(dispatch *model.Dispatch) bool {
 	return true
 }
 
-// assign adds a run with its claimed step to what the worker gets.
+// assign adds a run with the step that it claimed in this batch to what the worker gets.
 func (d *batchDecision) assign(t *Transition, run *boardv1.WorkerRun, s *model.Step) {
 	step := model.CopyStep(s.Record, d.env.Now)
 	step.Status, step.ClaimedByAgentId, step.ClaimedByRunId = model.StepClaimed, d.WorkerID, run.GetRunId()
@@ -299,8 +301,9 @@ func (d *batchDecision) assign(t *Transition, run *boardv1.WorkerRun, s *model.S
 // maxDependencyResults bounds the dependencies that an assignment carries.
 const maxDependencyResults = 100
 
-// Dependencies returns the steps that a step depends on, with their results, at
-// most 100. completed has results that are decided and not yet applied.
+// Dependencies returns the steps that a step depends on, with their results, at most
+// maxDependencyResults. completed has the reports of steps that this batch completes and that
+// are not applied yet.
 func Dependencies(s *model.Step, completed map[*model.Step]Report) []*boardv1.Step {
 	var out []*boardv1.Step
 	for _, dependency := range s.DependsOn {

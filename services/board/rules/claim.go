@@ -6,8 +6,8 @@ import (
 	"quartet/services/board/model"
 )
 
-// DecideClaim is the rule of ClaimStep. It returns no events if stepID is empty and
-// there is no step to claim.
+// DecideClaim is the rule of ClaimStep for the run r. It returns no events if stepID is empty
+// and there is no step that the run may claim.
 func DecideClaim(b *model.Board, r *model.Run, stepID string, env journal.Env) ([]*journal.Event, error) {
 	f := NewTransition(b, env)
 	switch {

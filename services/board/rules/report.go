@@ -50,7 +50,8 @@ func (f *Transition) emitFor(s *model.Step, r *model.Run, to model.StepStatus, p
 	return ev
 }
 
-// Payload returns the payload of the event for a report with any status but running.
+// Payload returns the payload of the event for a report with any status but running. The
+// status pending reopens the step.
 func (rep Report) Payload() proto.Message {
 	switch rep.Status {
 	case model.StepBlocked:
@@ -67,14 +68,14 @@ func (rep Report) Payload() proto.Message {
 	return &boardv1.TaskStepReopened{Reason: rep.Reason}
 }
 
-// cannotMove refuses a change that the status machine of steps does not allow.
+// cannotMove returns the refusal of a change that the status machine of steps does not allow.
 func cannotMove(s *model.Step, from, to model.StepStatus) error {
 	return fault.StepState.Newf("step %q is %s and cannot become %s by this", s.ID(), model.StepStatusName(from), model.StepStatusName(to)).
 		With("step_id", s.ID()).With("step_status", model.StepStatusName(from))
 }
 
-// HeldStep returns the step that a run holds, or why it holds none. A stepID that is
-// not empty must name that step.
+// HeldStep returns the step that a run holds with the events so far, or the refusal that says
+// why it holds none. A stepID that is not empty must name that step.
 func (f *Transition) HeldStep(r *model.Run, stepID string) (*model.Step, error) {
 	if _, ended := f.EndedRuns[r]; ended || !r.Running() {
 		return nil, f.EndedError(r)
@@ -101,7 +102,7 @@ func (f *Transition) HeldStep(r *model.Run, stepID string) (*model.Step, error) 
 	return s, nil
 }
 
-// revise adds the event for a change of a step by the orchestrator (SPEC B7).
+// revise is Revise for a step that exists.
 func (f *Transition) revise(s *model.Step, rep Report) error {
 	from := f.Status(s)
 	if !model.StepMayMove(model.ByOrchestrator, from, rep.Status) {
@@ -115,7 +116,8 @@ func (f *Transition) revise(s *model.Step, rep Report) error {
 	return nil
 }
 
-// Revise applies a change of a step by the orchestrator, or refuses it.
+// Revise adds the event for a change of a step by the orchestrator, or refuses the change
+// (SPEC B7).
 func (f *Transition) Revise(stepID string, rep Report) error {
 	if err := f.Board.CheckChangeable(); err != nil {
 		return err
@@ -133,7 +135,7 @@ const (
 	maxArtifact  = 256 // characters
 )
 
-// CheckResult refuses a result that is too large.
+// CheckResult returns an error for a result that is too large.
 func CheckResult(summary string, artifacts []string, reason string) error {
 	if err := fault.First(
 		fault.TextBytes("result_summary", summary, fault.MaxFreeTextBytes, false),

@@ -6,7 +6,8 @@ import (
 	"quartet/services/board/model"
 )
 
-// EndedError returns why a run that has ended may not do anything any more.
+// EndedError returns the refusal of a call of a run that has ended, with the reason why it
+// ended.
 func (f *Transition) EndedError(r *model.Run) error {
 	if r.LeaseExpired {
 		return fault.LeaseExpired.Newf("the lease of run %s on step %q expired and the step was made available again; stop working on it", r.Record.GetRunId(), r.Record.GetClaimedStepId()).
@@ -48,7 +49,7 @@ func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, 
 	f.Emit(nil, ended).ActorRunID = f.env.Actor.RunID
 }
 
-// AddTo sets an entry of a map that is made when it is first needed.
+// AddTo sets an entry of a map, which may be nil, and returns the map.
 func AddTo[K comparable, V any](m map[K]V, k K, v V) map[K]V {
 	if m == nil {
 		m = map[K]V{}

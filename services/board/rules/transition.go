@@ -18,8 +18,9 @@ type Transition struct {
 	env    journal.Env
 	Events []*journal.Event
 
+	// The maps have entries for the steps that differ from the board.
 	status          map[*model.Step]model.StepStatus
-	openDeps        map[*model.Step]int
+	openDeps        map[*model.Step]int    // dependencies that are not completed
 	holders         map[*model.Step]string // run ids; empty: none
 	boardStatus     model.BoardStatus
 	readyCandidates []*model.Step // that FollowUps has to check
@@ -27,9 +28,9 @@ type Transition struct {
 	// scanFrom is where Candidate continues, by ready steps and scope: all ready steps
 	// before it are claimed in this transition.
 	scanFrom    map[*model.Bitset]map[*model.Bitset]int
-	StartedRuns map[*model.Dispatch]int    // runs started minus runs ended in this transition
-	Claimed     map[*model.Run]*model.Step // by existing runs in this transition
-	EndedRuns   map[*model.Run]boardv1.RunStatus
+	StartedRuns map[*model.Dispatch]int          // runs started minus runs ended in this transition
+	Claimed     map[*model.Run]*model.Step       // by existing runs in this transition
+	EndedRuns   map[*model.Run]boardv1.RunStatus // runs that end in this transition
 }
 
 // NewTransition begins a transition of a board.
@@ -61,7 +62,8 @@ func (f *Transition) openDependencies(s *model.Step) int {
 	return s.OpenDependencies
 }
 
-// Emit adds an event about a step or, if s is nil, about the board.
+// Emit adds an event about a step or, if s is nil, about the board, and returns it. It changes no status;
+// see move.
 func (f *Transition) Emit(s *model.Step, payload proto.Message) *journal.Event {
 	id := ""
 	if s != nil {
@@ -72,8 +74,8 @@ func (f *Transition) Emit(s *model.Step, payload proto.Message) *journal.Event {
 	return ev
 }
 
-// move adds an event that changes the status of a step. The caller has checked that
-// the status machine allows it.
+// move adds and returns an event that changes the status of a step. The caller has checked
+// that the status machine allows it.
 func (f *Transition) move(s *model.Step, to model.StepStatus, payload proto.Message) *journal.Event {
 	f.status[s] = to
 	if !model.Held(to) {
@@ -93,8 +95,9 @@ func (f *Transition) move(s *model.Step, to model.StepStatus, payload proto.Mess
 	return f.Emit(s, payload)
 }
 
-// FollowUps adds the events that follow from the others: steps become ready, and
-// with the first ready step the board becomes running (S2-149, S2-191).
+// FollowUps adds the events that follow from the others: steps become ready, and with the
+// first ready step a pending board becomes running (S2-149, S2-191). It must be called once
+// the other events are added, and may be called again.
 func (f *Transition) FollowUps() {
 	for _, s := range f.readyCandidates {
 		if f.Status(s) == model.StepPending && f.openDependencies(s) == 0 {
@@ -144,9 +147,9 @@ func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[str
 	return nil
 }
 
-// Claim adds the event by which a run claims a ready step. dispatchID names the
-// standing dispatch that creates the run with this claim; it is empty for an
-// existing run.
+// Claim adds and returns the event by which a run claims a step, which must be ready.
+// dispatchID names the standing dispatch that creates the run with this claim; it is empty for
+// an existing run.
 func (f *Transition) Claim(s *model.Step, runID, workerID, dispatchID string) *journal.Event {
 	ev := f.move(s, model.StepClaimed, &boardv1.TaskStepClaimed{
 		ClaimedByAgentId: workerID, ClaimedByRunId: runID, DispatchId: dispatchID,

@@ -20,18 +20,19 @@ const (
 
 // Material is what a summary is made from.
 type Material struct {
-	Worker, Pool string
-	Run          *model.Run // the run that calls, or nil; the summary has only what it may read
-	Hidden       map[string]bool
+	Worker, Pool string          // of the reader; empty: none
+	Run          *model.Run      // the run that calls, or nil; the summary has only what it may read
+	Hidden       map[string]bool // ids of the steps that Run may not see; set by Add
 	boards       []*boardv1.Board
-	mine         []summaryLine
-	running      []summaryLine
-	blocked      []summaryLine
+	mine         []summaryLine // steps that Worker holds
+	running      []summaryLine // steps that others hold
+	blocked      []summaryLine // blocked and failed steps
 	ready        []summaryLine
-	own          []summaryLine // ready in the worker's own pool
-	Recent       []*journal.Event
+	own          []summaryLine    // ready in Pool
+	Recent       []*journal.Event // the newest changes, the oldest first
 }
 
+// summaryLine is a line of a section, about a board or one of its steps.
 type summaryLine struct{ board, text string }
 
 // Add adds a board with its steps. Steps that m.Run may not see are left out and recorded in
@@ -64,6 +65,7 @@ func (m *Material) Add(b *model.Board) {
 	}
 }
 
+// addLine appends the line of a step, unless there are maxLinesOfKind.
 func addLine(to *[]summaryLine, b *model.Board, s *model.Step) {
 	if len(*to) >= maxLinesOfKind {
 		return
@@ -79,7 +81,7 @@ func addLine(to *[]summaryLine, b *model.Board, s *model.Step) {
 	*to = append(*to, summaryLine{b.ID, text})
 }
 
-// oneLine returns text without line breaks, shortened to n characters.
+// oneLine returns text on one line, of at most n characters.
 func oneLine(s string, n int) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if r := []rune(s); len(r) > n {
@@ -88,10 +90,10 @@ func oneLine(s string, n int) string {
 	return s
 }
 
-// Render writes the sections in the order of their importance until the budget, in
-// bytes, is used (S2-473), and counts what it leaves out: boards, steps that the
-// reader holds, blocked and failed ones, steps that others hold, ready ones, and the
-// newest changes.
+// Render returns the summary in at most budget bytes (S2-473). It writes the sections in the
+// order of their importance: boards, steps that the reader holds, blocked and failed ones,
+// steps that others hold, ready ones, and the newest changes. A section that does not fit
+// says how many lines are left out, and truncated is true. Without boards the text is empty.
 func (m *Material) Render(budget int) (text string, truncated bool) {
 	if len(m.boards) == 0 {
 		return "", false
@@ -131,16 +133,18 @@ func (m *Material) Render(budget int) (text string, truncated bool) {
 	return out.text.String(), out.truncated
 }
 
+// sheet is a summary that is being written.
 type sheet struct {
 	text      strings.Builder
-	budget    int
-	truncated bool
+	budget    int  // bytes of text
+	truncated bool // a section was cut
 }
 
 // moreLine is the last line of a section that was cut.
 const moreLine = "- … %d more\n"
 
-// section writes as many lines as fit into limit bytes and into the budget.
+// section writes a title and as many lines as fit into limit bytes and into the budget, and how many
+// more there are.
 func (p *sheet) section(title string, lines []summaryLine, limit int) {
 	if len(lines) == 0 {
 		return

@@ -12,7 +12,7 @@ import (
 type Checkpoints struct {
 	mu          sync.Mutex
 	byWAL       map[model.BoardKey][]Checkpoint
-	oldestFirst []model.BoardKey
+	oldestFirst []model.BoardKey // the keys of byWAL, by their first checkpoint
 }
 
 // Checkpoint is the number of a line and its hash.
@@ -21,12 +21,14 @@ type Checkpoint struct {
 	Hash Hash
 }
 
+// Limits of what is remembered: WALs, and checkpoints of each.
 const (
 	maxWALs   = 256
 	maxPerWAL = 8
 )
 
-// Before returns the last known line at or before a line.
+// Before returns the last remembered line at or before line number after; without one, line 0 with the
+// hash that the first line is chained to.
 func (c *Checkpoints) Before(k model.BoardKey, after int64) Checkpoint {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +41,8 @@ func (c *Checkpoints) Before(k model.BoardKey, after int64) Checkpoint {
 	return best
 }
 
-// Add remembers a line of a WAL. The oldest ones are forgotten.
+// Add remembers a line of a WAL. When there are too many, the oldest checkpoint of the WAL, or
+// the WAL that was first remembered, is forgotten.
 func (c *Checkpoints) Add(k model.BoardKey, l Checkpoint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

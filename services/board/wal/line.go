@@ -23,6 +23,7 @@ func FirstHash(session, wal string) Hash {
 	return Hash(sum[:hashSize])
 }
 
+// hashField is what a line has before its hash.
 const hashField = `,"hash":"`
 
 // AppendLine appends an event as the line with number seq, chained to the hash of the
@@ -51,7 +52,8 @@ func AppendLine(dst []byte, before Hash, seq int64, ev *journal.Event) ([]byte, 
 	return append(dst, '"', '}', '\n'), hash, nil
 }
 
-// chainHash returns the hash of a line, which is given without its hash.
+// chainHash returns the hash of a line, which is given without its hash field, after the line with the
+// hash before.
 func chainHash(before Hash, line []byte) Hash {
 	h := sha256.New()
 	h.Write(before[:])
@@ -60,6 +62,7 @@ func chainHash(before Hash, line []byte) Hash {
 	return Hash(h.Sum(sum[:0])[:hashSize])
 }
 
+// appendInt appends n, which must not be negative, in decimal.
 func appendInt(dst []byte, n int64) []byte {
 	var b [20]byte
 	i := len(b)
@@ -72,10 +75,10 @@ func appendInt(dst []byte, n int64) []byte {
 	}
 }
 
-// splitHash splits a line into the part before its hash and the hash.
-func splitHash(line []byte) ([]byte, Hash, bool) {
+// splitHash splits a line, without its line feed, into the part that is hashed and the hash. ok is false
+// if the line does not end with a hash.
+func splitHash(line []byte) (body []byte, h Hash, ok bool) {
 	i := bytes.LastIndex(line, []byte(hashField))
-	var h Hash
 	if i < 0 || len(line) != i+len(hashField)+2*hashSize+2 || !bytes.HasSuffix(line, []byte(`"}`)) {
 		return nil, h, false
 	}

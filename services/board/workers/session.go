@@ -29,7 +29,7 @@ const (
 // helloRules say what the board plane requires of a worker's hello.
 var helloRules = workerstream.HelloRules{MinCapacity: 1, NeedsPool: true, PoolsField: "worker_pool_ids", HeldField: "run_ids", LabelLimit: maxLabels}
 
-// Connect holds a worker's stream until it ends.
+// Connect serves a worker's stream until it ends. The worker serves the namespace of its credential.
 func (h *Hub) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, boardv1.ConnectResponse]) error {
 	first, hello, err := workerstream.ReceiveHello(stream, helloRules, helloOf)
 	if err != nil {
@@ -61,8 +61,8 @@ func helloOf(m *boardv1.ConnectRequest) *workerstream.Hello {
 	}
 }
 
-// mergeMessages appends m to the last message that waits to be sent, unless that
-// would carry too many assignments.
+// mergeMessages appends m to last, a message that waits to be sent, and reports true. It reports false
+// and changes nothing if last would have too many assignments.
 func mergeMessages(last, m *boardv1.ConnectResponse) bool {
 	if len(last.GetAssigned())+len(m.GetAssigned()) > maxAssignments {
 		return false
@@ -91,6 +91,7 @@ type session struct {
 	starts  []*boardv1.WorkerRun  // dispatched runs that are to begin
 }
 
+// wake makes Run look for something to do. It never blocks.
 func (s *session) wake() {
 	select {
 	case s.wakeups <- struct{}{}:
@@ -115,7 +116,7 @@ func (s *session) send(m *boardv1.ConnectResponse) {
 	s.Send(m)
 }
 
-// Receive queues what the worker sent for the next batch.
+// Receive queues what the worker sent for the next batch. An error ends the session.
 func (s *session) Receive(m *boardv1.ConnectRequest) error {
 	if m.GetHello() != nil {
 		return workerstream.SecondHello()
@@ -123,6 +124,8 @@ func (s *session) Receive(m *boardv1.ConnectRequest) error {
 	return s.enqueue(m)
 }
 
+// enqueue queues the reports, renewals and wishes of a message for the next batch. An error ends the
+// session.
 func (s *session) enqueue(m *boardv1.ConnectRequest) error {
 	if n := m.GetWant(); n < 0 || n > maxWant {
 		return fault.LimitExceeded.Newf("want is %d; it must be 0 to %d", n, maxWant).WithField("want", "must be 0 to 10000")
@@ -172,7 +175,8 @@ func (s *session) Close() {
 	delete(s.hub.sessions, s.Session)
 }
 
-// countFitting returns how many of the reports go into one write.
+// countFitting returns how many of the reports, from the first on, go into one write: at least one, if
+// there are any.
 func countFitting(reports []*boardv1.StepReport) int {
 	size := 0
 	for i, r := range reports {
@@ -307,6 +311,7 @@ func (s *session) renewLeases(ids []string) error {
 	return nil
 }
 
+// sortedKeys returns the members of a set in order.
 func sortedKeys(set map[string]bool) []string {
 	out := make([]string, 0, len(set))
 	for k := range set {
@@ -318,7 +323,7 @@ func sortedKeys(set map[string]bool) []string {
 
 // heldRuns is what a partition knows of the runs of a worker that connects.
 type heldRuns struct {
-	runs   []string
+	runs   []string                  // ids of all in progress
 	assign []*boardv1.StepAssignment // with steps, unknown to the worker
 	begin  []*boardv1.WorkerRun      // without steps, unknown to the worker
 	cancel []string                  // asked to stop

@@ -27,7 +27,7 @@ type Config struct {
 	Leases *leases.Leases
 	// MintToken makes the credential of a worker's run.
 	MintToken func(namespace, workerID, runID string) string
-	// Stopping is closed when the streams are to end.
+	// Stopping is closed when all streams must end.
 	Stopping <-chan struct{}
 }
 
@@ -52,10 +52,11 @@ func New(cfg Config) *Hub {
 	}
 }
 
-// Start lets workers connect.
+// Start sets the engine. It must be called before a worker connects.
 func (h *Hub) Start(engine *plane.Engine[*model.State]) { h.engine = engine }
 
-// Committed handles durable events. It never blocks.
+// Committed handles durable events: it frees the room of runs that ended, and wakes workers when there
+// may be steps to claim. It never blocks.
 func (h *Hub) Committed(events []*journal.Event) {
 	claimable := false
 	for _, ev := range events {
