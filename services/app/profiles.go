@@ -20,7 +20,7 @@ type profiles struct {
 // Name implements life.Service.
 func (p *profiles) Name() string { return "profiles" }
 
-// Start listens and serves.
+// Start listens on the address, which must be loopback, and serves.
 func (p *profiles) Start(ctx context.Context) error {
 	if err := loopback("pprof-addr", p.addr); err != nil {
 		return err

@@ -60,7 +60,8 @@ func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardReque
 	return &boardv1.CancelBoardResponse{Board: out.board, EventIds: out.ids, EventsWritten: out.count, TimedOutRunIds: out.timedOut}, nil
 }
 
-// endRequest is a FailBoard or a CancelBoard.
+// endRequest is a FailBoard or a CancelBoard: method is the RPC, tool the tool whose operators
+// may call it.
 type endRequest struct {
 	method, tool              string
 	status                    model.BoardStatus // that the board will have

@@ -21,8 +21,10 @@ import (
 type RunOptions struct {
 	AgentIDs                                    []string
 	Provider, Model, BaseURL, Workspace, System string
-	MaxTokens, MaxRounds, MaxTurns, Concurrency int
-	Summaries                                   bool
+	MaxTokens, MaxRounds                        int  // of one reply, of one turn; 0: the default
+	MaxTurns                                    int  // after which it exits; 0: never
+	Concurrency                                 int  // how many turns run at once
+	Summaries                                   bool // the model sums up what a context leaves out
 	Out                                         io.Writer
 	JSON, Colour                                bool
 }

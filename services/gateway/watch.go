@@ -257,7 +257,8 @@ func (s *sending) catchUp(ctx context.Context, behind []*feed) error {
 	return s.out.Flush()
 }
 
-// receive waits for a frame, and sends heartbeats meanwhile.
+// receive waits for a batch, and sends heartbeats meanwhile. It returns an error if one cannot
+// be sent, ctx ends or the service stops.
 func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error) {
 	for {
 		select {

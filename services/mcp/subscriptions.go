@@ -19,14 +19,14 @@ import (
 // MaxSubscriptions limits how many resources a session may be subscribed to.
 const MaxSubscriptions = 100
 
-// subscriptions are the resources whose changes a client is notified of (SPEC C5.5), with the
-// version of each that was seen last. One that the SDK has not registered yet is pending: a
-// notification about it would be lost, so it is compared only after start.
+// subscriptions are the resources whose changes a client is notified of (SPEC C5.5). One that
+// the SDK has not registered yet is pending: a notification about it would be lost, so it is
+// compared only after start.
 type subscriptions struct {
 	mu      *sync.Mutex
-	active  map[string]string
-	pending map[string]string
-	changed chan struct{} // capacity 1: something may have changed
+	active  map[string]string // the version that was seen last, by URI
+	pending map[string]string // likewise; no URI is in both
+	changed chan struct{}     // capacity 1: something may have changed
 }
 
 // newSubscriptions returns an empty set.

@@ -173,7 +173,7 @@ func (c Config) pause(n int, demanded time.Duration) time.Duration {
 	return max(d, demanded)
 }
 
-// brief shortens text to one line of at most 500 bytes.
+// brief shortens text to one line, cut after 500 bytes; an ellipsis is added where it is cut.
 func brief(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	const maxBytes = 500

@@ -202,8 +202,8 @@ func (w *workspace) load(name string) (string, error) {
 	return string(b), err
 }
 
-// read is WorkspaceRead. It returns whole lines as long as they fit readMax; only a first line
-// that is too long is cut.
+// read executes WorkspaceRead. It returns whole lines as long as they fit readMax; only a
+// first line that is too long is cut.
 func (w *workspace) read(name string, args fileArguments) (map[string]any, error) {
 	text, err := w.load(name)
 	if err != nil {
@@ -253,7 +253,7 @@ func prefix(text string, room int) string {
 	return text
 }
 
-// write is WorkspaceWrite.
+// write executes WorkspaceWrite: it writes the file name as a whole and makes its directories.
 func (w *workspace) write(name string, args fileArguments) (map[string]any, error) {
 	if len(args.Text) > writeMax {
 		return nil, &localError{"limit_exceeded", fmt.Sprintf("text has %d bytes; %d is the most", len(args.Text), writeMax)}
@@ -269,7 +269,8 @@ func (w *workspace) write(name string, args fileArguments) (map[string]any, erro
 	return map[string]any{"path": name, "bytes": len(args.Text)}, nil
 }
 
-// edit is WorkspaceEdit.
+// edit executes WorkspaceEdit: it replaces old_text in the file name by new_text. If old_text
+// occurs more than once and replace_all is not set, that is an error.
 func (w *workspace) edit(name string, args fileArguments) (map[string]any, error) {
 	text, err := w.load(name)
 	if err != nil {

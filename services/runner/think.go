@@ -39,8 +39,8 @@ const guidance = `You are an agent whose work is kept by Quartet. What you know 
 type conversation struct {
 	r       *Runner
 	t       *client.Turn
-	files   *workspace
-	request Request
+	files   *workspace // nil if the model gets no files
+	request Request    // of the next round: the conversation so far
 }
 
 // think is the client.Handler that runs a turn: round by round, until the model needs none or

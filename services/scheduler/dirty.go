@@ -22,7 +22,7 @@ type dirty struct {
 	mu     sync.Mutex
 	named  ring       // agents that events marked
 	swept  ring       // agents that sweeps marked
-	taken  int        // calls of take that found an agent, for sweptShare
+	taken  int        // entries that take removed from the queues, for sweptShare
 	looks  int        // evaluations that are running
 	cond   *sync.Cond // signalled when an agent is marked or the set is closed
 	still  *sync.Cond // signalled when no agent is marked or being evaluated

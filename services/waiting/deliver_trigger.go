@@ -24,9 +24,10 @@ const (
 	sourceTrigger = "trigger"
 )
 
-// DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its only
-// credential, and decides the namespace and the agent. A delivery without a request id is
-// written in a batch, and a repetition of it counts again.
+// DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its
+// credential, and decides the namespace and the agent; a trigger with a signature scheme
+// requires a valid signature as well. A delivery without a request id is written in a batch,
+// and a repetition of it counts again.
 func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),

@@ -40,7 +40,8 @@ type batcher struct {
 	workers sync.WaitGroup
 }
 
-// deliveryQueue holds the deliveries to one address that are not written yet.
+// deliveryQueue holds the deliveries to one address that are not written yet, oldest first.
+// The batcher's mu guards it.
 type deliveryQueue struct{ waiting []*pendingDelivery }
 
 // pendingDelivery is a delivery whose caller waits. resp and err are set before done is

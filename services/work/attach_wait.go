@@ -133,7 +133,7 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 // waitEnd is how a wait ended.
 type waitEnd struct {
 	waitID        string
-	revision      int64
+	revision      int64 // of the wait at its end
 	outcome       waitingv1.WaitStatus
 	clearsBlocker bool               // unless something else wrote the blocker (SPEC P2)
 	resumption    *workv1.Resumption // what the item keeps of a wait that blocked it; nil: nothing

@@ -14,7 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// CreateWorkItem creates an open item and its plan file (SPEC W2).
+// CreateWorkItem creates an open item (SPEC W2). The text of its plan, if the request has one,
+// is on disk before the response; otherwise the plan file is made now, or, when many items are
+// created at once, by the first read of the plan.
 func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItemRequest) (*workv1.CreateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitAgent(ctx, actor, req.GetAgentId()); err != nil {

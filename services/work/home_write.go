@@ -24,7 +24,8 @@ import (
 // absent is the precondition that there is no file yet.
 const absent = "absent"
 
-// WriteFile writes a whole file, in place of any that is there (SPEC A11).
+// WriteFile writes a whole file, in place of any that is there (SPEC A11). With
+// expected_sha256 it refuses a file that has changed.
 func (s *Service) WriteFile(ctx context.Context, req *workv1.WriteFileRequest) (*workv1.WriteFileResponse, error) {
 	content := req.GetData()
 	if req.GetText() != "" {

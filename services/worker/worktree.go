@@ -302,10 +302,10 @@ func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at strin
 	return err
 }
 
-// removeWorktree removes a worktree without changes, and its branch. One that does
-// not exist counts as removed, and one whose creation was interrupted is discarded. Any other
-// one is kept, and the reason is reported. The error is not nil if a git command was ended
-// before it was done, or if discard could not remove everything.
+// removeWorktree removes a worktree without changes, and its branch. One that does not exist
+// counts as removed, and one whose creation was interrupted is discarded. Any other one is
+// kept, and the reason is reported. An error says that neither was achieved: a git command was
+// ended before it was done, or a file could not be read or removed.
 func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	kept := func(format string, args ...any) error { //nolint:unparam // it is returned where it is called
 		wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_KEPT, fmt.Sprintf(format, args...)

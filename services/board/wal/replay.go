@@ -61,9 +61,9 @@ func Replay(r io.Reader) (Result, error) {
 
 // replayer replays lines into a board.
 type replayer struct {
-	b     *model.Board
-	lines int64
-	hash  Hash
+	b     *model.Board // nil before the first line
+	lines int64        // that were replayed
+	hash  Hash         // of the last of them
 }
 
 // result returns the board so far.

@@ -114,7 +114,7 @@ func writeDecision(p *output.Printer, at, action, reason, explanation string) {
 	p.Printf("  %s  %s\n", p.Paint(terminal.Dim, at), paintHead(p, actionColour(action), output.Shorten(text, max(p.Columns()-24, 60))))
 }
 
-// paintHead colours a sentence up to its first colon.
+// paintHead colours a sentence up to its first colon, or as a whole if it has none.
 func paintHead(p *output.Printer, colour, sentence string) string {
 	head, rest, ok := strings.Cut(sentence, ":")
 	if !ok {

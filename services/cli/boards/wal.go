@@ -182,8 +182,9 @@ func syncWals(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, 
 	}
 }
 
-// syncWal appends to one copy the lines that it lacks. It never changes a file that is
-// not a copy of this log.
+// syncWal appends to one copy the lines that it lacks; it makes the file if there is none, and
+// first cuts off an incomplete last line. It never changes a file that is not a copy of this
+// log.
 func syncWal(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID string, w *boardv1.Wal, root *os.Root, p *output.Printer) error {
 	f, err := root.OpenFile(w.GetWalName()+walSuffix, os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {

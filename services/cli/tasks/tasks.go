@@ -191,7 +191,7 @@ func writeTask(p *output.Printer, t *taskv1.Task) {
 	)
 }
 
-// labelList lists labels in order.
+// labelList returns labels as name=value, ordered by name and separated by commas.
 func labelList(m map[string]string) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
