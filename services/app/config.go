@@ -29,8 +29,8 @@ var Services = []string{"agent", "work", "task", "waiting", "board", "identity",
 // planes are the services that have a journal.
 var planes = []string{"agent", "work", "task", "waiting", "board", "identity"}
 
-// Config holds all settings that an operator can set. Flags declares them, with their meaning, unit and
-// default; Complete must be called before use.
+// Config holds all settings that an operator can set. Flags declares them, with their
+// meaning, unit and default; Complete must be called before use.
 type Config struct {
 	DataDir   string
 	HomeDir   string

@@ -263,8 +263,9 @@ func (h *host) drop(n int) {
 	}
 }
 
-// end ends a unit's long polls, waits for its calls in flight, at most drainTerm, and closes it, which
-// may take drainTerm again. Calls that arrive meanwhile wait for the next holder.
+// end ends a unit's long polls, waits for its calls in flight, at most drainTerm, and
+// closes it, which may take drainTerm again. Calls that arrive meanwhile wait for the next
+// holder.
 func (h *host) end(u *unit) {
 	if r, ok := u.service.(interface{ Release() }); ok {
 		r.Release()

@@ -58,9 +58,9 @@ type gcMonitor struct {
 	percent   int    // the percentage that was set last
 }
 
-// update is called once per gcPeriod with the live heap and the bytes allocated since the process
-// started. It returns the percentage to set, 0 if it need not change, and whether unused memory should
-// be returned to the system.
+// update is called once per gcPeriod with the live heap and the bytes allocated since the
+// process started. It returns the percentage to set, 0 if it need not change, and whether
+// unused memory should be returned to the system.
 func (m *gcMonitor) update(live, allocated uint64) (percent int, release bool) {
 	m.rate = max(m.rate/2, uint64(float64(allocated-m.allocated)/gcPeriod.Seconds()))
 	m.allocated = allocated

@@ -205,8 +205,8 @@ func (t *table) complete() []life.Module {
 	return t.modules
 }
 
-// stalled returns the longest time for which a journal of this process has been unable to write, 0 while
-// all can.
+// stalled returns the longest time for which a journal of this process has been unable to
+// write, 0 while all can.
 func (t *table) stalled() time.Duration {
 	var most time.Duration
 	for _, s := range t.stalls {

@@ -20,8 +20,8 @@ const (
 	StopTerm = 20 * time.Second
 )
 
-// Run starts a process with these settings and serves until ctx ends, then stops it, within StopTerm. It
-// returns the error of the start or of the stop.
+// Run starts a process with these settings and serves until ctx ends, then stops it, within
+// StopTerm. It returns the error of the start or of the stop.
 func Run(ctx context.Context, cfg Config) error {
 	go AdjustGC(ctx)
 	logger, err := NewLogger(cfg.LogLevel)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDir writes everything to disk that was written to the file system of dir, because a restore does
-// not sync each file and message.
+// syncDir writes everything to disk that was written to the file system of dir, because a
+// restore does not sync each file and message.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

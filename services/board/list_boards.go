@@ -10,8 +10,9 @@ import (
 	"quartet/services/board/model"
 )
 
-// ListBoards reads boards without their steps, the active ones in the order of creation and then, if the
-// request asks for them, the ended ones, the latest end first (S2-062 to S2-072).
+// ListBoards reads boards without their steps, the active ones in the order of creation and
+// then, if the request asks for them, the ended ones, the latest end first (S2-062 to
+// S2-072).
 func (s *Service) ListBoards(ctx context.Context, req *boardv1.ListBoardsRequest) (*boardv1.ListBoardsResponse, error) {
 	if err := s.operate(ctx, "board_list", req.GetSessionId()); err != nil {
 		return nil, err

@@ -46,8 +46,8 @@ func (s *Service) operate(ctx context.Context, tool, sessionID string) error {
 	return s.orchestrate(ctx, tool, sessionID)
 }
 
-// reader is operate, and also admits runs of workers. runID is not empty if the caller is a run, which
-// may read its own board only: the caller of reader must check that.
+// reader is operate, and also admits runs of workers. runID is not empty if the caller is a
+// run, which may read its own board only: the caller of reader must check that.
 func (s *Service) reader(ctx context.Context, tool, sessionID string) (runID string, err error) {
 	a := rpc.ActorFrom(ctx)
 	switch a.Role {

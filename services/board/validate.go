@@ -10,8 +10,9 @@ import (
 // maxAllowed bounds the steps that a standing dispatch allows.
 const maxAllowed = 10_000
 
-// checkAllowed validates the steps that a run or dispatch is limited to, at most most, and returns their
-// ids: nil for a list that is not set, and else at least one (S2-371). Repeated ids count once (S2-372).
+// checkAllowed validates the steps that a run or dispatch is limited to, at most most, and
+// returns their ids: nil for a list that is not set, and else at least one (S2-371).
+// Repeated ids count once (S2-372).
 func checkAllowed(list *boardv1.StepList, most int) ([]string, error) {
 	if list == nil {
 		return nil, nil

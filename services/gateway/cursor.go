@@ -35,7 +35,8 @@ type position struct {
 	line uint64 // in the frame, from 0
 }
 
-// track has the positions in one plane's partitions, in order of partition. plane is from planeNumbers.
+// track has the positions in one plane's partitions, in order of partition. plane is from
+// planeNumbers.
 type track struct {
 	plane byte
 	parts []position
@@ -60,8 +61,8 @@ func (v vector) encode() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// decodeCursor returns the positions of a cursor, or CURSOR_INVALID. It does not check that the journals
-// have them.
+// decodeCursor returns the positions of a cursor, or CURSOR_INVALID. It does not check that
+// the journals have them.
 func decodeCursor(text string) (vector, error) {
 	if len(text) > cursorMaxText {
 		return nil, badCursor("is too long")
@@ -86,8 +87,8 @@ func decodeCursor(text string) (vector, error) {
 	return v, nil
 }
 
-// decodeTrack reads a track from the beginning of b, which must not be empty, and returns what follows
-// it. ok is false if b is malformed.
+// decodeTrack reads a track from the beginning of b, which must not be empty, and returns
+// what follows it. ok is false if b is malformed.
 func decodeTrack(b []byte) (t track, rest []byte, ok bool) {
 	t.plane = b[0]
 	n, rest, ok := uvarint(b[1:])

@@ -53,8 +53,9 @@ func (g *Service) decoded(routes routeTable) runtime.Middleware {
 	}
 }
 
-// request reads a request into in. query is what the query parser of the generated handler gets: for
-// a GET the caller's own query, for a DELETE all fields, whether they were in the query or in the body.
+// request reads a request into in. query is what the query parser of the generated handler
+// gets: for a GET the caller's own query, for a DELETE all fields, whether they were in the
+// query or in the body.
 func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (query url.Values, err error) {
 	if err := in.headers(r); err != nil {
 		return nil, err
@@ -134,7 +135,8 @@ func (g *Service) endedByStop(ctx context.Context) (ended context.Context, relea
 	}
 }
 
-// waiting is endedByStop for a handler outside the mux.
+// waiting is the middleware for handlers outside the mux that ends the contexts of requests as
+// endedByStop does.
 func (g *Service) waiting(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := g.endedByStop(r.Context())

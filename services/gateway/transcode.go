@@ -147,8 +147,8 @@ func tag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
 	return nil
 }
 
-// codec is the marshaler of the mux. It writes responses as ProtoJSON, and reads requests from the input
-// that the middleware decoded.
+// codec is the marshaler of the mux. It writes responses as ProtoJSON, and reads requests
+// from the input that the middleware decoded.
 type codec struct{}
 
 // ContentType implements runtime.Marshaler.

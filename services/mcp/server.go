@@ -292,8 +292,9 @@ func (a *agentServer) reached(ctx context.Context) error {
 	}
 }
 
-// live is the middleware of requests that updates the lists before they are read. Calls of tools are sent to the agent plane, which
-// checks them.
+// live is the middleware of requests that updates the lists before they are read, starts
+// subscriptions, and follows the agent while a client that is not on stdio listens. It sends
+// calls of tools to the agent plane, which checks them.
 func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		switch method {

@@ -46,8 +46,8 @@ var outward = map[string]bool{"ExecCommand": true, "TaskInput": true}
 // outsideTurns rewords what descriptions say of turns: a session over MCP has none.
 var outsideTurns = strings.NewReplacer("the one of this turn", "the one in focus", "the work item of this turn", "the work item in focus", ", and end this turn", "")
 
-// syncTools fills the list of tools, the first time that it is called. An agent's profile never changes, and every
-// addition would be announced as a change.
+// syncTools fills the list of tools, the first time that it is called. An agent's profile
+// never changes, and every addition would be announced as a change.
 func (a *agentServer) syncTools(ctx context.Context) error {
 	unlock, err := a.lock(ctx)
 	if err != nil || a.tooled {

@@ -18,8 +18,8 @@ func newModel(cfg Config, hc *http.Client) (Model, error) {
 	return newAnthropic(cfg, hc), nil
 }
 
-// streamError returns the JSON of the error event that a provider sent within a stream; ok is false for
-// other errors.
+// streamError returns the JSON of the error event that a provider sent within a stream; ok
+// is false for other errors.
 func streamError(err error) (event string, ok bool) {
 	var a *anthropic.Error
 	var o *ssestream.StreamError

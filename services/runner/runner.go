@@ -144,9 +144,9 @@ func New(cfg Config, api *client.Client) (*Runner, error) {
 	return r, err
 }
 
-// Run runs turns until ctx ends or MaxTurns are finished, and then returns nil. It returns an error if
-// an agent does not exist, or after a failure that every further turn would have too, such as a refused
-// key.
+// Run runs turns until ctx ends or MaxTurns are finished, and then returns nil. It returns
+// an error if an agent does not exist, or after a failure that every further turn would
+// have too, such as a refused key.
 func (r *Runner) Run(ctx context.Context) error {
 	for _, agentID := range r.cfg.AgentIDs {
 		// Without this check the runner would wait silently for an agent that does not exist.

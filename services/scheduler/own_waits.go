@@ -20,7 +20,8 @@ type Waiting interface {
 // waitsLookedAt bounds how many waits are read to explain a decision, as a turn reads.
 const waitsLookedAt = 500
 
-// waits returns the active waits and intents of the agent itself, none of its items'.
+// waits returns the active waits and intents of the agent itself, none of its items', among
+// the first waitsLookedAt of them all.
 func (s *Service) waits(ctx context.Context, agentID string) ([]*waitingv1.Wait, error) {
 	got, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: agentID, PageSize: waitsLookedAt})
 	if err != nil {

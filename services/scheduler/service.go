@@ -289,8 +289,8 @@ func alarmKey(kind string, k plane.Key) string {
 	return strings.Join([]string{kind, k.Namespace, k.ID}, "\x00")
 }
 
-// scheduleReminder sets the timer for the agent's next reminder that lies ahead, or removes it if there is
-// none.
+// scheduleReminder sets the timer for the agent's next reminder that lies ahead, or removes
+// it if there is none.
 func (s *Service) scheduleReminder(k plane.Key, f Facts) {
 	due := alarmKey("recheck", k)
 	for _, it := range f.Queue.GetRechecks() {

@@ -50,8 +50,8 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 	}
 }
 
-// sweepOnce marks all agents, page by page. It waits for pace after each agent of a page but
-// the last page's.
+// sweepOnce marks all agents, page by page. After each page but the last it waits pace times
+// the number of the page's agents. It stops at the first error, or when ctx ends.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 	token := ""
 	for {

@@ -43,8 +43,8 @@ func (s *Service) GetTask(ctx context.Context, req *taskv1.GetTaskRequest) (*tas
 	return &taskv1.GetTaskResponse{Task: s.present(actor.Namespace, t)}, nil
 }
 
-// read returns a task as it is on disk, without derived fields; NOT_FOUND if the agent has none of that
-// id.
+// read returns a task as it is on disk, without derived fields; NOT_FOUND if the agent has
+// none of that id.
 func (s *Service) read(ctx context.Context, ns, agent, taskID string) (*taskv1.Task, error) {
 	t, _, err := journal.View(ctx, s.engine.For(ns, agent), func(st *model.State) (*taskv1.Task, error) {
 		r := st.FindTask(ns, agent, taskID)

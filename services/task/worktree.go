@@ -75,8 +75,8 @@ func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequ
 		With("workspace_root", req.GetWorkspaceRoot())
 }
 
-// MakeWorktree has the worker of a planned worktree create it, unless it exists. A failure of the worker is
-// WORKTREE_FAILED.
+// MakeWorktree has the worker of a planned worktree create it, unless it exists. A failure
+// of the worker is WORKTREE_FAILED.
 func (s *Service) MakeWorktree(ctx context.Context, req *taskv1.MakeWorktreeRequest) (*taskv1.MakeWorktreeResponse, error) {
 	r, err := s.orderFor(ctx, taskv1.WorktreeVerb_WORKTREE_VERB_MAKE, req.GetWorktree())
 	if err != nil {

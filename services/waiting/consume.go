@@ -198,9 +198,10 @@ func isInstruction(m *agentv1.Message) bool {
 		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 }
 
-// operatorMessage resolves the operator wait that a message answers: the one that it names, none
-// if that has ended; otherwise that of the item that it names; otherwise the only operator wait
-// of the agent. With several, it resolves none (SPEC P2).
+// operatorMessage resolves the operator wait that an instruction answers: the one whose id it
+// names, none if that has ended; otherwise that of the item that it names; otherwise that of
+// the agent and its items. If there are several, it resolves none (SPEC P2). Any other message
+// resolves none.
 func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Message) []*journal.Event {
 	if a == nil || !isInstruction(m) {
 		return nil

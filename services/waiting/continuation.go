@@ -88,8 +88,9 @@ func (a *agentWaits) expected(h input) []*waitingv1.Wait {
 }
 
 // mismatches returns the events that record an input for the active waits of mode wait that it
-// concerns and does not satisfy. Those waits stay active (SPEC P6). It records an input once
-// for a wait, and at most maxMismatches.
+// concerns and does not satisfy. Those waits stay active (SPEC P6). An input is recorded once
+// for a wait; at most maxMismatches inputs are recorded for a wait, and at most as many events
+// returned.
 func (a *agentWaits) mismatches(k plane.Key, h input) []*journal.Event {
 	var events []*journal.Event
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool {

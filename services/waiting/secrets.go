@@ -15,9 +15,10 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
-// secrets derives a secret from a name and the installation's key, always the same one. The secrets
-// of triggers are such secrets: they are not stored, and a repeated request returns the same ones. A signing secret that a caller gives is
-// stored encrypted under that key. No event, list or log contains a secret (SPEC P3).
+// secrets derives a secret from a name and the installation's key, always the same one. The
+// secrets of triggers are such secrets: they are not stored, and a repeated request returns
+// the same ones. A signing secret that a caller gives is stored encrypted under that key.
+// No event, list or log contains a secret (SPEC P3).
 type secrets func(name string) string
 
 // token returns the secret in a trigger's address.

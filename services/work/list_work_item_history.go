@@ -112,8 +112,9 @@ func (h *past) page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHi
 	return resp, at, nil
 }
 
-// read returns the mutations of seqs[low:high], the oldest first. A change is the difference to the record
-// before it, so earlier events are read until one contains the record.
+// read returns the mutations of seqs[low:high], the oldest first. A change is the
+// difference to the record before it, so earlier events are read until one contains the
+// record.
 func (h *past) read(low, high int) ([]*workv1.WorkItemMutation, error) {
 	first := low
 	var before *workv1.WorkItemRecord

@@ -30,8 +30,9 @@ func reminds(w *workv1.AttachedWait) bool {
 	return w.GetRecheckAt() != nil && w.GetRecheckConsumedAt() == nil
 }
 
-// showReminder sets the reminder that a record shows, after its reminders changed: the earliest that
-// was not given, or else the one that was given last. The caller must be allowed to change the record.
+// showReminder sets the reminder that a record shows, after its reminders changed: the
+// earliest that was not given, or else the one that was given last. The caller must be
+// allowed to change the record.
 func showReminder(it *workv1.WorkItemRecord) {
 	at := nextReminder(it)
 	switch {
@@ -46,8 +47,9 @@ func showReminder(it *workv1.WorkItemRecord) {
 	}
 }
 
-// giveReminder marks the reminder that a record shows as given at now, with every other one of the same
-// time, and shows the next. It changes the record and replaces the waits that it changes.
+// giveReminder marks the reminder that a record shows as given at now, with every other one
+// of the same time, and shows the next. It changes the record and replaces the waits that
+// it changes.
 func giveReminder(it *workv1.WorkItemRecord, now time.Time) {
 	at, when := it.GetRecheckAt(), timestamppb.New(now)
 	if it.GetOwnRecheckAt() != nil && compare(it.GetOwnRecheckAt(), at) == 0 {

@@ -150,7 +150,8 @@ func (s *State) agent(k plane.Key) *agentWork {
 	return a
 }
 
-// put stores a record in place of the one with its id, if any, and moves the item in every tree in which its place changes.
+// put stores a record in place of the one with its id, if any, and moves the item in every
+// tree in which its place changes.
 func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
 	ik := plane.KeyOf(k.Namespace, rec.GetWorkItemId())

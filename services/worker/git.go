@@ -68,8 +68,9 @@ func (e *gitError) Error() string {
 
 func (e *gitError) Unwrap() error { return e.err }
 
-// refused reports whether err says that git ran to its end and failed: that is git's answer. It reports
-// false for nil, and for a git command that could not be started or was ended by a signal.
+// refused reports whether err says that git ran to its end and failed: that is git's
+// answer. It reports false for nil, and for a git command that could not be started or was
+// ended by a signal.
 func refused(err error) bool { return exitCode(err) > 0 }
 
 // exitCode returns the exit code of a git command that ran to its end and failed; otherwise

@@ -33,8 +33,8 @@ func (b *Board) HoldingRuns() []string {
 // board_id may be reused once its board has ended.
 type BoardKey struct{ Namespace, Session, WAL string }
 
-// Board is a directed acyclic graph of steps. Apply sets the fields that its WAL determines, and nothing
-// else does; State.Apply sets the others.
+// Board is a directed acyclic graph of steps. Apply sets the fields that its WAL
+// determines, and nothing else does; State.Apply sets the others.
 type Board struct {
 	Key         BoardKey
 	ID          string

@@ -88,8 +88,8 @@ func StepMayMove(who Mover, from, to StepStatus) bool { return stepMoves[stepMov
 // BoardMove is a change of the status of a board.
 type BoardMove struct{ From, To BoardStatus }
 
-// BoardMoves is the status machine of boards (S2-148 to S2-183): every allowed change, and who may make
-// it.
+// BoardMoves is the status machine of boards (S2-148 to S2-183): every allowed change, and
+// who may make it.
 var BoardMoves = map[BoardMove]Mover{
 	{BoardPending, BoardRunning}:   byPlane,
 	{BoardPending, BoardBlocked}:   ByOrchestrator,

@@ -62,8 +62,8 @@ func (f *Transition) openDependencies(s *model.Step) int {
 	return s.OpenDependencies
 }
 
-// Emit adds an event about a step or, if s is nil, about the board, and returns it. It changes no status;
-// see move.
+// Emit adds an event about a step or, if s is nil, about the board, and returns it. It
+// changes no status; see move.
 func (f *Transition) Emit(s *model.Step, payload proto.Message) *journal.Event {
 	id := ""
 	if s != nil {

@@ -27,8 +27,8 @@ const (
 	maxPerWAL = 8
 )
 
-// Before returns the last remembered line at or before line number after; without one, line 0 with the
-// hash that the first line is chained to.
+// Before returns the last remembered line at or before line number after; without one, line
+// 0 with the hash that the first line is chained to.
 func (c *Checkpoints) Before(k model.BoardKey, after int64) Checkpoint {
 	c.mu.Lock()
 	defer c.mu.Unlock()

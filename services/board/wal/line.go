@@ -52,8 +52,8 @@ func AppendLine(dst []byte, before Hash, seq int64, ev *journal.Event) ([]byte, 
 	return append(dst, '"', '}', '\n'), hash, nil
 }
 
-// chainHash returns the hash of a line, which is given without its hash field, after the line with the
-// hash before.
+// chainHash returns the hash of a line, which is given without its hash field, after the
+// line with the hash before.
 func chainHash(before Hash, line []byte) Hash {
 	h := sha256.New()
 	h.Write(before[:])
@@ -75,8 +75,8 @@ func appendInt(dst []byte, n int64) []byte {
 	}
 }
 
-// splitHash splits a line, without its line feed, into the part that is hashed and the hash. ok is false
-// if the line does not end with a hash.
+// splitHash splits a line, without its line feed, into the part that is hashed and the
+// hash. ok is false if the line does not end with a hash.
 func splitHash(line []byte) (body []byte, h Hash, ok bool) {
 	i := bytes.LastIndex(line, []byte(hashField))
 	if i < 0 || len(line) != i+len(hashField)+2*hashSize+2 || !bytes.HasSuffix(line, []byte(`"}`)) {

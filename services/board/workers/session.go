@@ -61,8 +61,8 @@ func helloOf(m *boardv1.ConnectRequest) *workerstream.Hello {
 	}
 }
 
-// mergeMessages appends m to last, a message that waits to be sent, and reports true. It reports false
-// and changes nothing if last would have too many assignments.
+// mergeMessages appends m to last, a message that waits to be sent, and reports true. It
+// reports false and changes nothing if last would have too many assignments.
 func mergeMessages(last, m *boardv1.ConnectResponse) bool {
 	if len(last.GetAssigned())+len(m.GetAssigned()) > maxAssignments {
 		return false
@@ -175,8 +175,8 @@ func (s *session) Close() {
 	delete(s.hub.sessions, s.Session)
 }
 
-// countFitting returns how many of the reports, from the first on, go into one write: at least one, if
-// there are any.
+// countFitting returns how many of the reports, from the first on, go into one write: at
+// least one, if there are any.
 func countFitting(reports []*boardv1.StepReport) int {
 	size := 0
 	for i, r := range reports {

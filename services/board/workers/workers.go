@@ -55,8 +55,8 @@ func New(cfg Config) *Hub {
 // Start sets the engine. It must be called before a worker connects.
 func (h *Hub) Start(engine *plane.Engine[*model.State]) { h.engine = engine }
 
-// Committed handles durable events: it frees the room of runs that ended, and wakes workers when there
-// may be steps to claim. It never blocks.
+// Committed handles durable events: it frees the room of runs that ended, and wakes workers
+// when there may be steps to claim. It never blocks.
 func (h *Hub) Committed(events []*journal.Event) {
 	claimable := false
 	for _, ev := range events {

@@ -142,8 +142,8 @@ func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
 	}
 }
 
-// writeCall writes one tool call and its result. r is nil if there is no result, as while the call runs.
-// note is printed behind the call.
+// writeCall writes one tool call and its result. r is nil if there is no result, as while
+// the call runs. note is printed behind the call.
 func writeCall(p *output.Printer, name, note string, arguments *structpb.Struct, r *agentv1.ToolResult, full bool) {
 	sign, colour := "✓", terminal.Green
 	command, failed := client.CommandOf(r)

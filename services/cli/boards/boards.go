@@ -285,8 +285,8 @@ ended, ^C or --timeout. -o json writes each state as a line.`,
 	return cmd
 }
 
-// watchWal calls draw, which draws and returns the board, now and after each message of the board's log,
-// until the board has ended.
+// watchWal calls draw, which draws and returns the board, now and after each message of the
+// board's log, until the board has ended.
 func watchWal(ctx context.Context, c boardv1.BoardServiceClient, sessionID string, draw func() (*boardv1.Board, error)) error {
 	b, err := draw()
 	if err != nil {

@@ -33,8 +33,8 @@ func staleMessage(taskID string, generation int64) *taskv1.ConnectResponse {
 	return ackMessage(taskID, generation, 0, true, true)
 }
 
-// ackMessage acknowledges a report: output up to the offset bytes, or with ended the end. stale says that
-// the lease is not the worker's any more.
+// ackMessage acknowledges a report: output up to the offset bytes, or with ended the end.
+// stale says that the lease is not the worker's any more.
 func ackMessage(taskID string, generation, bytes int64, ended, stale bool) *taskv1.ConnectResponse {
 	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Ack{Ack: &taskv1.ReportAck{
 		TaskId: taskID, OutputBytes: bytes, Ended: ended, Stale: stale, LeaseGeneration: generation,

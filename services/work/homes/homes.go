@@ -144,11 +144,11 @@ func (h *Home) ReadAll(p string) ([]byte, error) {
 // readAtMost returns the first n bytes of r, or all if there are fewer.
 func readAtMost(r io.Reader, n int64) ([]byte, error) { return io.ReadAll(io.LimitReader(r, n)) }
 
-// Write writes a complete file, in place of any that is there, and returns what it is
-// then. Readers see the old content or the new. The content, and every directory that was
-// made for it, is on disk when Write returns. staged makes the name of the temporary file
-// unique among concurrent writes in one directory. Its errors, as those of Open and Stat, are those of
-// package os; see Error.
+// Write writes a complete file, in place of any that is there, and returns what it is then.
+// Readers see the old content or the new. The content, and every directory that was made
+// for it, is on disk when Write returns. staged makes the name of the temporary file unique
+// among concurrent writes in one directory. Its errors, as those of Open and Stat, are
+// those of package os; see Error.
 func (h *Home) Write(p string, content []byte, mode fs.FileMode, staged string) (fs.FileInfo, error) {
 	name := filepath.FromSlash(p)
 	dir := filepath.Dir(name)

@@ -150,11 +150,12 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	it.PlanArtifact = p.describe(h, k, name)
 }
 
-// unchanged returns the cached descriptor if the file is still the one it was made from. If there
-// is no file and e does not make one, it returns a descriptor that says so; otherwise nil. It takes one
-// system call, where opening the file below the home takes twelve, which were a seventh of
-// the processor time of UpdateWorkItem. The call follows links out of the home, but shows
-// nothing of what it finds: it only compares it with the file that was read below the home.
+// unchanged returns the cached descriptor if the file is still the one it was made from. If
+// there is no file and e does not make one, it returns a descriptor that says so; otherwise
+// nil. It takes one system call, where opening the file below the home takes twelve, which
+// were a seventh of the processor time of UpdateWorkItem. The call follows links out of the
+// home, but shows nothing of what it finds: it only compares it with the file that was read
+// below the home.
 func (p *Plans) unchanged(k item, path string, e Effort) *workv1.PlanArtifact {
 	d, ok := p.cached(k)
 	st, err := os.Lstat(path)
