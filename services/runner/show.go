@@ -24,7 +24,7 @@ type event struct {
 	Tool         string  `json:"tool,omitempty"`
 	CallID       string  `json:"call_id,omitempty"`
 	Status       string  `json:"status,omitempty"`
-	Seconds      float64 `json:"seconds,omitempty"`
+	Seconds      float64 `json:"seconds,omitempty"` // of a tool: how long it took; of a retry: the pause
 	InputTokens  int64   `json:"input_tokens,omitempty"`
 	OutputTokens int64   `json:"output_tokens,omitempty"`
 }

@@ -267,7 +267,8 @@ func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolRes
 }
 
 // reply requests a reply of the model, and repeats the request after transient errors of the
-// provider. Other errors are returned with the outcome that the turn then has.
+// provider. Other errors are returned with the outcome that the turn then has. Calls of a
+// reply beyond callsMax are dropped.
 func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	for n := 1; ; n++ {
 		answer, err := c.r.model.Reply(ctx, c.request, func(text string) { c.r.show.stream(c.t, text) })

@@ -14,9 +14,9 @@ const sweptShare = 8
 // fewAgents is the size of a map that is not worth replacing when it is empty.
 const fewAgents = 1024
 
-// dirty is the set of agents to evaluate. One goroutine evaluates an agent at a time; an
-// agent that is marked meanwhile is evaluated once more. So a storm of events costs one
-// evaluation after the other (SPEC P7). Namespaces take turns, so that a storm in one
+// dirty is the set of agents to evaluate. At most one goroutine evaluates an agent at a time;
+// an agent that an event marks meanwhile is evaluated once more. So a storm of events costs
+// one evaluation after the other (SPEC P7). Namespaces take turns, so that a storm in one
 // delays none of the others (SPEC D7).
 type dirty struct {
 	mu     sync.Mutex
@@ -69,7 +69,8 @@ func (d *dirty) mark(k plane.Key) { d.add(k, true, "") }
 // message there is nothing to decide, and the end of that marks it in any case.
 func (d *dirty) markUnlessBusy(k plane.Key) { d.add(k, false, "") }
 
-// markLow is mark for sweeps: agents that events mark come first.
+// markLow is mark for sweeps. It does nothing for an agent that is marked or being evaluated;
+// agents that events mark come first, but for one in sweptShare.
 func (d *dirty) markLow(k plane.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

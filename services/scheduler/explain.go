@@ -230,7 +230,8 @@ func allWait(f Facts) string {
 	return fmt.Sprintf("none of %d open items is runnable; %s %s", n, named(open[0].GetWorkItemId(), f), waitsFor(open[0], f))
 }
 
-// waitsFor returns what an item waits for, and since when.
+// waitsFor returns what an item that is not runnable waits for, as a clause; for a wait also
+// since when.
 func waitsFor(it *workv1.WorkItem, f Facts) string {
 	for _, w := range it.GetWaits() {
 		if w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT {

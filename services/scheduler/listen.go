@@ -35,9 +35,9 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 }
 
-// listen marks the agents that the events of a partition name, from position next on, until ctx ends.
-// The first sweep covers what was before. Of the agent plane, it also receives hints: events that are
-// not durable yet.
+// listen marks the agents that the events of a partition name, from position next on, until
+// ctx ends. The first sweep covers what was before. Of an agent plane in the same process it
+// also receives hints: events that are not durable yet.
 func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 	defer s.running.Done()
 	matters := interest[src.Plane()]

@@ -8,10 +8,10 @@ import (
 	"quartet/pkg/plane"
 )
 
-// sweepPace bounds what a sweep costs: it marks one agent in this time, so that
-// 100 000 idle agents are evaluated within 67 minutes and 25 a second, whatever
-// their number. Journals lose no event; a sweep is a safeguard against errors
-// of this program. The first one, after a start, is not paced (SPEC X14).
+// sweepPace bounds what a sweep costs: it marks one agent in this time on average, so that 100
+// 000 idle agents are evaluated within 67 minutes and 25 a second, whatever their number.
+// Journals lose no event; a sweep is a safeguard against errors of this program. The first
+// one, after a start, is not paced (SPEC X14).
 const sweepPace = 40 * time.Millisecond
 
 // sweep marks all agents for evaluation, at the start and then periodically, until ctx ends: a

@@ -24,10 +24,10 @@ type Material struct {
 	Run          *model.Run      // the run that calls, or nil; the summary has only what it may read
 	Hidden       map[string]bool // ids of the steps that Run may not see; set by Add
 	boards       []*boardv1.Board
-	mine         []summaryLine // steps that Worker holds
-	running      []summaryLine // steps that others hold
-	blocked      []summaryLine // blocked and failed steps
-	ready        []summaryLine
+	mine         []summaryLine    // steps that Worker holds
+	running      []summaryLine    // steps that others hold
+	blocked      []summaryLine    // blocked and failed steps
+	ready        []summaryLine    // ready in other pools
 	own          []summaryLine    // ready in Pool
 	Recent       []*journal.Event // the newest changes, the oldest first
 }
