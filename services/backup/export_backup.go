@@ -21,18 +21,20 @@ import (
 )
 
 const (
-	// chunkBytes is what one message of the answer carries.
+	// chunkBytes is how much one message of the response has at most.
 	chunkBytes = 256 << 10
 	// readBytes bounds what the broker sends ahead.
 	readBytes = 16 << 20
-	// stallTerm is how long the broker may say nothing.
+	// stallTerm is how long the broker may send nothing before the backup fails.
 	stallTerm = 30 * time.Second
-	// wholeFile is up to where a file is read before it is written: a program
-	// that shortens it meanwhile then does no harm.
+	// wholeFile is the size up to which a file is read as a whole before it is written to
+	// the archive, so that a program may shorten it meanwhile. If a larger file is
+	// shortened while it is copied, the backup fails.
 	wholeFile = 8 << 20
 )
 
-// ExportBackup implements BackupService.
+// ExportBackup streams a backup of everything as of the moment of the call, without the output of
+// commands if omit_output is set. It returns STORAGE if the backup is incomplete.
 func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]) error {
 	ctx := out.Context()
 	began := time.Now()
@@ -53,6 +55,7 @@ func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.Serve
 	return nil
 }
 
+// export writes the backup to a writer. After an error what was written is not a complete backup.
 func (s *Service) export(ctx context.Context, omitOutput bool, to io.Writer) (archive.Totals, error) {
 	js, err := jetstream.New(s.deps.Conn())
 	if err != nil {
@@ -85,6 +88,7 @@ func (s *Service) export(ctx context.Context, omitOutput bool, to io.Writer) (ar
 	return totals, buffered.Flush()
 }
 
+// fill writes the streams of the manifest and the homes, and completes the archive.
 func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, w *archive.Writer) (archive.Totals, error) {
 	for _, name := range m.Streams {
 		if err := copyStream(ctx, js, name, m.CutAt, w); err != nil {
@@ -172,6 +176,7 @@ func copyHome(dir string, w *archive.Writer) error {
 	})
 }
 
+// copyFile writes one file, unless it was removed meanwhile.
 func copyFile(root *os.Root, path string, w *archive.Writer) error {
 	f, err := root.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,11 +200,12 @@ func copyFile(root *os.Root, path string, w *archive.Writer) error {
 	return w.File(path, int64(info.Mode().Perm()), int64(len(text)), bytes.NewReader(text))
 }
 
-// sender is a stream of answers as a writer.
+// sender is an io.Writer that sends what is written in messages of at most chunkBytes.
 type sender struct {
 	out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]
 }
 
+// Write implements io.Writer.
 func (s sender) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {

@@ -27,7 +27,7 @@ type Config struct {
 
 // Deps is what the service needs of its process.
 type Deps struct {
-	// Conn is the way to the broker; it is asked for after Start.
+	// Conn returns the connection to the broker. It is called for each backup.
 	Conn func() *nats.Conn
 	// Partitions are into how many each plane is split; nil: none is.
 	Partitions func() map[string]int
@@ -42,7 +42,7 @@ type Service struct {
 	deps Deps
 }
 
-// New returns a service.
+// New checks that cfg and deps are complete.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if len(cfg.Journals) == 0 || deps.Conn == nil {
 		return nil, errors.New("backup: Journals and Deps.Conn are needed")

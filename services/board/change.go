@@ -22,7 +22,7 @@ type change struct {
 	// decide is the rule. The board is not damaged and, unless mayBeEnded is set, has
 	// not ended.
 	decide     func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error)
-	mayBeEnded bool
+	mayBeEnded bool // see decide
 }
 
 // written is what a change wrote.

@@ -66,7 +66,7 @@ func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest
 // query is a QuerySteps request that is being answered.
 type query struct {
 	req    *boardv1.QueryStepsRequest
-	limit  int
+	limit  int // steps of the page
 	leases model.LeaseExpiry
 }
 

@@ -14,24 +14,25 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
-// Clocks that differ by more than this are reported: webhook signatures are good
-// for five minutes, and tokens of identity providers often for as long.
+// Clocks that differ by skewNoted or more are reported, as a problem from skewBad on: webhook
+// signatures are valid for five minutes, and tokens of identity providers often for as long.
 const (
 	skewNoted = 2 * time.Second
 	skewBad   = 60 * time.Second
 )
 
-// Client is how a client would reach the server.
+// Client is how a client would reach the server, and what it compares with the server.
 type Client struct {
 	Address string
 	Conn    grpc.ClientConnInterface
-	TLS     bool
-	Token   bool // one is given
-	Version string
-	Now     func() time.Time
+	TLS     bool             // Conn uses TLS
+	Token   bool             // Conn has a credential
+	Version string           // of this program
+	Now     func() time.Time // this machine's clock
 }
 
-// client looks at the server from outside, and reports whether one answered.
+// client checks the server from outside, and reports whether one answered. If none did, the
+// checks that need it are skipped.
 func (r *report) client(ctx context.Context, c Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTerm)
 	defer cancel()
@@ -93,6 +94,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	return true
 }
 
+// unreachable reports why no server answered, as the error of the call suggests.
 func (r *report) unreachable(c Client, err error) {
 	e := fault.From(err)
 	text := e.Message()

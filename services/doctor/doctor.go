@@ -16,27 +16,31 @@ const (
 
 // Finding is what one check found.
 type Finding struct {
-	Check   string
-	Status  string
+	Check   string // such as data-dir
+	Status  string // OK, Warning, Problem or Skipped
 	Message string
 	Mend    string // what to do; empty where nothing is to be done
 }
 
-// checkTerm is how long one check may take.
+// checkTerm is how long one check that uses the network may take.
 const checkTerm = 5 * time.Second
 
 // report collects findings in order.
 type report struct{ found []Finding }
 
+// add adds a finding. mend says what to do; empty: nothing.
 func (r *report) add(check, status, mend, format string, args ...any) {
 	r.found = append(r.found, Finding{Check: check, Status: status, Mend: mend, Message: fmt.Sprintf(format, args...)})
 }
 
+// ok adds that a check found nothing wrong.
 func (r *report) ok(check, format string, args ...any) { r.add(check, OK, "", format, args...) }
 
+// skip adds that a check could not be made, and why.
 func (r *report) skip(check, format string, args ...any) { r.add(check, Skipped, "", format, args...) }
 
-// Examine makes all checks.
+// Examine makes all checks, first those of the server that c reaches, then those of this machine.
+// It returns one or more findings of each.
 func Examine(ctx context.Context, c Client, s Server) []Finding {
 	r := &report{}
 	answered := r.client(ctx, c)

@@ -23,17 +23,18 @@ import (
 )
 
 const (
-	// fsyncNoted is the median of small synced writes above which every mutation
-	// is slow: one is on the way of each frame.
+	// fsyncNoted is the median time of small synced writes above which every mutation is
+	// slow, because each frame of a journal waits for one.
 	fsyncNoted = 20 * time.Millisecond
 	fsyncs     = 15
-	// freeNoted and freeBad are how much of a disk should be left.
+	// freeNoted and freeBad are the free bytes of a disk below which it is a warning and a
+	// problem.
 	freeNoted, freeBad = 2 << 30, 128 << 20
 	// certNoted is how long before its end a certificate is reported.
 	certNoted = 14 * 24 * time.Hour
 )
 
-// Server is what a server here would run with.
+// Server has the settings with which a server would run on this machine.
 type Server struct {
 	// Err is what is wrong with the settings; the rest then counts for nothing.
 	Err                        error
@@ -41,11 +42,13 @@ type Server struct {
 	NATS                       natsd.Remote
 	GRPCAddr, HTTPAddr         string
 	CertFile, TLSKeyFile       string
-	AuthRequired, OpenToOthers bool
-	Issuer                     string
-	Replicas                   int
+	AuthRequired, OpenToOthers bool   // OpenToOthers: a port is not on loopback
+	Issuer                     string // of OpenID tokens; empty: none
+	Replicas                   int    // of each journal
 }
 
+// server checks what a server on this machine would find. answered says that a server answers the
+// client.
 func (r *report) server(ctx context.Context, s Server, answered bool) {
 	if s.Err != nil {
 		r.add("settings", Problem, "correct it: docs/configuration.md has every setting", "%v", s.Err)
@@ -103,6 +106,7 @@ func (r *report) dataDir(s Server) (inUse bool) {
 	return locked(filepath.Join(s.DataDir, "lock"))
 }
 
+// parent returns the nearest directory above path that exists.
 func parent(path string) string {
 	for {
 		path = filepath.Dir(path)
@@ -122,7 +126,8 @@ func writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// locked reports whether a server holds the directory.
+// locked reports whether a server holds the lock file path of a data directory; false if it cannot
+// be opened.
 func locked(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -167,6 +172,7 @@ func (r *report) disk(dir string, elsewhere bool) {
 	}
 }
 
+// syncedWrite returns the median time of fsyncs writes of 4 KiB to a file in dir, each synced.
 func syncedWrite(dir string) (time.Duration, error) {
 	f, err := os.CreateTemp(dir, ".quartet-doctor-")
 	if err != nil {
@@ -190,6 +196,7 @@ func syncedWrite(dir string) (time.Duration, error) {
 	return took[len(took)/2], nil
 }
 
+// keyFile checks the installation's key file: that only this user can read it.
 func (r *report) keyFile(s Server) {
 	fi, err := os.Stat(s.KeyFile)
 	switch {
@@ -209,6 +216,7 @@ func (r *report) keyFile(s Server) {
 	}
 }
 
+// broker checks the servers of nats-url; without them, the server starts NATS itself.
 func (r *report) broker(ctx context.Context, s Server) {
 	if s.NATS.URL == "" {
 		r.ok("nats", "the server brings its own")
@@ -250,14 +258,14 @@ func (r *report) broker(ctx context.Context, s Server) {
 	}
 }
 
-// local reports whether an address is on this machine.
+// local reports whether an address, host:port, is a loopback address.
 func local(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)
 	return err == nil && ip != nil && ip.IsLoopback()
 }
 
-// brokerFiles looks at what opens the servers of NATS.
+// brokerFiles checks the files with the credentials for the servers of NATS.
 func (r *report) brokerFiles(n natsd.Remote) {
 	for _, name := range slices.Sorted(maps.Keys(n.Files())) {
 		path := n.Files()[name]
@@ -276,6 +284,8 @@ func (r *report) brokerFiles(n natsd.Remote) {
 	}
 }
 
+// ports checks that a server could listen at the ports. A port in use is no problem if running
+// is set, because then a server runs.
 func (r *report) ports(ctx context.Context, s Server, running bool) {
 	for _, port := range [][2]string{{"grpc-addr", s.GRPCAddr}, {"http-addr", s.HTTPAddr}} {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", port[1])
@@ -295,12 +305,14 @@ func (r *report) ports(ctx context.Context, s Server, running bool) {
 	}
 }
 
+// certificate checks the server's certificate, if it has one.
 func (r *report) certificate(s Server) {
 	if s.CertFile != "" {
 		r.certificateFile("certificate", s.CertFile, s.TLSKeyFile)
 	}
 }
 
+// certificateFile checks that a certificate and its key belong together, and when it ends.
 func (r *report) certificateFile(check, certFile, keyFile string) {
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	var leaf *x509.Certificate
@@ -323,6 +335,7 @@ func (r *report) certificateFile(check, certFile, keyFile string) {
 	}
 }
 
+// issuer checks that the identity provider can be reached, if there is one.
 func (r *report) issuer(ctx context.Context, s Server) {
 	if s.Issuer == "" {
 		return

@@ -44,7 +44,7 @@ func knownMethod(method string) string {
 type answered struct {
 	http.ResponseWriter
 	code  int
-	wrote bool
+	wrote bool // the status is determined; an informational one does not count
 }
 
 // WriteHeader implements http.ResponseWriter.

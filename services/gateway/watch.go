@@ -30,9 +30,9 @@ var errEventsStopping = fault.NotReady.New("the server stops; go on from the las
 type events struct {
 	eventv1.UnimplementedEventServiceServer
 
-	sources   func(plane string) ([]journal.Source, error)
-	heartbeat time.Duration
-	closing   <-chan struct{} // closed when the gateway stops
+	sources   func(plane string) ([]journal.Source, error) // the journals of a plane
+	heartbeat time.Duration                                // after how long without an event one is sent
+	closing   <-chan struct{}                              // closed when the gateway stops
 	log       *zap.Logger
 }
 

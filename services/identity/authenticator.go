@@ -75,6 +75,7 @@ func (a *Authenticator) Hold(ctx context.Context, bearer string) (context.Contex
 	return ctx, func() {}
 }
 
+// isBootstrap reports whether a credential is the bootstrap token; false if none is set.
 func (a *Authenticator) isBootstrap(bearer string) bool {
 	if a.bootstrap == nil {
 		return false

@@ -17,6 +17,7 @@ import (
 )
 
 const (
+	// shortestLife and longestLife bound expires_after.
 	shortestLife = time.Second
 	longestLife  = 10 * 365 * 24 * time.Hour
 	// MaxKeys bounds the keys of an installation, ended ones included: all of
@@ -24,7 +25,9 @@ const (
 	MaxKeys = 100_000
 )
 
-// CreateKey creates a key and returns its secret (SPEC X15).
+// CreateKey creates a key and returns its secret (SPEC X15). The namespace is the caller's
+// unless the request names one. It returns once this process accepts the key, or after
+// catchUpTerm.
 func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyRequest) (*identityv1.CreateKeyResponse, error) {
 	namespace := req.GetNamespace()
 	if namespace == "" {
@@ -55,6 +58,7 @@ func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyReques
 	return resp, err
 }
 
+// decideCreateKey is the rule of CreateKey. secret gives the secret of a key's id.
 func decideCreateKey(st *State, env journal.Env, req *identityv1.CreateKeyRequest, namespace string, secret func(string) string) (journal.Decision[*identityv1.CreateKeyResponse], error) {
 	var d journal.Decision[*identityv1.CreateKeyResponse]
 	if len(st.keys) >= MaxKeys {
@@ -72,6 +76,7 @@ func decideCreateKey(st *State, env journal.Env, req *identityv1.CreateKeyReques
 	return d, nil
 }
 
+// by returns an actor as keys name it: namespace/principal.
 func by(a journal.Actor) string { return a.Namespace + "/" + a.Principal }
 
 // roleNames has the names of roles in credentials.
@@ -81,6 +86,7 @@ var roleNames = map[identityv1.Role]string{
 	identityv1.Role_ROLE_SERVICE: rpc.RoleService,
 }
 
+// roleOf returns the role with a name, unspecified for another text.
 func roleOf(name string) identityv1.Role {
 	for r, n := range roleNames {
 		if n == name {
@@ -90,6 +96,8 @@ func roleOf(name string) identityv1.Role {
 	return identityv1.Role_ROLE_UNSPECIFIED
 }
 
+// validRole validates the role of a request, and that it names an agent exactly if the role is
+// agent.
 func validRole(req *identityv1.CreateKeyRequest) error {
 	const roles = "must be admin, operator, runner, agent, worker or integration"
 	switch role := req.GetRole(); {
@@ -105,6 +113,7 @@ func validRole(req *identityv1.CreateKeyRequest) error {
 	return nil
 }
 
+// validLife validates expires_after, which may be nil: the key then never expires.
 func validLife(d *durationpb.Duration) error {
 	if d == nil {
 		return nil

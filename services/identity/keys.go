@@ -50,13 +50,13 @@ type Keys struct {
 	cfg KeysConfig
 
 	mu    sync.RWMutex
-	known map[string]*credential
-	ready bool
+	known map[string]*credential // by id, also those that have ended
+	ready bool                   // Start has read the journal to its end
 
 	sources  []journal.Source
 	journal  *follower.Set
 	catchUps chan struct{} // holds a value while a caller of await reads the end of the journal
-	waiting  atomic.Int64
+	waiting  atomic.Int64  // callers in await
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 }
@@ -66,10 +66,10 @@ type credential struct {
 	id       string
 	hash     [sha256.Size]byte
 	actor    rpc.Actor
-	expires  time.Time // zero: never
-	ended    chan struct{}
-	used     atomic.Int64 // Unix time of the last use, in units of useGrain
-	reported int64
+	expires  time.Time     // zero: never
+	ended    chan struct{} // closed when the key is revoked
+	used     atomic.Int64  // Unix time of the last use, in units of useGrain
+	reported int64         // the value of used that was reported last; only reportUses uses it
 }
 
 // NewKeys returns Keys that has not started.
@@ -123,7 +123,7 @@ func (k *Keys) Stop(context.Context) error {
 	return nil
 }
 
-// Ready returns nil once all keys are known.
+// Ready returns nil once all keys that existed at the start are known.
 func (k *Keys) Ready() error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -197,6 +197,7 @@ func (k *Keys) endNamed(text []byte) {
 	}
 }
 
+// revoked reports whether the key was revoked. A key that has expired need not be.
 func (c *credential) revoked() bool {
 	select {
 	case <-c.ended:
@@ -206,6 +207,7 @@ func (c *credential) revoked() bool {
 	}
 }
 
+// actorOf returns the actor that a key authenticates.
 func actorOf(key *identityv1.Key) rpc.Actor {
 	a := rpc.Actor{Namespace: key.GetNamespace(), Principal: key.GetName(), Role: roleNames[key.GetRole()]}
 	if a.Role == rpc.RoleAgent {
@@ -253,6 +255,8 @@ func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, contex
 	return ctx, func() { cancel(nil) }
 }
 
+// check returns the key of a secret, and notes that it was used. It returns UNAUTHENTICATED for
+// a secret that is unknown and for a key that has ended, and the errors of await.
 func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	id, ok := keyOf(secret)
 	if !ok {
@@ -285,18 +289,22 @@ func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	return c, nil
 }
 
+// unknown returns UNAUTHENTICATED without a reason, because its caller may be guessing secrets.
 func unknown() error {
 	return fault.Unauthenticated.New("the credential is malformed or not of this installation")
 }
 
+// revoked returns UNAUTHENTICATED for a key that was revoked.
 func revoked(c *credential) error {
 	return fault.Unauthenticated.New("key "+c.id+" was revoked; ask an admin for another one", "key_id", c.id)
 }
 
+// expired returns UNAUTHENTICATED for a key that has expired.
 func expired(c *credential) error {
 	return fault.Unauthenticated.New("key "+c.id+" is past its expiry; ask an admin for another one", "key_id", c.id)
 }
 
+// find returns the key with an id, nil if none is known in this process.
 func (k *Keys) find(id string) *credential {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -333,6 +341,7 @@ func (k *Keys) await(ctx context.Context, id string) error {
 	return nil
 }
 
+// notKnown returns NOT_READY for a key that may exist but is not known in this process yet.
 func notKnown(err error) error {
 	return fault.NotReady.New("the key cannot be checked now, because the journal is not read to its end; repeat the call in a moment").WithCause(err)
 }

@@ -27,7 +27,8 @@ func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*i
 	return &identityv1.GetKeyResponse{Key: k}, err
 }
 
-// ListKeys returns keys in order of creation (SPEC X9).
+// ListKeys returns keys in order of creation (SPEC X9), of all namespaces unless the request
+// names one. Keys that have ended are left out unless include_ended is set.
 func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest) (*identityv1.ListKeysResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
 		return nil, err

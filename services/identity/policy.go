@@ -67,18 +67,20 @@ var policy = map[string]map[string]string{
 	"grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": letters},
 }
 
+// between is the row of a method that only services call.
 const between = "between"
 
 // rule is a parsed row of the table.
 type rule struct {
 	roles   []string
-	between bool
-	// tool: the board plane answers in the words of the board contract.
-	tool bool
+	between bool // only services may call it, for any actor
+	tool    bool // a tool of the board contract: the board plane refuses it with the tool's name
 }
 
+// rules are the rows of policy, by full method name.
 var rules = compile()
 
+// compile returns the rules of policy, by full method name (/service/Method).
 func compile() map[string]*rule {
 	out := map[string]*rule{}
 	for service, methods := range policy {
@@ -107,9 +109,10 @@ func Allowed(method string) (roles []string, between bool) {
 	return nil, false
 }
 
-// Permit returns an error unless the caller's role may call a method (SPEC X15). It also admits
-// any role to the methods of boards, because the board plane itself refuses those with the
-// tool's name. It is called for every call.
+// Permit returns an error unless the caller's role may call a method (SPEC X15):
+// UNAUTHENTICATED without an actor, otherwise PERMISSION_DENIED. It admits any role to the
+// methods of boards, because the board plane itself refuses those with the tool's name. It is
+// called for every call.
 func Permit(ctx context.Context, method string, a rpc.Actor) error {
 	r := rules[method]
 	switch {
@@ -127,7 +130,7 @@ func Permit(ctx context.Context, method string, a rpc.Actor) error {
 		"role", a.Role, "principal", a.Principal, "method", method)
 }
 
-// RolesDocument returns docs/roles.md.
+// RolesDocument returns the text of docs/roles.md, which make generate writes.
 func RolesDocument() string {
 	var b strings.Builder
 	b.WriteString(rolesIntroduction)
@@ -150,6 +153,7 @@ func RolesDocument() string {
 	return b.String()
 }
 
+// sortedKeys returns the keys of a map in order.
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
+// maxUses is how many uses one ReportKeyUse may have.
 const maxUses = 1000
 
 // ReportKeyUse records when keys were used last. Uses that are not later than the recorded one
@@ -33,6 +34,7 @@ func (s *Service) ReportKeyUse(ctx context.Context, req *identityv1.ReportKeyUse
 	})
 }
 
+// decideReportKeyUse is the rule of ReportKeyUse. Times are recorded in units of useGrain.
 func decideReportKeyUse(st *State, env journal.Env, req *identityv1.ReportKeyUseRequest) journal.Decision[*identityv1.ReportKeyUseResponse] {
 	d := journal.Decision[*identityv1.ReportKeyUseResponse]{Reply: &identityv1.ReportKeyUseResponse{}}
 	reported := map[string]bool{}
@@ -50,6 +52,7 @@ func decideReportKeyUse(st *State, env journal.Env, req *identityv1.ReportKeyUse
 	return d
 }
 
+// grainTime returns the time of a number of useGrains since 1970.
 func grainTime(grain int64) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: grain * int64(useGrain/time.Second)}
 }

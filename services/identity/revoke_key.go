@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// RevokeKey revokes a key. It is idempotent (SPEC X7).
+// RevokeKey revokes a key. Revoking it again changes nothing and returns it (SPEC X7).
 func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyRequest) (*identityv1.RevokeKeyResponse, error) {
 	if err := fault.First(
 		rpc.RequireRole(ctx, rpc.RoleAdmin),
@@ -33,6 +33,7 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 	})
 }
 
+// decideRevokeKey is the rule of RevokeKey.
 func decideRevokeKey(st *State, env journal.Env, keyID string) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
 	var d journal.Decision[*identityv1.RevokeKeyResponse]
 	r := st.keys[keyID]
@@ -50,6 +51,7 @@ func decideRevokeKey(st *State, env journal.Env, keyID string) (journal.Decision
 	return d, nil
 }
 
+// noKey returns NOT_FOUND for a key.
 func noKey(keyID string) error {
 	return fault.NotFound.Newf("there is no key %q; `quartet key list --all` shows those there are", keyID).With("key_id", keyID)
 }

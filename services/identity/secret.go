@@ -27,7 +27,8 @@ func Secrets(installation []byte) func(keyID string) string {
 	}
 }
 
-// keyOf returns the id of the key that a secret names.
+// keyOf returns the id of the key that a secret names; ok is false for a text that has not the
+// form of a secret. It does not check the secret.
 func keyOf(secret string) (keyID string, ok bool) {
 	if len(secret) != secretLength || !strings.HasPrefix(secret, SecretPrefix) || secret[len(SecretPrefix)+id.Length] != '_' {
 		return "", false
@@ -35,6 +36,7 @@ func keyOf(secret string) (keyID string, ok bool) {
 	return keyPrefix + secret[len(SecretPrefix):len(SecretPrefix)+id.Length], true
 }
 
+// hashOf returns the SHA-256 of a secret in hex.
 func hashOf(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])

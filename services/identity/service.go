@@ -72,5 +72,5 @@ func (s *Service) Stop(ctx context.Context) error {
 // Ready returns nil while the journal is open and can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// Stalled returns for how long the journal has been unable to write.
+// Stalled returns for how long the journal has been unable to write, 0 while it can.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }

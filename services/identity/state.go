@@ -68,6 +68,7 @@ func (r *record) seen(now time.Time) *identityv1.Key {
 	return k
 }
 
+// status returns the status of a key at now.
 func status(k *identityv1.Key, now time.Time) identityv1.KeyStatus {
 	switch {
 	case k.GetRevokedAt() != nil:

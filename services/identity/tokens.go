@@ -23,14 +23,16 @@ import (
 )
 
 const (
-	// tokensKept is how many tokens that were good are remembered, and for how
-	// long at most: a signature costs 50 µs to check, on every call.
-	tokensKept      = 4096
-	tokenKept       = time.Minute
+	// tokensKept is how many valid tokens are remembered, and tokenKept for how long at
+	// most: checking a signature takes 50 µs, and would be done on every call.
+	tokensKept = 4096
+	tokenKept  = time.Minute
+	// tokenMax bounds a token, in bytes.
 	tokenMax        = 16 << 10
-	providerTimeout = 10 * time.Second
-	// A token of an unknown key makes the provider be asked for its keys.
-	// Whoever sends made-up ones must not do that at their pleasure.
+	providerTimeout = 10 * time.Second // of one request to the provider
+	// checksASecond and checksAtOnce limit the checks of tokens that are not remembered: a
+	// token signed with an unknown key causes a request for the provider's keys, and a
+	// caller who invents tokens must not cause any number of these.
 	checksASecond, checksAtOnce = 50, 200
 )
 
@@ -41,9 +43,11 @@ type TokensConfig struct {
 	Issuer string
 	// Audience must be among the token's.
 	Audience string
-	// PrincipalClaim is who acts; default "sub". On events it stands behind "oidc:".
+	// PrincipalClaim names the claim that says who acts; default "sub". The principal is its
+	// value after "oidc:".
 	PrincipalClaim string
-	// Namespace is that of all tokens; or NamespaceClaim tells it.
+	// Namespace is that of all tokens; if it is empty, NamespaceClaim names the claim that
+	// has it.
 	Namespace, NamespaceClaim string
 	// RoleClaim names a claim that holds a text or a list of texts. Roles maps a
 	// value of it to the role that it gives. If several values give roles, the
@@ -89,6 +93,8 @@ func (c *TokensConfig) Check() error {
 	return nil
 }
 
+// onLoopback reports whether a host, without port, is a loopback address or localhost. It does
+// not resolve names.
 func onLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
@@ -96,20 +102,21 @@ func onLoopback(host string) bool {
 
 // Tokens is the rpc.Authenticator of an OpenID provider's JWTs. The provider is discovered
 // with the first token and not at the start, so that a server starts without it; after a
-// failure it is tried again.
+// failure it is tried again, at most once a second.
 type Tokens struct {
 	cfg    TokensConfig
 	client *http.Client
-	checks *rate.Limiter
+	checks *rate.Limiter // of tokens that are not in good
 
 	discovering sync.Mutex // guards the next two, and is held during discovery
 	verifier    *oidc.IDTokenVerifier
 	tried       time.Time // when discovery was last tried
 
 	mu   sync.Mutex
-	good map[[sha256.Size]byte]admitted
+	good map[[sha256.Size]byte]admitted // by the token's hash; emptied when it has tokensKept
 }
 
+// admitted is a token that was valid when it was checked.
 type admitted struct {
 	actor rpc.Actor
 	until time.Time // until when it is remembered
@@ -138,13 +145,15 @@ func NewTokens(cfg TokensConfig) (*Tokens, error) {
 // Close closes idle connections to the provider.
 func (t *Tokens) Close() { t.client.CloseIdleConnections() }
 
-// Authenticate implements rpc.Authenticator.
+// Authenticate implements rpc.Authenticator. A valid token is accepted until it expires; the
+// provider is not asked whether it was revoked.
 func (t *Tokens) Authenticate(ctx context.Context, token string) (rpc.Actor, error) {
 	a, err := t.admit(ctx, token)
 	return a.actor, err
 }
 
-// Hold implements rpc.Holder.
+// Hold implements rpc.Holder: the context ends when the token expires, and at once if it is
+// not valid.
 func (t *Tokens) Hold(ctx context.Context, token string) (context.Context, context.CancelFunc) {
 	a, err := t.admit(ctx, token)
 	if err != nil {
@@ -155,10 +164,15 @@ func (t *Tokens) Hold(ctx context.Context, token string) (context.Context, conte
 	return context.WithDeadlineCause(ctx, a.ends, tokenOver(a.ends))
 }
 
+// tokenOver returns UNAUTHENTICATED for a token that expired at a time.
 func tokenOver(at time.Time) error {
 	return fault.Unauthenticated.New("the token ended at " + at.UTC().Format(time.RFC3339) + "; get a new one from the identity provider")
 }
 
+// admit checks a token, or finds it among those that were valid within the last minute
+// (tokenKept). It returns RATE_LIMITED if too many tokens that are not remembered are checked,
+// NOT_READY if the provider cannot be reached, and UNAUTHENTICATED or PERMISSION_DENIED for a
+// token that is not accepted.
 func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	if len(token) > tokenMax {
 		return admitted{}, fault.Unauthenticated.New("the token is longer than 16 KiB")
@@ -200,7 +214,8 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	return a, nil
 }
 
-// provider returns the verifier of the issuer, after discovery at the first call.
+// provider returns the verifier of the issuer, which it discovers if that has not succeeded
+// yet. It returns NOT_READY if discovery fails or failed within the last second.
 func (t *Tokens) provider(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 	t.discovering.Lock()
 	defer t.discovering.Unlock()
@@ -237,7 +252,8 @@ func (t *Tokens) refused(err error) error {
 	return fault.Unauthenticated.New("the token was not issued by this installation's identity provider for it").WithCause(err)
 }
 
-// actor returns the actor of a verified token.
+// actor returns the actor of a verified token: PERMISSION_DENIED if its claims give no
+// namespace or no role, UNAUTHENTICATED if they do not say who acts.
 func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 	var claims map[string]any
 	if err := verified.Claims(&claims); err != nil {
@@ -268,7 +284,8 @@ func (t *Tokens) actor(verified *oidc.IDToken) (rpc.Actor, error) {
 	return a, fault.PermissionDenied.New("the token gives no role here: no value of its claim "+t.cfg.RoleClaim+" is among oidc-roles", "principal", a.Principal)
 }
 
-// texts returns the values of a claim, whose name may be a path into objects.
+// texts returns the values of a claim, whose name may be a path into objects, such as
+// realm_access.roles. It is empty for a claim that is missing or holds no text.
 func texts(claims map[string]any, path string) []string {
 	v, found := claims[path] // a claim with a dot in its name comes first
 	if !found {

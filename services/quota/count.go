@@ -35,6 +35,7 @@ type counts struct {
 	journals *follower.Set
 }
 
+// newCounts returns counts that follow nothing yet; see start.
 func newCounts(logger *zap.Logger) *counts {
 	c := &counts{held: map[string]map[string]int64{}, sources: map[string][]journal.Source{}}
 	c.journals = follower.NewSet(logger.Named("quota"), c.frame)

@@ -50,9 +50,10 @@ var repeats = map[string]bool{
 }
 
 const (
+	// catchUpTerm is how long a request near a limit may wait until the journal is read.
 	catchUpTerm = 5 * time.Second
-	// retryFull is when a full namespace is worth another try: somebody has to
-	// remove something first.
+	// retryFull is the time after which a request that was refused because of a limit may
+	// be repeated: somebody has to remove something first.
 	retryFull = 30 * time.Second
 )
 
@@ -74,15 +75,16 @@ type Gate struct {
 	refusals *prometheus.CounterVec
 
 	mu      sync.Mutex
-	tallies map[tallyKey]*tally
-	rates   map[string]*rate.Limiter
-	ready   bool
+	tallies map[tallyKey]*tally      // of the kinds that makes has
+	rates   map[string]*rate.Limiter // of requests, by namespace
+	ready   bool                     // Start has counted everything
 }
 
+// tallyKey names a tally.
 type tallyKey struct{ namespace, kind string }
 
-// tally counts what a namespace holds of a kind, at most: what the journal said when it was
-// last read to its end, and the requests admitted since then.
+// tally is an upper bound of what a namespace holds of a kind: what the journal said when it
+// was last read to its end, and the requests admitted since then.
 type tally struct {
 	mu      sync.Mutex
 	base    int64 // what the journal said
@@ -139,7 +141,9 @@ func (g *Gate) Ready() error {
 	return nil
 }
 
-// Unary wraps the handler of every unary call (rpc.Config.Around).
+// Unary wraps the handler of every unary call (rpc.Config.Around). It calls handle unless a
+// quota refuses the call. A refused request that was executed before still gets its first
+// response, which handle then only recalls.
 func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
 	a := rpc.ActorFrom(ctx)
 	err := g.written(a.Namespace, method)
@@ -201,8 +205,9 @@ func (g *Gate) written(namespace, method string) error {
 	return nil
 }
 
-// room admits the creation of one more of a kind, or refuses it. The caller calls done when
-// the request was executed.
+// room admits the creation of one more of a kind, or returns QUOTA_EXCEEDED; NOT_READY if the
+// journal must be read to its end and that takes longer than catchUpTerm. The caller calls
+// done when the request was executed.
 func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), err error) {
 	limit := g.cfg.Limits.limit(namespace, kind)
 	if limit == 0 {
@@ -242,6 +247,8 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 	}, nil
 }
 
+// full returns QUOTA_EXCEEDED for a namespace that has value of its limit of a kind. remedy says what
+// makes room.
 func full(namespace, kind string, limit, value int64, remedy string) *fault.Error {
 	return fault.QuotaExceeded.New(fmt.Sprintf("namespace %s has %d of its %d %s; %s", namespace, value, limit, kind, remedy),
 		"quota", kind, "limit", strconv.FormatInt(limit, 10), "value", strconv.FormatInt(value, 10), "namespace", namespace).WithRetryAfter(retryFull)

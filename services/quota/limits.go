@@ -21,7 +21,7 @@ const (
 // Kinds are all kinds of quotas.
 var Kinds = []string{Agents, OpenItems, MiB, Requests}
 
-// Limits says how much a namespace may have; 0 is no limit.
+// Limits says how much a namespace may have, in the unit of the kind; 0 is no limit.
 type Limits struct {
 	// Default is for every namespace, by kind.
 	Default map[string]int
@@ -29,7 +29,7 @@ type Limits struct {
 	Of map[string]map[string]int
 }
 
-// limit returns the limit of a namespace.
+// limit returns the limit of a namespace for a kind: its own, otherwise the default; 0: none.
 func (l *Limits) limit(namespace, kind string) int64 {
 	if of, ok := l.Of[namespace][kind]; ok {
 		return int64(of)
@@ -50,8 +50,8 @@ func (l *Limits) any(kind string) bool {
 	return false
 }
 
-// Parse returns the limits of settings: those of all namespaces, and those of single ones as
-// "acme.agents": "100".
+// Parse returns the limits of settings: def are those of all namespaces, by kind; single has
+// those of single ones, as "acme.agents": "100".
 func Parse(def map[string]int, single map[string]string) (*Limits, error) {
 	l := &Limits{Default: def, Of: map[string]map[string]int{}}
 	for kind, n := range def {

@@ -22,7 +22,7 @@ type Request struct {
 // Entry is one message of the conversation: text and calls of the model, or results and
 // text for it.
 type Entry struct {
-	Assistant bool
+	Assistant bool // of the model; otherwise for it
 	Text      string
 	Calls     []Call
 	Results   []Result
@@ -31,7 +31,7 @@ type Entry struct {
 // Tool is the description of a tool for the model.
 type Tool struct {
 	Name, Description string
-	Schema            map[string]any
+	Schema            map[string]any // JSON Schema of the arguments
 }
 
 // Call is a tool call as the model wrote it.
@@ -43,7 +43,7 @@ type Call struct {
 // Result is the result of a call as the model reads it.
 type Result struct {
 	CallID, Text string
-	Failed       bool
+	Failed       bool // Text is an error
 }
 
 // Answer is a complete reply.

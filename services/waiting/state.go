@@ -16,9 +16,9 @@ const keptEnded = 256
 
 // State is one partition of the waiting plane. Records are replaced and never changed.
 type State struct {
-	agents map[plane.Key]*agentWaits
-	tokens map[string]address // by the hash of the secret
-	open   [waitKinds]int     // active waits, by kind
+	agents map[plane.Key]*agentWaits // by namespace and agent id
+	tokens map[string]address        // by the hash of the secret
+	open   [waitKinds]int            // active waits, by kind
 }
 
 // waitKinds is the number of kinds of waits, with the unspecified one.

@@ -13,8 +13,8 @@ import (
 // of an item costs less memory than one copy of its record (SPEC W11, ADR 0011). A history is
 // a value; with returns a longer one.
 type history struct {
-	last  uint64
-	steps []byte
+	last  uint64 // the newest wal_seq
+	steps []byte // the distances, as varints
 }
 
 // with returns the history with one more event, whose walSeq must be higher than the last.

@@ -15,8 +15,8 @@ import (
 // State is one partition of the work plane. Records are replaced, never edited,
 // so that readers may keep what they found.
 type State struct {
-	items  map[plane.Key]*item
-	agents map[plane.Key]*agentWork
+	items  map[plane.Key]*item      // by namespace and item id
+	agents map[plane.Key]*agentWork // by namespace and agent id
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
 	free *btree.FreeListG[place]

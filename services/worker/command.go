@@ -54,8 +54,8 @@ type command struct {
 	lastSeq   int64                  // of the last input accepted
 	wroteSeq  int64                  // of the last input written
 	moreInput chan struct{}          // capacity 1: inputs is not empty
-	started   bool
-	ended     *taskv1.CommandEnded
+	started   bool                   // it was spawned
+	ended     *taskv1.CommandEnded   // its end, as it is reported; nil before
 }
 
 // newCommand returns the command of a lease, which run executes. prev may be nil.

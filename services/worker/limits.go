@@ -17,7 +17,7 @@ const measureEvery = 100 * time.Millisecond
 
 // limits bounds what one command may use; 0 means no limit.
 type limits struct {
-	memory, output int64
+	memory, output int64 // bytes
 	processes      int
 }
 

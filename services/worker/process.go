@@ -38,7 +38,7 @@ type process struct {
 	outputs []output
 	exited  chan struct{} // closed when the process has ended; it is reaped later
 
-	drain    time.Duration
+	drain    time.Duration // see beginDrain
 	draining atomic.Bool
 	closing  sync.Once
 }

@@ -94,10 +94,10 @@ type Worker struct {
 	monitor monitor
 
 	mu        sync.Mutex
-	commands  map[string]*command
-	leases    map[string]int64 // newest lease generation by task; a repeated lease starts nothing
-	forgotten []string         // keys of leases (task ids) whose commands were forgotten, oldest first
-	session   *session         // the open stream, or nil
+	commands  map[string]*command // by task id; those whose ends are not acknowledged too
+	leases    map[string]int64    // newest lease generation by task; a repeated lease starts nothing
+	forgotten []string            // keys of leases (task ids) whose commands were forgotten, oldest first
+	session   *session            // the open stream, or nil
 	stopping  bool
 	started   bool
 	running   sync.WaitGroup // grows under mu, not once stopping

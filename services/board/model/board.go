@@ -47,7 +47,7 @@ type Board struct {
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 
-	Steps        map[string]*Step
+	Steps        map[string]*Step   // by id
 	Order        []*Step            // by Step.Index; nil where a step was deleted
 	roots        []string           // ids of the steps without dependencies, in order
 	Count        [9]int             // of steps by status

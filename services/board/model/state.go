@@ -16,9 +16,9 @@ type State struct {
 	WithRuns map[*Board]struct{} // active boards with runs in progress
 	Sessions map[Key]*session    // by the orchestrator's id
 	Runs     map[Key]*Run        // in progress, and those that ended last
-	Pools    map[Key]*pool
-	ended    []Key        // ended runs in Runs, oldest first
-	Deleted  map[Key]bool // sessions whose orchestrator was deleted
+	Pools    map[Key]*pool       // by pool id
+	ended    []Key               // ended runs in Runs, oldest first
+	Deleted  map[Key]bool        // sessions whose orchestrator was deleted
 }
 
 // Key names a session, a run or a pool within a namespace.

@@ -62,8 +62,8 @@ func chain(circle []string) string {
 // cycleFinder finds cycles among dependencies. It visits each step once over all
 // searches.
 type cycleFinder struct {
-	deps     func(id string) []string
-	finished map[string]bool // by step; false: it is on the path of the current search
+	deps     func(id string) []string // returns what a step depends on
+	finished map[string]bool          // by step; false: it is on the path of the current search
 }
 
 // find returns a cycle that can be reached from a step, with its first member at both

@@ -15,7 +15,7 @@ import (
 // operations touch, over those of the board, which it does not change (S2-349).
 type draft struct {
 	b           *model.Board
-	touched     map[string]*node
+	touched     map[string]*node           // by step id
 	order       []*node                    // the values of touched, in the order of the first touch
 	newEdges    map[string]map[string]bool // dependencies that the operations added: the steps by what they depend on
 	steps       int                        // how many the board has

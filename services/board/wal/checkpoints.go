@@ -11,8 +11,8 @@ import (
 // value is ready for use.
 type Checkpoints struct {
 	mu          sync.Mutex
-	byWAL       map[model.BoardKey][]Checkpoint
-	oldestFirst []model.BoardKey // the keys of byWAL, by their first checkpoint
+	byWAL       map[model.BoardKey][]Checkpoint // of each in the order of lines
+	oldestFirst []model.BoardKey                // the keys of byWAL, by their first checkpoint
 }
 
 // Checkpoint is the number of a line and its hash.

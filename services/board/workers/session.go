@@ -79,8 +79,8 @@ type session struct {
 	hub          *Hub
 	actor        journal.Actor
 	first        *boardv1.ConnectRequest // with the hello
-	choosesSteps bool
-	turn         int // how many batches were written; used by Run alone
+	choosesSteps bool                    // the worker claims steps itself; it is not assigned any
+	turn         int                     // how many batches were written; used by Run alone
 
 	want    atomic.Int64  // how many more steps the worker asked for
 	wakeups chan struct{} // capacity 1: there may be something to do

@@ -21,8 +21,8 @@ import (
 // DoctorOptions describe the connection to the server that is diagnosed.
 type DoctorOptions struct {
 	Address    string
-	TLS, Token bool
-	Now        func() time.Time
+	TLS, Token bool             // it uses TLS, it has a credential
+	Now        func() time.Time // this machine's clock
 }
 
 // Finding is the result of one check. Its JSON form is stable.

@@ -94,7 +94,7 @@ func watchQueue(ctx context.Context, s *session.Session, cmd *cobra.Command, con
 type class struct {
 	title, colour string
 	items         []*workv1.WorkItem
-	total         int32
+	total         int32 // items of the class, also those that items does not have
 }
 
 // classes returns the classes in the order of the picture.

@@ -12,8 +12,8 @@ import (
 // survives the process.
 type Memory struct {
 	mu    sync.Mutex
-	kept  int64
-	tasks map[string]*memoryTask
+	kept  int64                  // bytes that are kept of each task
+	tasks map[string]*memoryTask // by subject
 }
 
 // memoryTask is the output of one task.

@@ -20,8 +20,8 @@ const orderTimeout = 10 * time.Second
 // they may be repeated, and reports may be lost. Its zero value is ready for use.
 type pendingOrders struct {
 	mu      sync.Mutex
-	reports map[string]chan *taskv1.WorktreeReport // by order id
-	takers  map[*workerstream.Session[taskv1.ConnectResponse]]bool
+	reports map[string]chan *taskv1.WorktreeReport                 // by order id
+	takers  map[*workerstream.Session[taskv1.ConnectResponse]]bool // sessions of workers that take orders
 }
 
 // register records that a session's worker takes orders.

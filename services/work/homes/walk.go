@@ -65,7 +65,7 @@ func (h *Home) Walk(ctx context.Context, start string, depth int, after string, 
 type walk struct {
 	ctx   context.Context //nolint:containedctx // of one call
 	tree  fs.FS
-	depth int
+	depth int      // levels below the first directory that are visited
 	after []string // the parts of the path up to which nothing is visited
 	visit func(Entry) error
 }
