@@ -33,8 +33,9 @@ const (
 	wholeFile = 8 << 20
 )
 
-// ExportBackup streams a backup of everything as of the moment of the call, without the output of
-// commands if omit_output is set. It returns STORAGE if the backup is incomplete.
+// ExportBackup streams a backup: the journals and, unless omit_output is set, the output of
+// commands, as of the moment of the call, and the files of the homes as they are when they are
+// read. It returns STORAGE if the backup is incomplete.
 func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]) error {
 	ctx := out.Context()
 	began := time.Now()

@@ -47,8 +47,8 @@ type Server struct {
 	Replicas                   int    // of each journal
 }
 
-// server checks what a server on this machine would find. answered says that a server answers the
-// client.
+// server checks what a server on this machine would find. answered says that a server answers
+// the client.
 func (r *report) server(ctx context.Context, s Server, answered bool) {
 	if s.Err != nil {
 		r.add("settings", Problem, "correct it: docs/configuration.md has every setting", "%v", s.Err)

@@ -68,7 +68,8 @@ func (c *counts) start(ctx context.Context, sources func(plane string) ([]journa
 // close ends following. It is idempotent.
 func (c *counts) close() { c.journals.Close() }
 
-// frame counts the lines of one frame.
+// frame adds the bytes of one frame's lines, and what they create or end, to the counts of
+// their namespaces.
 func (c *counts) frame(src journal.Source, lines []journal.Line) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
