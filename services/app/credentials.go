@@ -9,6 +9,7 @@ import (
 
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/app/calls"
 	"quartet/services/identity"
 )
 
@@ -67,8 +68,8 @@ func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
 
 // follow makes the authenticator accept API keys, which c.keys reads from the journal of the
 // identity plane once it is started.
-func (c *callers) follow(b *broker, to calls, logger *zap.Logger) {
-	client := identityv1.NewIdentityServiceClient(to.to("identity"))
+func (c *callers) follow(b *broker, to calls.Planes, logger *zap.Logger) {
+	client := identityv1.NewIdentityServiceClient(to.To("identity"))
 	c.keys = identity.NewKeys(identity.KeysConfig{
 		Sources: b.sources, Logger: logger,
 		Report: func(ctx context.Context, uses []*identityv1.KeyUse) error {

@@ -69,8 +69,8 @@ func (w *wiring) newBackup() (life.Service, error) {
 // newScheduler builds the scheduler.
 func (w *wiring) newScheduler() (life.Service, error) {
 	return scheduler.New(scheduler.Config{}, scheduler.Deps{
-		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.to("agent")), Work: w.calls.work(),
-		Waiting: waitingv1.NewWaitingServiceClient(w.calls.to("waiting")), Logger: w.logger, Tracer: w.app.tracer, Metrics: w.metrics,
+		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.To("agent")), Work: w.calls.Work(),
+		Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")), Logger: w.logger, Tracer: w.app.tracer, Metrics: w.metrics,
 	})
 }
 
@@ -87,7 +87,7 @@ func (w *wiring) newWorker() (life.Service, error) {
 
 // newGateway builds the gateway, with MCP.
 func (w *wiring) newGateway() (life.Service, error) {
-	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: w.calls.conn})
+	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: w.calls.Conn})
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (w *wiring) newGateway() (life.Service, error) {
 		limit = w.gate.Request
 	}
 	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr}, gateway.Deps{
-		MCP: tools.Handler, Conn: w.calls.conn, Waits: waits, Auth: w.creds.authenticator, Limit: limit, TLS: w.tls.http,
+		MCP: tools.Handler, Conn: w.calls.Conn, Waits: waits, Auth: w.creds.authenticator, Limit: limit, TLS: w.tls.http,
 		Sources: w.broker.sources, Ready: w.app.Ready, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 	})

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
+	"quartet/services/app/calls"
 	"quartet/services/board"
 	"quartet/services/identity"
 	"quartet/services/task"
@@ -38,24 +39,24 @@ func (w *wiring) planes() []planeRow {
 	return []planeRow{
 		{"agent", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
-				Deps: d, Work: w.calls.work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.to("waiting")),
-				Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Boards: boardv1.NewBoardServiceClient(w.calls.to("board")), Conn: w.calls.conn, MintRun: w.creds.keyring.MintRun, Allowed: allowed,
+				Deps: d, Work: w.calls.Work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")),
+				Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Boards: boardv1.NewBoardServiceClient(w.calls.To("board")), Conn: w.calls.Conn, MintRun: w.creds.keyring.MintRun, Allowed: allowed,
 			})
 		}, []string{"nats"}, nil, nil},
 		{"work", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
-		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.foreignItem},
+		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.ForeignItem},
 		{"waiting", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			rechecks, err := w.cfg.rechecks()
 			if err != nil {
 				return nil, err
 			}
 			return waiting.New(waiting.Config{Share: share, PublicURL: w.app.publicURL(), DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
-				Deps: d, Work: w.calls.work(), Tasks: taskv1.NewTaskServiceClient(w.calls.to("task")), Agents: w.calls, TriggerSecret: triggerSecrets(w.key),
+				Deps: d, Work: w.calls.Work(), Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Agents: w.calls, TriggerSecret: triggerSecrets(w.key),
 			})
 		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName}, nil},
 		{"task", func(d plane.Deps, share partitions.Share) (planeService, error) {
-			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: children{w.calls}})
+			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls}})
 		}, []string{"nats", "output"}, nil, nil},
 		{"board", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return board.New(board.Config{Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait, TokenBudget: w.cfg.BoardBudget}, board.Deps{

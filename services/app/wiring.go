@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
+	"quartet/services/app/calls"
 	"quartet/services/identity"
 	"quartet/services/quota"
 )
@@ -31,7 +32,7 @@ type wiring struct {
 	creds   *callers
 	tls     transports
 	network *rpc.Network
-	calls   calls
+	calls   calls.Planes
 	broker  *broker
 	output  *output
 	keeper  *lease.Keeper // nil unless other processes may serve the same planes
@@ -64,7 +65,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Service: "quartet", Token: w.creds.keyring.MintService("quartet"), Addresses: a.cfg.Addresses,
 		Transport: w.tls.dial, Tracer: a.tracer, NewID: id.New().New,
 	})
-	w.calls = calls{w.network}
+	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds()}
 	w.output = &output{broker: w.broker}
 	w.creds.follow(w.broker, w.calls, a.logger)
@@ -92,7 +93,7 @@ func (a *App) wire(version string) (*wiring, error) {
 // serverConfig returns the configuration of the process's gRPC server.
 func (w *wiring) serverConfig() rpc.Config {
 	c := rpc.Config{
-		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: identity.Permit, Fence: w.calls.fence,
+		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: identity.Permit, Fence: w.calls.Fence,
 		Log: w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
 		Ready:     w.app.Ready,
 		Elsewhere: func(service string) grpc.ClientConnInterface { return elsewhere(w.network, service) },

@@ -1,4 +1,4 @@
-package app
+package calls
 
 import (
 	"context"
@@ -36,11 +36,11 @@ func TestExecCommandReadsFactsOnce(t *testing.T) {
 	agentv1.RegisterAgentServiceServer(server, facts)
 	t.Cleanup(server.Stop)
 	require.NoError(t, network.Listen("agent", server))
-	c := calls{network}
+	c := Planes{Network: network}
 	exec := func(runID string) (string, error) {
 		actor := rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper", RunID: runID}
 		ctx := rpc.WithActor(t.Context(), actor)
-		if err := c.fence(ctx, taskv1.TaskService_ExecCommand_FullMethodName, actor); err != nil {
+		if err := c.Fence(ctx, taskv1.TaskService_ExecCommand_FullMethodName, actor); err != nil {
 			return "", err
 		}
 		space, err := c.Workspace(ctx, "keeper")

@@ -1,4 +1,4 @@
-package app
+package calls
 
 import (
 	"context"
@@ -85,7 +85,7 @@ func (f *fakePlanes) ListTasks(ctx context.Context, req *taskv1.ListTasksRequest
 }
 
 // callsTo returns calls to the planes, over a network as in a process.
-func callsTo(t *testing.T, planes *fakePlanes) calls {
+func callsTo(t *testing.T, planes *fakePlanes) Planes {
 	t.Helper()
 	keys := rpc.NewKeyring(nil, false)
 	network := rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")})
@@ -103,7 +103,7 @@ func callsTo(t *testing.T, planes *fakePlanes) calls {
 		t.Cleanup(server.Stop)
 		require.NoError(t, network.Listen(name, server))
 	}
-	return calls{network}
+	return Planes{Network: network}
 }
 
 // parent returns the context of a call that a run of the agent boss makes.
@@ -121,7 +121,7 @@ func TestChildrenAreCalledAsTheSystem(t *testing.T) {
 			{State: workv1.TodoState_TODO_STATE_COMPLETED}, {State: workv1.TodoState_TODO_STATE_PENDING}, {State: workv1.TodoState_TODO_STATE_COMPLETED},
 		}},
 	}
-	c := children{callsTo(t, planes)}
+	c := Children{callsTo(t, planes)}
 	require.NoError(t, c.FollowUp(parent(t), "child", "r1", "wt_1", "go on"))
 	require.Equal(t, []string{"child", "r1", "wt_1", "go on", "MESSAGE_KIND_INTERNAL_FOLLOWUP"},
 		[]string{planes.enqueued.GetAgentId(), planes.enqueued.GetRequestId(), planes.enqueued.GetAnsweredWaitId(), planes.enqueued.GetText(), planes.enqueued.GetKind().String()})
@@ -175,7 +175,7 @@ func TestNothingIsMadeForADeletedAgent(t *testing.T) {
 func TestA6_EndedRunsAreRefused(t *testing.T) {
 	planes := &fakePlanes{agent: &agentv1.Agent{AgentId: "boss", CurrentRunId: "run_2"}}
 	c := callsTo(t, planes)
-	fence := func(method string, a rpc.Actor) error { return c.fence(rpc.WithActor(t.Context(), a), method, a) }
+	fence := func(method string, a rpc.Actor) error { return c.Fence(rpc.WithActor(t.Context(), a), method, a) }
 	ended := rpc.Actor{Namespace: "acme", Role: rpc.RoleAgent, AgentID: "boss", RunID: "run_1"}
 	require.ErrorIs(t, fence(workv1.WorkService_CreateWorkItem_FullMethodName, ended), fault.RunStale)
 	holds := ended
@@ -193,14 +193,14 @@ func TestW4_AForeignItemIsNamedAsSuch(t *testing.T) {
 	c := callsTo(t, planes)
 	missing := fault.NotFound.New("item wi_1 does not exist").With("work_item_id", "wi_1")
 	req := &workv1.GetWorkItemRequest{AgentId: "boss", WorkItemId: "wi_1"}
-	require.Equal(t, error(missing), c.foreignItem(parent(t), req, missing), "that nobody has")
+	require.Equal(t, error(missing), c.ForeignItem(parent(t), req, missing), "that nobody has")
 	planes.owner = "boss"
-	require.Equal(t, error(missing), c.foreignItem(parent(t), req, missing), "that is the agent's own")
+	require.Equal(t, error(missing), c.ForeignItem(parent(t), req, missing), "that is the agent's own")
 	planes.owner = "other"
-	require.ErrorIs(t, c.foreignItem(parent(t), req, missing), fault.PermissionDenied)
+	require.ErrorIs(t, c.ForeignItem(parent(t), req, missing), fault.PermissionDenied)
 	require.Equal(t, rpc.RoleService, planes.callers[0].Role)
 	other := fault.NotFound.New("agent boss does not exist")
-	require.Equal(t, error(other), c.foreignItem(parent(t), req, other), "an error about something else")
+	require.Equal(t, error(other), c.ForeignItem(parent(t), req, other), "an error about something else")
 	require.ErrorIs(t, work.Foreign("boss", "wi_1"), fault.PermissionDenied)
 }
 
@@ -220,7 +220,7 @@ func TestTasksOfAnItem(t *testing.T) {
 // caller's own authority (SPEC A14.4).
 func TestA14_AFollowUpNamesItsSender(t *testing.T) {
 	planes := &fakePlanes{}
-	c := children{callsTo(t, planes)}
+	c := Children{callsTo(t, planes)}
 	for name, k := range map[string]struct {
 		actor rpc.Actor
 		run   string

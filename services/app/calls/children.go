@@ -1,4 +1,4 @@
-package app
+package calls
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// children makes the task plane's calls about private children, whose tasks it owns.
+// Children makes the task plane's calls about private children, whose tasks it owns.
 // The task plane has checked that the caller is the child's parent or may act for it.
 // The calls are made as the system, because a parent's credential gives no access to a
 // child.
-type children struct{ calls }
+type Children struct{ Planes }
 
 // agents returns a client of the agent plane.
-func (c children) agents() agentv1.AgentServiceClient {
-	return agentv1.NewAgentServiceClient(c.to("agent"))
+func (c Children) agents() agentv1.AgentServiceClient {
+	return agentv1.NewAgentServiceClient(c.To("agent"))
 }
 
 // asSystem returns ctx with the system as the actor, in the same namespace.
@@ -31,7 +31,7 @@ func asSystem(ctx context.Context) context.Context {
 // no more authority than the messages of that turn; otherwise an agent's has that of a
 // runtime instruction, and an operator's that of an operator (SPEC A14.4). waitID is the wait
 // of the child that the message answers, or empty.
-func (c children) FollowUp(ctx context.Context, childID, requestID, waitID, text string) error {
+func (c Children) FollowUp(ctx context.Context, childID, requestID, waitID, text string) error {
 	sender := rpc.ActorFrom(ctx)
 	req := &agentv1.EnqueueMessageRequest{
 		AgentId: childID, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: text,
@@ -47,7 +47,7 @@ func (c children) FollowUp(ctx context.Context, childID, requestID, waitID, text
 
 // Progress returns a text of one to three lines: the child's posture, its worktree if it
 // has one, and the objective and todos of its current work item if it has one.
-func (c children) Progress(ctx context.Context, childID string) (string, error) {
+func (c Children) Progress(ctx context.Context, childID string) (string, error) {
 	ctx = asSystem(ctx)
 	r, err := c.agents().GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: childID})
 	if err != nil {
@@ -61,7 +61,7 @@ func (c children) Progress(ctx context.Context, childID string) (string, error) 
 	if a.GetCurrentWorkItemId() == "" {
 		return text, nil
 	}
-	it, err := c.work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: childID, WorkItemId: a.GetCurrentWorkItemId()})
+	it, err := c.Work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: childID, WorkItemId: a.GetCurrentWorkItemId()})
 	if err != nil {
 		return "", err
 	}
@@ -75,7 +75,7 @@ func (c children) Progress(ctx context.Context, childID string) (string, error) 
 }
 
 // Result returns the result that a delegation of the parent records, "" while it records none.
-func (c children) Result(ctx context.Context, parentID, delegationID string) (string, error) {
+func (c Children) Result(ctx context.Context, parentID, delegationID string) (string, error) {
 	r, err := c.agents().GetDelegation(asSystem(ctx), &agentv1.GetDelegationRequest{AgentId: parentID, DelegationId: delegationID})
 	return r.GetDelegation().GetResultSummary(), err
 }

@@ -1,4 +1,4 @@
-package app
+package calls
 
 import (
 	"context"
@@ -19,12 +19,14 @@ import (
 	"quartet/services/work"
 )
 
-// calls are the clients that services use to call each other. The network decides
+// Planes are the clients that services use to call each other. The network decides
 // whether a service is in this process or in another one.
-type calls struct{ network *rpc.Network }
+type Planes struct{ Network *rpc.Network }
 
-// conn returns a connection to a service.
-func (c calls) conn(service string) (grpc.ClientConnInterface, error) { return c.network.Dial(service) }
+// Conn returns a connection to a service.
+func (c Planes) Conn(service string) (grpc.ClientConnInterface, error) {
+	return c.Network.Dial(service)
+}
 
 // lazy dials a service for each call, so that clients can be created before the services
 // are started. After the first call dialling is a map lookup.
@@ -51,13 +53,13 @@ func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 	return conn.NewStream(ctx, desc, method, opts...)
 }
 
-// to returns a connection to a service that is dialled by its first call.
-func (c calls) to(service string) grpc.ClientConnInterface { return lazy{c.network, service} }
+// To returns a connection to a service that is dialled by its first call.
+func (c Planes) To(service string) grpc.ClientConnInterface { return lazy{c.Network, service} }
 
 // AgentExists returns NOT_FOUND for an agent that never existed, and AGENT_DELETED for one
 // that is deleted or being deleted.
-func (c calls) AgentExists(ctx context.Context, agentID string) error {
-	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+func (c Planes) AgentExists(ctx context.Context, agentID string) error {
+	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err != nil {
 		return err
 	}
@@ -66,8 +68,8 @@ func (c calls) AgentExists(ctx context.Context, agentID string) error {
 
 // Supervision returns the supervisor of a private child, "" for another agent, and the ids of
 // the agent's tasks that are children which ask something.
-func (c calls) Supervision(ctx context.Context, agentID string) (supervisor string, askedBy []string, err error) {
-	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+func (c Planes) Supervision(ctx context.Context, agentID string) (supervisor string, askedBy []string, err error) {
+	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err != nil {
 		return "", nil, err
 	}
@@ -91,10 +93,10 @@ func requireActive(r *agentv1.GetFactsResponse) error {
 	return nil
 }
 
-// fence returns RUN_STALE for a call with the credential of a run that has ended (SPEC A6,
+// Fence returns RUN_STALE for a call with the credential of a run that has ended (SPEC A6,
 // X12), nil for any other. Calls of the agent service and of workers pass, because their
 // services check the run themselves, and ExecCommand, because Workspace does.
-func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
+func (c Planes) Fence(ctx context.Context, method string, a rpc.Actor) error {
 	if strings.HasPrefix(method, "/"+agentv1.AgentService_ServiceDesc.ServiceName+"/") {
 		return nil
 	}
@@ -104,7 +106,7 @@ func (c calls) fence(ctx context.Context, method string, a rpc.Actor) error {
 	if method == taskv1.TaskService_ExecCommand_FullMethodName {
 		return nil // Workspace reads the same facts before anything happens, and checks the run
 	}
-	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: a.AgentID})
+	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: a.AgentID})
 	if err != nil {
 		return err
 	}
@@ -128,8 +130,8 @@ func checkRun(r *agentv1.GetFactsResponse, a rpc.Actor) error {
 // Orchestrates reports whether an agent's profile has the tools of boards. It returns
 // NOT_FOUND for an agent that never existed, and AGENT_DELETED for one that is deleted or
 // being deleted.
-func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
-	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+func (c Planes) Orchestrates(ctx context.Context, agentID string) (bool, error) {
+	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err == nil {
 		err = requireActive(r)
 	}
@@ -143,11 +145,11 @@ func (c calls) Orchestrates(ctx context.Context, agentID string) (bool, error) {
 }
 
 // Workspace reads from the agent plane where an agent's commands run. It also checks that
-// a caller's run still holds its agent, in the place of fence: a command costs one read of
+// a caller's run still holds its agent, in the place of Fence: a command costs one read of
 // the agent's facts. It returns NOT_FOUND, RUN_STALE or AGENT_DELETED if nothing may run
 // for the agent.
-func (c calls) Workspace(ctx context.Context, agentID string) (task.Workspace, error) {
-	r, err := agentv1.NewAgentServiceClient(c.to("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+func (c Planes) Workspace(ctx context.Context, agentID string) (task.Workspace, error) {
+	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err == nil {
 		if a := rpc.ActorFrom(ctx); a.Role != rpc.RoleWorker {
 			err = checkRun(r, a)
@@ -166,14 +168,14 @@ func (c calls) Workspace(ctx context.Context, agentID string) (task.Workspace, e
 }
 
 // OwnsItem returns an error if an item does not exist or belongs to another agent.
-func (c calls) OwnsItem(ctx context.Context, agentID, workItemID string) error {
-	_, err := c.work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: workItemID, OmitTodoList: true})
+func (c Planes) OwnsItem(ctx context.Context, agentID, workItemID string) error {
+	_, err := c.Work().GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: agentID, WorkItemId: workItemID, OmitTodoList: true})
 	return err
 }
 
 // RunningTasks returns all tasks that still run for an item.
-func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
-	tasks := taskv1.NewTaskServiceClient(c.to("task"))
+func (c Planes) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
+	tasks := taskv1.NewTaskServiceClient(c.To("task"))
 	req := &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: page.MaxSize}
 	var running []work.RunningTask
 	for {
@@ -190,20 +192,20 @@ func (c calls) RunningTasks(ctx context.Context, agentID, workItemID string) ([]
 	}
 }
 
-// work returns a client of the work plane.
-func (c calls) work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(c.to("work")) }
+// Work returns a client of the work plane.
+func (c Planes) Work() workv1.WorkServiceClient { return workv1.NewWorkServiceClient(c.To("work")) }
 
-// foreignItem returns, for the NOT_FOUND err of an item, PERMISSION_DENIED if the item belongs
+// ForeignItem returns, for the NOT_FOUND err of an item, PERMISSION_DENIED if the item belongs
 // to another agent than the request names (SPEC W4), otherwise err. The partition of the
 // requesting agent cannot know that, because it has only its own agents' items.
-func (c calls) foreignItem(ctx context.Context, req proto.Message, err error) error {
+func (c Planes) ForeignItem(ctx context.Context, req proto.Message, err error) error {
 	agent, ok := req.(interface{ GetAgentId() string })
 	item := fault.From(err).Metadata()["work_item_id"]
 	if !ok || item == "" {
 		return err
 	}
 	system := rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
-	found, ferr := c.work().FindWorkItem(system, &workv1.FindWorkItemRequest{WorkItemId: item})
+	found, ferr := c.Work().FindWorkItem(system, &workv1.FindWorkItemRequest{WorkItemId: item})
 	if ferr != nil || found.GetAgentId() == agent.GetAgentId() {
 		return err
 	}
