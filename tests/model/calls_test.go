@@ -138,7 +138,7 @@ func (r *run) createCall(a *agent, n [6]int) *call {
 	send := func(ctx context.Context, id string, objective string) (proto.Message, error) {
 		req := proto.CloneOf(req)
 		req.RequestId, req.Objective = id, objective
-		return r.w.works().CreateWorkItem(ctx, req)
+		return r.w.Items().CreateWorkItem(ctx, req)
 	}
 	return &call{
 		tool: "CreateWorkItem", args: args, want: func() []string { return want },
@@ -159,7 +159,7 @@ func (r *run) pickCall(a *agent, n [6]int) *call {
 		reason = "because"
 	}
 	send := func(ctx context.Context, request, why string) (proto.Message, error) {
-		return r.w.works().PickWorkItem(ctx, &workv1.PickWorkItemRequest{AgentId: a.id, RequestId: request, WorkItemId: id, Reason: why})
+		return r.w.Items().PickWorkItem(ctx, &workv1.PickWorkItemRequest{AgentId: a.id, RequestId: request, WorkItemId: id, Reason: why})
 	}
 	args := map[string]any{"work_item_id": id}
 	if reason != "" {
@@ -227,7 +227,7 @@ func (r *run) updateCall(a *agent, n [6]int) *call {
 	send := func(ctx context.Context, request string, req *workv1.UpdateWorkItemRequest) (proto.Message, error) {
 		req = proto.CloneOf(req)
 		req.RequestId = request
-		return r.w.works().UpdateWorkItem(ctx, req)
+		return r.w.Items().UpdateWorkItem(ctx, req)
 	}
 	wrong := int64(1 << 40)
 	return &call{
@@ -274,7 +274,7 @@ func (r *run) completeCall(a *agent, n [6]int) *call {
 	}
 	already := false
 	send := func(ctx context.Context, request string) (proto.Message, error) {
-		return r.w.works().CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: a.id, RequestId: request, WorkItemId: id})
+		return r.w.Items().CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: a.id, RequestId: request, WorkItemId: id})
 	}
 	return &call{
 		tool: "CompleteWorkItem", args: map[string]any{"work_item_id": id}, completes: id, direct: send,
@@ -403,7 +403,7 @@ func (r *run) waitForCall(a *agent, n [6]int) *call {
 		req := proto.CloneOf(req)
 		req.RequestId = request
 		change(req)
-		return r.w.waits().WaitFor(ctx, req)
+		return r.w.Waits().WaitFor(ctx, req)
 	}
 	return &call{
 		tool: "WaitFor", args: args,
@@ -474,7 +474,7 @@ func (r *run) createWaitCall(a *agent, n [6]int) *call {
 	send := func(ctx context.Context, request, condition string) (proto.Message, error) {
 		req := proto.CloneOf(req)
 		req.RequestId, req.Condition = request, condition
-		return r.w.waits().CreateWait(ctx, req)
+		return r.w.Waits().CreateWait(ctx, req)
 	}
 	return &call{
 		tool: "CreateWait", args: args,
@@ -511,7 +511,7 @@ func (r *run) cancelWaitCall(a *agent, n [6]int) *call {
 	return &call{
 		tool: "CancelWait", args: map[string]any{"wait_id": id},
 		direct: func(ctx context.Context, request string) (proto.Message, error) {
-			return r.w.waits().CancelWait(ctx, &waitingv1.CancelWaitRequest{AgentId: a.id, RequestId: request, WaitId: id})
+			return r.w.Waits().CancelWait(ctx, &waitingv1.CancelWaitRequest{AgentId: a.id, RequestId: request, WaitId: id})
 		},
 		want: func() []string {
 			if w == nil {
@@ -526,12 +526,12 @@ func (r *run) cancelWaitCall(a *agent, n [6]int) *call {
 
 // execute has a worker take a command that ends when a step says so.
 func (r *run) execute(a *agent, itemID string, blocking bool) {
-	before := r.w.tails()
+	before := r.w.Tails()
 	_, no := "", ""
 	if itemID != "" {
 		_, no = r.m.own(a, itemID)
 	}
-	ans, err := r.w.tasks().ExecCommand(r.asAgent(a), &taskv1.ExecCommandRequest{
+	ans, err := r.w.Tasks().ExecCommand(r.asAgent(a), &taskv1.ExecCommandRequest{
 		AgentId: a.id, RequestId: r.request(), Command: &taskv1.CommandSpec{Cmd: "x"}, YieldTime: durationpb.New(0), WorkItemId: itemID, Blocking: blocking,
 	})
 	want := only(no)

@@ -47,14 +47,14 @@ func (r *run) grows(id string, revision int64) {
 
 func (r *run) compareItems(a *agent) {
 	ctx := r.asAgent(a)
-	list, err := r.w.work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, IncludeTodoList: true})
+	list, err := r.w.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, IncludeTodoList: true})
 	r.fine(err)
 	r.must(len(list.GetWorkItems()) == len(a.items), "%s has %d items, the model says %d", a.id, len(list.GetWorkItems()), len(a.items))
 	for i, got := range list.GetWorkItems() {
 		r.compareItem(a.items[i], got)
 	}
 	f := workv1.WorkItemFilter(1 + r.fresh%8)
-	part, err := r.w.work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, Filter: f})
+	part, err := r.w.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, Filter: f})
 	r.fine(err)
 	var want []string
 	for _, i := range a.items {
@@ -142,7 +142,7 @@ func (r *run) compareItem(i *item, got *workv1.WorkItem) {
 // compareQueue checks the classes, their order and maximum sizes (SPEC W9). Items of equal
 // rank may be in any order.
 func (r *run) compareQueue(a *agent) {
-	q, err := r.w.work.GetWorkQueue(r.asAgent(a), &workv1.GetWorkQueueRequest{AgentId: a.id, OmitPlans: true})
+	q, err := r.w.Work.GetWorkQueue(r.asAgent(a), &workv1.GetWorkQueueRequest{AgentId: a.id, OmitPlans: true})
 	r.fine(err)
 	r.must(q.GetCurrent().GetWorkItemId() == a.focus, "the focus of %s is %q, the model says %q", a.id, q.GetCurrent().GetWorkItemId(), a.focus)
 	var open int32
@@ -192,7 +192,7 @@ func (r *run) ranking(what string, got []string, want []*item, most int, by func
 
 func (r *run) compareWaiting(a *agent) {
 	ctx := r.asAgent(a)
-	resp, err := r.w.waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+	resp, err := r.w.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
 	r.fine(err)
 	r.must(len(resp.GetWaits()) == len(a.waits), "%s has %d waits, the model says %d", a.id, len(resp.GetWaits()), len(a.waits))
 	for i, got := range resp.GetWaits() {
@@ -202,7 +202,7 @@ func (r *run) compareWaiting(a *agent) {
 			"wait %v, the model says %s of %q: %v, %d triggers, %d seen, last %v", got, w.id, w.item, w.status, w.count, w.seen, w.last)
 		r.grows(w.id, got.GetRevision())
 	}
-	trigs, err := r.w.waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: a.id, PageSize: most, IncludeRevoked: true})
+	trigs, err := r.w.Waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: a.id, PageSize: most, IncludeRevoked: true})
 	r.fine(err)
 	for _, got := range trigs.GetTriggers() {
 		t := r.m.trigs[got.GetTriggerId()]
@@ -210,7 +210,7 @@ func (r *run) compareWaiting(a *agent) {
 			"trigger %v, the model says %+v", got, t)
 		r.grows(t.id, got.GetRevision())
 	}
-	timers, err := r.w.waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+	timers, err := r.w.Waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
 	r.fine(err)
 	for _, got := range timers.GetTimers() {
 		t := r.m.timers[got.GetTimerId()]
@@ -238,7 +238,7 @@ func cause(m *agentv1.Message) string {
 // here: of several at once the SPEC does not say which is first, but from then on
 // it is so. A tick that is new must be the one that the model would send.
 func (r *run) lane(a *agent) {
-	resp, err := r.w.agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{AgentId: a.id, State: agentv1.MessageState_MESSAGE_STATE_QUEUED, PageSize: most})
+	resp, err := r.w.Agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{AgentId: a.id, State: agentv1.MessageState_MESSAGE_STATE_QUEUED, PageSize: most})
 	r.fine(err)
 	v := r.m.plan(a)
 	ticks := 0
@@ -301,7 +301,7 @@ func (r *run) newTick(a *agent, v verdict, m *agentv1.Message) {
 // compareAgent checks turn, posture and decision. Nothing that can go on is
 // stranded: a verdict that wants a tick is one that nobody acted on.
 func (r *run) compareAgent(a *agent) {
-	f, err := r.w.agent.GetFacts(r.as(rpc.RoleService), &agentv1.GetFactsRequest{AgentId: a.id})
+	f, err := r.w.Agent.GetFacts(r.as(rpc.RoleService), &agentv1.GetFactsRequest{AgentId: a.id})
 	r.fine(err)
 	facts := f.GetFacts()[0]
 	open := ""
@@ -313,13 +313,13 @@ func (r *run) compareAgent(a *agent) {
 	r.must(facts.GetWakeHint() == r.m.woken(a) || len(a.wakes) > 0, "%s is woken: %t, the model says %v", a.id, facts.GetWakeHint(), a.wakes)
 	r.grows(a.id, facts.GetAgent().GetRevision())
 	r.grows("facts of "+a.id, facts.GetFactsRevision())
-	got, err := r.w.agent.GetAgent(r.as(rpc.RoleOperator), &agentv1.GetAgentRequest{AgentId: a.id})
+	got, err := r.w.Agent.GetAgent(r.as(rpc.RoleOperator), &agentv1.GetAgentRequest{AgentId: a.id})
 	r.fine(err)
 	r.happened[got.GetAgent().GetPosture().String()]++
 	r.must(got.GetAgent().GetPosture() == r.m.posture(a), "%s is %v (%s), the model says %v", a.id, got.GetAgent().GetPosture(), got.GetAgent().GetPostureReason(), r.m.posture(a))
 	r.must(got.GetAgent().GetCurrentWorkItemId() == a.focus, "GetAgent says the focus is %q, the model %q", got.GetAgent().GetCurrentWorkItemId(), a.focus)
 
-	x, err := r.w.sched.Explain(r.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: a.id})
+	x, err := r.w.Scheduler.Explain(r.as(rpc.RoleOperator), &schedulerv1.ExplainRequest{AgentId: a.id})
 	r.fine(err)
 	v := r.m.plan(a)
 	r.happened["verdict "+v.action+" "+v.reason]++
@@ -359,30 +359,30 @@ func (r *run) picture() (all []string) {
 	}
 	for _, a := range r.m.agents {
 		ctx := r.asAgent(a)
-		items, err := r.w.work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, IncludeTodoList: true})
+		items, err := r.w.Work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: a.id, PageSize: most, IncludeTodoList: true})
 		add(items, err)
-		queue, err := r.w.work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: a.id})
+		queue, err := r.w.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: a.id})
 		queue.Revision = 0 // the position of the journal, which an opening moves
 		add(queue, err)
-		waits, err := r.w.waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+		waits, err := r.w.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
 		waits.Revision = 0
 		add(waits, err)
-		trigs, err := r.w.waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: a.id, PageSize: most, IncludeRevoked: true})
+		trigs, err := r.w.Waiting.ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: a.id, PageSize: most, IncludeRevoked: true})
 		add(trigs, err)
-		timers, err := r.w.waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
+		timers, err := r.w.Waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: a.id, PageSize: most, IncludeEnded: true})
 		add(timers, err)
-		tasks, err := r.w.task.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: a.id, PageSize: most, IncludeTerminal: true})
+		tasks, err := r.w.Task.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: a.id, PageSize: most, IncludeTerminal: true})
 		add(tasks, err)
-		messages, err := r.w.agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{AgentId: a.id, PageSize: most})
+		messages, err := r.w.Agent.ListMessages(r.as(rpc.RoleOperator), &agentv1.ListMessagesRequest{AgentId: a.id, PageSize: most})
 		add(messages, err)
-		turns, err := r.w.agent.ListTurns(r.as(rpc.RoleOperator), &agentv1.ListTurnsRequest{AgentId: a.id, PageSize: most})
+		turns, err := r.w.Agent.ListTurns(r.as(rpc.RoleOperator), &agentv1.ListTurnsRequest{AgentId: a.id, PageSize: most})
 		for _, t := range turns.GetTurns() {
 			t.LeaseExpiresAt = nil // one full term anew
 		}
 		add(turns, err)
-		decisions, err := r.w.agent.ListDecisions(r.as(rpc.RoleOperator), &agentv1.ListDecisionsRequest{AgentId: a.id, PageSize: 100})
+		decisions, err := r.w.Agent.ListDecisions(r.as(rpc.RoleOperator), &agentv1.ListDecisionsRequest{AgentId: a.id, PageSize: 100})
 		add(decisions, err)
-		agent, err := r.w.agent.GetAgent(r.as(rpc.RoleOperator), &agentv1.GetAgentRequest{AgentId: a.id})
+		agent, err := r.w.Agent.GetAgent(r.as(rpc.RoleOperator), &agentv1.GetAgentRequest{AgentId: a.id})
 		add(agent, err)
 	}
 	return all

@@ -62,7 +62,7 @@ func (r *run) whom(n [6]int) *agent {
 
 // ask makes a call by itself, outside of rounds.
 func (r *run) ask(ctx context.Context, c *call) {
-	before, id := r.w.tails(), r.request()
+	before, id := r.w.Tails(), r.request()
 	r.note("  %s %v", c.tool, c.args)
 	answer, err := c.direct(ctx, id)
 	if !r.answered(before, err, c.want()...) {
@@ -78,7 +78,7 @@ func (r *run) ask(ctx context.Context, c *call) {
 			return c.other(ctx, id)
 		}})
 	} else {
-		r.must(r.w.tails() == before, "%s had nothing to write and left a line", c.tool)
+		r.must(r.w.Tails() == before, "%s had nothing to write and left a line", c.tool)
 	}
 }
 
@@ -101,7 +101,7 @@ func (r *run) repeat(n [6]int) {
 	if r.m.held["work>waiting"] {
 		return // a wait of an item that is completed meanwhile, which one plane does not know
 	}
-	before := r.w.tails()
+	before := r.w.Tails()
 	answer, err := q.again()
 	r.note("  again %T: %v", q.answer, err)
 	r.must(err == nil, "a repeated request is refused: %v", err)
@@ -111,7 +111,7 @@ func (r *run) repeat(n [6]int) {
 			r.must(fault.From(err).Reason() == fault.RequestIDReused, "an id with other arguments: %v", err)
 		}
 	}
-	r.must(r.w.tails() == before, "a repeated request (%T) left a line", q.answer)
+	r.must(r.w.Tails() == before, "a repeated request (%T) left a line", q.answer)
 }
 
 // identity returns what must not change when an answer is given again.
@@ -136,8 +136,8 @@ func (r *run) createTrigger(n [6]int) {
 		t.expires = r.m.now.Add(time.Duration(1+n[4]%120) * time.Second)
 		req.ExpiresAt = timestamppb.New(t.expires)
 	}
-	before := r.w.tails()
-	send := func() (proto.Message, error) { return r.w.waits().CreateExternalTrigger(r.asAgent(a), req) }
+	before := r.w.Tails()
+	send := func() (proto.Message, error) { return r.w.Waits().CreateExternalTrigger(r.asAgent(a), req) }
 	answer, err := send()
 	no := ""
 	if t.item != "" {
@@ -176,8 +176,8 @@ func (r *run) deliver(n [6]int) {
 	if n[3]%2 == 0 {
 		req.RequestId = r.request()
 	}
-	before := r.w.tails()
-	send := func() (proto.Message, error) { return r.w.waits().DeliverTrigger(r.as(rpc.RoleService), req) }
+	before := r.w.Tails()
+	send := func() (proto.Message, error) { return r.w.Waits().DeliverTrigger(r.as(rpc.RoleService), req) }
 	answer, err := send()
 	wants := only(want)
 	if n[2]%25 == 1 && want != "" { // the old address of a dead trigger may tell either
@@ -208,7 +208,7 @@ func (r *run) deliver(n [6]int) {
 
 // interest finds the intent that a delivery made for itself.
 func (r *run) interest(t *trigger) *wait {
-	resp, err := r.w.waiting.ListWaits(r.asAgent(t.owner), &waitingv1.ListWaitsRequest{AgentId: t.owner.id, PageSize: 500})
+	resp, err := r.w.Waiting.ListWaits(r.asAgent(t.owner), &waitingv1.ListWaitsRequest{AgentId: t.owner.id, PageSize: 500})
 	r.fine(err)
 	for _, got := range resp.GetWaits() {
 		if r.m.waits[got.GetWaitId()] == nil && got.GetResource() == t.id {
@@ -238,8 +238,8 @@ func (r *run) rotate(n [6]int) {
 	case waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED:
 		want = "TRIGGER_EXPIRED"
 	}
-	before := r.w.tails()
-	answer, err := r.w.waits().RotateExternalTrigger(r.asAgent(t.owner), &waitingv1.RotateExternalTriggerRequest{AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id})
+	before := r.w.Tails()
+	answer, err := r.w.Waits().RotateExternalTrigger(r.asAgent(t.owner), &waitingv1.RotateExternalTriggerRequest{AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id})
 	if r.answered(before, err, want) {
 		r.must(answer.GetToken() != t.token, "a rotated trigger has its old secret")
 		t.old, t.token = t.token, answer.GetToken()
@@ -252,8 +252,8 @@ func (r *run) revoke(n [6]int) {
 	}
 	t := r.trigs[max(0, len(r.trigs)-1-n[1]%5)]
 	r.touched = t.owner
-	before := r.w.tails()
-	_, err := r.w.waits().CancelExternalTrigger(r.asAgent(t.owner), &waitingv1.CancelExternalTriggerRequest{AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id})
+	before := r.w.Tails()
+	_, err := r.w.Waits().CancelExternalTrigger(r.asAgent(t.owner), &waitingv1.CancelExternalTriggerRequest{AgentId: t.owner.id, RequestId: r.request(), TriggerId: t.id})
 	if r.answered(before, err, "") {
 		r.m.endTrigger(t, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
 	}
@@ -283,8 +283,8 @@ func (r *run) createTimer(n [6]int) {
 		req.After = durationpb.New(after)
 	}
 	t.next = t.start
-	before := r.w.tails()
-	send := func() (proto.Message, error) { return r.w.waits().CreateTimer(r.asAgent(a), req) }
+	before := r.w.Tails()
+	send := func() (proto.Message, error) { return r.w.Waits().CreateTimer(r.asAgent(a), req) }
 	answer, err := send()
 	if !r.answered(before, err, want) {
 		return
@@ -301,8 +301,8 @@ func (r *run) cancelTimer(n [6]int) {
 	}
 	t := r.timers[max(0, len(r.timers)-1-n[1]%5)]
 	r.touched = t.owner
-	before := r.w.tails()
-	_, err := r.w.waits().CancelTimer(r.asAgent(t.owner), &waitingv1.CancelTimerRequest{AgentId: t.owner.id, RequestId: r.request(), TimerId: t.id})
+	before := r.w.Tails()
+	_, err := r.w.Waits().CancelTimer(r.asAgent(t.owner), &waitingv1.CancelTimerRequest{AgentId: t.owner.id, RequestId: r.request(), TimerId: t.id})
 	if r.answered(before, err, "") && t.status == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE {
 		t.status = waitingv1.TimerStatus_TIMER_STATUS_CANCELLED
 	}
@@ -319,8 +319,8 @@ func (r *run) enqueue(n [6]int) {
 	if n[2]%17 == 0 {
 		req.Text, want = "", "INVALID_ARGUMENT"
 	}
-	before := r.w.tails()
-	send := func() (proto.Message, error) { return r.w.agents().EnqueueMessage(r.as(rpc.RoleOperator), req) }
+	before := r.w.Tails()
+	send := func() (proto.Message, error) { return r.w.Agents().EnqueueMessage(r.as(rpc.RoleOperator), req) }
 	answer, err := send()
 	wants := only(want)
 	if req.GetText() == "" {
@@ -359,7 +359,7 @@ func (r *run) endCommand(n [6]int) {
 	r.touched = t.owner
 	reason := taskv1.TaskEndReason_TASK_END_REASON_EXITED
 	if n[2]%4 == 0 {
-		_, err := r.w.tasks().StopTask(r.as(rpc.RoleOperator), &taskv1.StopTaskRequest{AgentId: t.owner.id, RequestId: r.request(), TaskId: t.id})
+		_, err := r.w.Tasks().StopTask(r.as(rpc.RoleOperator), &taskv1.StopTaskRequest{AgentId: t.owner.id, RequestId: r.request(), TaskId: t.id})
 		r.fine(err)
 		_, err = r.w.worker.await(func(m *taskv1.ConnectResponse) bool { return m.GetStop().GetTaskId() == t.id })
 		r.fine(err)
@@ -386,14 +386,14 @@ func (r *run) advance(d time.Duration) {
 		// All of it is due at one moment: a process that slept finds it so.
 		lapsed := r.m.expire()
 		r.m.due()
-		r.w.clk.Advance(d)
+		r.w.Clock.Advance(d)
 		// A turn that is lost is lost before its agent hears what else fell due.
-		r.fine(errors.Join(r.w.agent.Quiesce(r.w.ctx), r.w.waiting.Quiesce(r.w.ctx)))
-		r.w.sched.Quiesce()
+		r.fine(errors.Join(r.w.Agent.Quiesce(r.w.Context()), r.w.Waiting.Quiesce(r.w.Context())))
+		r.w.Scheduler.Quiesce()
 		r.happened["a command lost"] += len(lapsed)
 		for _, t := range lapsed {
 			delete(r.w.worker.leases, t.id)
-			_, err := r.w.tasks().GetTaskOutput(r.asAgent(t.owner), &taskv1.GetTaskOutputRequest{AgentId: t.owner.id, TaskId: t.id, Block: true, Timeout: durationpb.New(50 * time.Second)})
+			_, err := r.w.Tasks().GetTaskOutput(r.asAgent(t.owner), &taskv1.GetTaskOutputRequest{AgentId: t.owner.id, TaskId: t.id, Block: true, Timeout: durationpb.New(50 * time.Second)})
 			r.fine(err)
 		}
 	}
@@ -404,13 +404,13 @@ func (r *run) restart(n [6]int) {
 	names := [][]string{{"agent"}, {"work"}, {"waiting"}, {"task"}, {"scheduler"}, {"scheduler", "task", "waiting", "work", "agent"}}[n[1]%6]
 	r.settle()
 	before := r.picture()
-	at := r.w.tails()
+	at := r.w.Tails()
 	for _, name := range names {
-		r.fine(r.w.stop(name))
+		r.fine(r.w.Stop(name))
 	}
 	slices.Reverse(names)
 	for _, name := range names {
-		r.fine(r.w.start(name))
+		r.fine(r.w.Start(name))
 		switch name {
 		case "agent": // every live lease gets one full term (SPEC X12)
 			for _, a := range r.m.agents {
@@ -435,7 +435,7 @@ func (r *run) restart(n [6]int) {
 	r.settle()
 	if slices.Equal(names, []string{"scheduler"}) && !r.anyHeld() {
 		// The first sweep looks at everybody and finds nothing new (SPEC D1).
-		r.must(r.w.tails() == at, "a scheduler that was started anew had something to say")
+		r.must(r.w.Tails() == at, "a scheduler that was started anew had something to say")
 	}
 	if late := r.m.held[heard[0]] || r.m.held[heard[1]]; late && slices.Contains(names, "scheduler") {
 		return // its first sweep sees what it had not heard of
@@ -468,10 +468,10 @@ func (r *run) release(n [6]int) {
 	only := func(edge string) {
 		for _, e := range edges {
 			r.m.held[e] = e != edge
-			r.w.taps.hold(e, e != edge)
+			r.w.Taps.Hold(e, e != edge)
 		}
 		r.m.flush()
-		r.fine(r.w.quiet())
+		r.fine(r.w.Quiet())
 	}
 	pending := func(e string) bool { return len(r.m.said[e]) > 0 }
 	for slices.ContainsFunc(edges, pending) {
@@ -523,9 +523,9 @@ func (r *run) silence(n [6]int) {
 		}
 	}
 	r.happened["an hour of silence"]++
-	before := r.w.tails()
+	before := r.w.Tails()
 	r.m.now = r.m.now.Add(time.Hour)
-	r.w.clk.Advance(time.Hour)
-	r.fine(r.w.quiet())
-	r.must(r.w.tails() == before, "a quiet system wrote something within an hour")
+	r.w.Clock.Advance(time.Hour)
+	r.fine(r.w.Quiet())
+	r.must(r.w.Tails() == before, "a quiet system wrote something within an hour")
 }

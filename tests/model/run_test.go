@@ -85,7 +85,7 @@ func (r *run) answered(before [4]uint64, err error, want ...string) bool {
 	r.note("  -> %s (model: %s) %v", got, strings.Join(want, "|"), err)
 	r.must(slices.Contains(want, got), "answered %q (%v), the model says %q", got, err, want)
 	if err != nil {
-		r.must(r.w.tails() == before, "a refusal (%v) left a line in a journal", err)
+		r.must(r.w.Tails() == before, "a refusal (%v) left a line in a journal", err)
 	}
 	return err == nil
 }
@@ -111,17 +111,17 @@ func newRun(home string, agents int, free bool) (r *run, err error) {
 	}
 	for i := range agents {
 		id := fmt.Sprint("agent-", i)
-		_, err := w.agents().SpawnAgent(planetest.As(w.ctx, rpc.RoleOperator), &agentv1.SpawnAgentRequest{AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		_, err := w.Agents().SpawnAgent(planetest.As(w.Context(), rpc.RoleOperator), &agentv1.SpawnAgentRequest{AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
 		if err != nil {
 			return r, err
 		}
 		r.m.agents = append(r.m.agents, &agent{id: id, shown: map[string]int64{}})
 	}
-	return r, w.quiet()
+	return r, w.Quiet()
 }
 
-func (r *run) as(role string) context.Context   { return planetest.As(r.w.ctx, role) }
-func (r *run) asAgent(a *agent) context.Context { return planetest.AsAgent(r.w.ctx, a.id) }
+func (r *run) as(role string) context.Context   { return planetest.As(r.w.Context(), role) }
+func (r *run) asAgent(a *agent) context.Context { return planetest.AsAgent(r.w.Context(), a.id) }
 func (r *run) someone(a *agent, n int) context.Context {
 	if n%4 == 0 {
 		return r.as(rpc.RoleOperator)
@@ -164,12 +164,12 @@ func (r *run) do(s step) (err error) {
 func (r *run) settle() {
 	r.m.flush()
 	r.gate(false)
-	r.fine(r.w.quiet())
+	r.fine(r.w.Quiet())
 	if !r.free {
 		for _, edge := range heard {
-			r.w.taps.hold(edge, r.m.held[edge])
+			r.w.Taps.Hold(edge, r.m.held[edge])
 		}
-		r.fine(r.w.quiet())
+		r.fine(r.w.Quiet())
 	}
 }
 
@@ -180,10 +180,10 @@ var heard = []string{"agent>scheduler", "work>scheduler"}
 // round would otherwise race with what comes of the first of them.
 func (r *run) gate(shut bool) {
 	for _, edge := range edges {
-		r.w.taps.hold(edge, shut || r.m.held[edge])
+		r.w.Taps.Hold(edge, shut || r.m.held[edge])
 	}
 	for _, edge := range heard {
-		r.w.taps.hold(edge, r.m.held[edge] || shut || !r.free)
+		r.w.Taps.Hold(edge, r.m.held[edge] || shut || !r.free)
 	}
 }
 
@@ -212,7 +212,7 @@ func draw(rnd *rand.Rand, names []string, total int) step {
 func play(home string, h history) (at int, r *run, err error) {
 	r, err = newRun(home, h.agents, h.free)
 	defer func() {
-		if e := r.w.close(); e != nil && err == nil {
+		if e := r.w.Close(); e != nil && err == nil {
 			err = errors.Join(errors.New("closing the world"), e)
 		}
 	}()

@@ -30,7 +30,7 @@ func (r *run) acquire(n [6]int) {
 		return
 	}
 	queue, open := a.inOrder(), a.turn != nil || a.paused
-	resp, err := r.w.agents().AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{a.id}, RunnerId: "r", Wait: durationpb.New(0), RequestId: r.request()})
+	resp, err := r.w.Agents().AcquireTurn(r.runner(), &agentv1.AcquireTurnRequest{AgentIds: []string{a.id}, RunnerId: "r", Wait: durationpb.New(0), RequestId: r.request()})
 	r.fine(err)
 	if open {
 		r.must(resp.GetTurn() == nil && resp.GetPending(), "a second run of %s, or one while it is paused", a.id)
@@ -166,11 +166,11 @@ func (r *run) round(n [6]int) {
 	if n[2]%3 != 0 {
 		req.Text = "a report"
 	}
-	resp, err := r.w.agents().SubmitRound(r.runner(), req)
+	resp, err := r.w.Agents().SubmitRound(r.runner(), req)
 	r.fine(err)
 	t.rounds, t.until = t.rounds+1, r.m.now.Add(turnTerm)
 	ended := r.results(a, t, calls, req, resp)
-	again, err := r.w.agents().SubmitRound(r.runner(), req)
+	again, err := r.w.Agents().SubmitRound(r.runner(), req)
 	if err == nil {
 		for i, res := range again.GetToolResults() {
 			r.must(proto.Equal(res, resp.GetToolResults()[i]), "a repeated round answers %v, at first it was %v", res, resp.GetToolResults()[i])
@@ -285,7 +285,7 @@ func (r *run) finishTurn(n [6]int) {
 	}
 	t := a.turn
 	outcome := []agentv1.TurnOutcome{0, 1, 1, 2, 2, 3, 4, 1}[n[1]%8]
-	_, err := r.w.agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{AgentId: a.id, TurnId: t.id, RunId: t.run, Outcome: outcome})
+	_, err := r.w.Agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{AgentId: a.id, TurnId: t.id, RunId: t.run, Outcome: outcome})
 	r.fine(err)
 	r.m.finish(a, outcome < 2, outcome > 2)
 	r.happened["a turn finished as "+outcome.String()]++
@@ -299,40 +299,40 @@ func (r *run) late(n [6]int) {
 	}
 	c := r.closed[max(0, len(r.closed)-1-n[1]%4)]
 	r.touched = c.a
-	before := r.w.tails()
-	_, err := r.w.agents().SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: c.a.id, TurnId: c.id, RunId: c.run, RoundIndex: 99, Text: "late"})
+	before := r.w.Tails()
+	_, err := r.w.Agents().SubmitRound(r.runner(), &agentv1.SubmitRoundRequest{AgentId: c.a.id, TurnId: c.id, RunId: c.run, RoundIndex: 99, Text: "late"})
 	r.answered(before, err, "RUN_STALE", "TURN_ENDED")
-	_, err = r.w.agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{AgentId: c.a.id, TurnId: c.id, RunId: c.run})
+	_, err = r.w.Agents().FinishTurn(r.runner(), &agentv1.FinishTurnRequest{AgentId: c.a.id, TurnId: c.id, RunId: c.run})
 	r.answered(before, err, "", "RUN_STALE")
-	r.must(r.w.tails() == before, "a late runner left a line")
+	r.must(r.w.Tails() == before, "a late runner left a line")
 }
 
 // pause keeps an agent from beginning turns; resume lets it (SPEC A8).
 func (r *run) pause(n [6]int) {
 	a := r.whom(n)
-	_, err := r.w.agents().PauseAgent(r.as(rpc.RoleOperator), &agentv1.PauseAgentRequest{AgentId: a.id, RequestId: r.request()})
+	_, err := r.w.Agents().PauseAgent(r.as(rpc.RoleOperator), &agentv1.PauseAgentRequest{AgentId: a.id, RequestId: r.request()})
 	r.fine(err)
 	a.paused = true
 }
 
 func (r *run) resume(n [6]int) {
 	a := r.whom(n)
-	_, err := r.w.agents().ResumeAgent(r.as(rpc.RoleOperator), &agentv1.ResumeAgentRequest{AgentId: a.id, RequestId: r.request()})
+	_, err := r.w.Agents().ResumeAgent(r.as(rpc.RoleOperator), &agentv1.ResumeAgentRequest{AgentId: a.id, RequestId: r.request()})
 	r.fine(err)
 	a.paused = false
 }
 
 // abort ends the running turn, sometimes guarded by a run that is not open.
 func (r *run) abort(n [6]int) {
-	a, before := r.whom(n), r.w.tails()
+	a, before := r.whom(n), r.w.Tails()
 	req := &agentv1.AbortRunRequest{AgentId: a.id, RequestId: r.request()}
 	want := ""
 	if len(r.closed) > 0 && n[1]%4 == 0 {
 		req.RunId, want = r.closed[len(r.closed)-1].run, "RUN_STALE"
 	}
-	_, err := r.w.agents().AbortRun(r.as(rpc.RoleOperator), req)
+	_, err := r.w.Agents().AbortRun(r.as(rpc.RoleOperator), req)
 	if req.GetRunId() != "" && r.aborted[req.GetRunId()] && err == nil {
-		r.must(r.w.tails() == before, "a run was aborted twice") // it is what the guard asks for
+		r.must(r.w.Tails() == before, "a run was aborted twice") // it is what the guard asks for
 		return
 	}
 	if !r.answered(before, err, want) {

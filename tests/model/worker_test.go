@@ -37,8 +37,8 @@ func (w *world) connect(before *worker) (k *worker, err error) {
 }
 
 func (w *world) tryConnect(before *worker) (*worker, error) {
-	ctx, cancel := context.WithCancel(rpc.WithActor(w.ctx, rpc.Actor{Namespace: "acme", Principal: "w1", Role: rpc.RoleWorker}))
-	stream, err := taskv1.NewWorkerServiceClient(lazy{w, "task"}).Connect(ctx)
+	ctx, cancel := context.WithCancel(rpc.WithActor(w.Context(), rpc.Actor{Namespace: "acme", Principal: "w1", Role: rpc.RoleWorker}))
+	stream, err := taskv1.NewWorkerServiceClient(w.Conn("task")).Connect(ctx)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -1,0 +1,321 @@
+package planes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/rpc"
+	agentplane "quartet/services/agent"
+	"quartet/services/app/calls"
+	schedulerplane "quartet/services/scheduler"
+	taskplane "quartet/services/task"
+	taskoutput "quartet/services/task/output"
+	waitingplane "quartet/services/waiting"
+	workplane "quartet/services/work"
+)
+
+// Epoch is the time at which every world begins.
+var Epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// Hang is how long a barrier may take before a run is given up as hanging. It decides nothing
+// else.
+const Hang = 60 * time.Second
+
+// Names are the services of a world, in the order in which they start.
+var Names = []string{"agent", "work", "waiting", "task", "scheduler"}
+
+// module is a service as the process runs it.
+type module interface {
+	Start(ctx context.Context) error
+	Stop(ctx context.Context) error
+	Register(srv grpc.ServiceRegistrar)
+}
+
+// released ends the long polls of a service, so that it can stop.
+type released interface{ Release() }
+
+// Config of a World. Home is required.
+type Config struct {
+	// Home is the directory of the agents' homes. Close removes it.
+	Home string
+	// Log, if set, wraps the log of each plane for the services that are started after it was
+	// set; a service that runs keeps the log that it was started with.
+	Log func(log journal.Log) journal.Log
+	// Register, if set, registers a service in place of the service itself.
+	Register func(name string, srv grpc.ServiceRegistrar) grpc.ServiceRegistrar
+	// Started and Stopping, if set, are called with the name of a service after each of its
+	// starts and before each of its stops.
+	Started  func(name string) error
+	Stopping func(name string)
+}
+
+// World is the five services in one process, wired as services/app wires them, over journals in
+// memory and on a clock that stands still. Boards have no part in it.
+type World struct {
+	Clock    *clock.Fake
+	Journals *planetest.Journals
+	Taps     *Taps
+
+	// The services that run. A service that is started anew is another one.
+	Agent     *agentplane.Service
+	Work      *workplane.Service
+	Waiting   *waitingplane.Service
+	Task      *taskplane.Service
+	Scheduler *schedulerplane.Service
+
+	cfg     Config
+	ctx     context.Context //nolint:containedctx // of one run
+	cancel  context.CancelFunc
+	feeds   *journal.Feeds
+	network *rpc.Network
+	keys    *rpc.Keyring
+	calls   calls.Planes
+	output  taskoutput.Store
+	ids     map[string]*id.Sequence
+	stops   map[string]func() error
+}
+
+// New returns a world whose services run. The caller closes it, also if New returns an error.
+func New(cfg Config) (*World, error) {
+	keys := rpc.NewKeyring(nil, false)
+	w := &World{
+		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), Taps: newTaps(), cfg: cfg, feeds: journal.NewFeeds(), keys: keys,
+		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
+		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{}, stops: map[string]func() error{},
+	}
+	w.calls = calls.Planes{Network: w.network}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	for _, name := range Names {
+		w.ids[name] = &id.Sequence{}
+		if err := w.Start(name); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+// Context ends when the world is closed.
+func (w *World) Context() context.Context { return w.ctx }
+
+// Close stops all services and removes the homes.
+func (w *World) Close() error {
+	w.Taps.ReleaseAll()
+	var errs []error
+	for _, name := range slices.Backward(Names) {
+		errs = append(errs, w.Stop(name))
+	}
+	w.cancel()
+	return errors.Join(append(errs, w.network.Close(), os.RemoveAll(w.cfg.Home))...)
+}
+
+// Conn returns a connection to a service that holds over its restarts.
+func (w *World) Conn(service string) grpc.ClientConnInterface { return w.calls.To(service) }
+
+// Agents returns a client of the agent plane.
+func (w *World) Agents() agentv1.AgentServiceClient {
+	return agentv1.NewAgentServiceClient(w.Conn("agent"))
+}
+
+// Items returns a client of the work plane.
+func (w *World) Items() workv1.WorkServiceClient { return w.calls.Work() }
+
+// Waits returns a client of the waiting plane.
+func (w *World) Waits() waitingv1.WaitingServiceClient {
+	return waitingv1.NewWaitingServiceClient(w.Conn("waiting"))
+}
+
+// Tasks returns a client of the task plane.
+func (w *World) Tasks() taskv1.TaskServiceClient { return taskv1.NewTaskServiceClient(w.Conn("task")) }
+
+// Verdicts returns a client of the scheduler.
+func (w *World) Verdicts() schedulerv1.SchedulerServiceClient {
+	return schedulerv1.NewSchedulerServiceClient(w.Conn("scheduler"))
+}
+
+func (w *World) log(name string, partition int) (journal.Log, error) {
+	log, err := w.Journals.Log(name, partition)
+	if err == nil && w.cfg.Log != nil {
+		log = w.cfg.Log(log)
+	}
+	return log, err
+}
+
+func (w *World) build(name string) (m module, err error) {
+	sources := func(of string) ([]journal.Source, error) {
+		all, err := w.Journals.Sources(of)
+		for i, src := range all {
+			all[i] = w.Taps.add(of+">"+name, w.feeds.Source(src))
+		}
+		return all, err
+	}
+	deps := plane.Deps{Log: w.log, Sources: sources, Feeds: w.feeds, Clock: w.Clock, WaitClock: impatient{}, IDs: w.ids[name]}
+	switch name {
+	case "agent":
+		w.Agent, err = agentplane.New(agentplane.Config{}, agentplane.Deps{
+			Deps: deps, Work: w.Items(), Waiting: w.Waits(), Tasks: w.Tasks(), MintRun: w.keys.MintRun,
+			Conn: func(service string) (grpc.ClientConnInterface, error) { return w.Conn(service), nil },
+		})
+		return w.Agent, err
+	case "work":
+		w.Work, err = workplane.New(workplane.Config{Home: w.cfg.Home}, workplane.Deps{Deps: deps, Tasks: w.calls, Agents: w.calls})
+		return w.Work, err
+	case "waiting":
+		w.Waiting, err = waitingplane.New(waitingplane.Config{}, waitingplane.Deps{
+			Deps: deps, Work: w.Items(), Tasks: w.Tasks(), Agents: w.calls, TriggerSecret: func(name string) string { return "secret-" + name },
+		})
+		return w.Waiting, err
+	case "task":
+		w.Task, err = taskplane.New(taskplane.Config{}, taskplane.Deps{
+			Deps: deps, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls},
+		})
+		return w.Task, err
+	}
+	// Without sweeps after the first: what events do not bring about would be
+	// brought about by a sweep, and nobody would notice.
+	w.Scheduler, err = schedulerplane.New(schedulerplane.Config{Sweep: 1000000 * time.Hour}, schedulerplane.Deps{
+		Sources: sources, Agents: w.Agents(), Work: w.Items(), Waiting: w.Waits(), Clock: w.Clock,
+	})
+	return w.Scheduler, err
+}
+
+// Start starts a service and returns when it is ready.
+func (w *World) Start(name string) error {
+	m, err := w.build(name)
+	if err != nil {
+		return err
+	}
+	if err := m.Start(w.ctx); err != nil {
+		return err
+	}
+	srv := rpc.NewServer(rpc.Config{Auth: w.keys, Deadlines: taskplane.Deadlines()})
+	if w.cfg.Register != nil {
+		m.Register(w.cfg.Register(name, srv))
+	} else {
+		m.Register(srv)
+	}
+	// The name is free once the server before has let it go.
+	for began := time.Now(); ; runtime.Gosched() {
+		if err = w.network.Listen(name, srv); err == nil {
+			break
+		}
+		if time.Since(began) > Hang {
+			return err
+		}
+	}
+	w.stops[name] = func() error {
+		if w.cfg.Stopping != nil {
+			w.cfg.Stopping(name)
+		}
+		if r, ok := m.(released); ok {
+			r.Release()
+		}
+		err := m.Stop(context.Background())
+		srv.Stop()
+		w.Taps.remove(name)
+		return err
+	}
+	if name == "scheduler" {
+		for began := time.Now(); w.Scheduler.Ready() != nil; runtime.Gosched() {
+			if time.Since(began) > Hang {
+				return errors.New("the scheduler's first sweep hangs")
+			}
+		}
+	}
+	if w.cfg.Started != nil {
+		return w.cfg.Started(name)
+	}
+	return nil
+}
+
+// Stop stops a service. It is idempotent.
+func (w *World) Stop(name string) error {
+	if w.stops[name] == nil {
+		return nil
+	}
+	err := w.stops[name]()
+	delete(w.stops, name)
+	return err
+}
+
+// Tails returns where the journals of the four planes end, in the order of Names.
+func (w *World) Tails() (tails [4]uint64) {
+	for i, p := range Names[:4] {
+		log, err := w.Journals.Log(p, 0)
+		if err == nil {
+			_, tails[i], err = log.Tail(context.Background())
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	return tails
+}
+
+func (w *World) tail(p string) uint64 { return w.Tails()[slices.Index(Names, p)] }
+
+// Quiet waits until nothing goes on any more: all that is due has happened, every
+// follower that is not held back has received what its source holds, what it made of
+// it is on disk, and the scheduler has looked at whom it marked.
+func (w *World) Quiet() error {
+	done := make(chan error, 1)
+	go func() {
+		for {
+			before := w.Tails()
+			if err := errors.Join(w.Waiting.Quiesce(w.ctx), w.Agent.Quiesce(w.ctx), w.Work.Quiesce(w.ctx), w.Task.Quiesce(w.ctx)); err != nil {
+				done <- err
+				return
+			}
+			w.Taps.settle(w.tail)
+			if err := errors.Join(w.Waiting.Quiesce(w.ctx), w.Agent.Quiesce(w.ctx), w.Work.Quiesce(w.ctx)); err != nil {
+				done <- err
+				return
+			}
+			w.Scheduler.Quiesce()
+			if w.Tails() == before {
+				done <- nil
+				return
+			}
+		}
+	}()
+	watch := time.NewTimer(Hang)
+	defer watch.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-watch.C:
+		return fmt.Errorf("not quiet after %s: %s", Hang, w.Taps.where(w.tail))
+	}
+}
+
+// impatient is the real clock, with timers of at most 500 ms: what a held-back follower would
+// bring does not come, however long a read waits for it, and the world's own clock stands
+// still meanwhile.
+type impatient struct{}
+
+// Now implements clock.Clock.
+func (impatient) Now() time.Time { return time.Now() }
+
+// TimerAt implements clock.Clock.
+func (impatient) TimerAt(t time.Time) clock.Timer {
+	if latest := time.Now().Add(500 * time.Millisecond); t.After(latest) {
+		t = latest
+	}
+	return clock.System().TimerAt(t)
+}
