@@ -13,7 +13,7 @@ import (
 // (SPEC C7.2).
 const stablePrefix = 70
 
-// contexts are the texts of all turns, by world and item.
+// contexts are the texts of all turns, by scenario, agent and item.
 var contexts = seen{last: map[string]string{}}
 
 type seen struct {
@@ -22,10 +22,11 @@ type seen struct {
 	shares []int
 }
 
-func (s *seen) add(w *world, itemID, text string) {
+// add adds the context of a turn of an agent of a scenario, about an item or about none.
+func (s *seen) add(scenario, agentID, itemID, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := fmt.Sprintf("%p/%s", w, itemID)
+	key := scenario + "/" + agentID + "/" + itemID
 	if before, known := s.last[key]; known && itemID != "" {
 		n := 0
 		for n < min(len(before), len(text)) && before[n] == text[n] {

@@ -89,26 +89,23 @@ type World struct {
 	calls   calls.Planes
 	output  taskoutput.Store
 	ids     map[string]*id.Sequence
-	stops   map[string]func() error
+	stops   map[string]func(ctx context.Context) error
 }
 
 // New returns a world whose services run. The caller closes it, also if New returns an error.
 func New(cfg Config) (*World, error) {
 	keys := rpc.NewKeyring(nil, false)
 	w := &World{
-		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), Taps: newTaps(), cfg: cfg, feeds: journal.NewFeeds(), keys: keys,
+		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), Taps: newTaps(), cfg: cfg, keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
-		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{}, stops: map[string]func() error{},
+		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{}, stops: map[string]func(ctx context.Context) error{},
 	}
 	w.calls = calls.Planes{Network: w.network}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, name := range Names {
 		w.ids[name] = &id.Sequence{}
-		if err := w.Start(name); err != nil {
-			return w, err
-		}
 	}
-	return w, nil
+	return w, w.Up()
 }
 
 // Context ends when the world is closed.
@@ -116,13 +113,40 @@ func (w *World) Context() context.Context { return w.ctx }
 
 // Close stops all services and removes the homes.
 func (w *World) Close() error {
+	err := w.Down()
+	w.cancel()
+	return errors.Join(err, w.network.Close(), os.RemoveAll(w.cfg.Home))
+}
+
+// Down stops all services in order. Whatever waits for one of them returns with an error.
+func (w *World) Down() error {
 	w.Taps.ReleaseAll()
 	var errs []error
 	for _, name := range slices.Backward(Names) {
 		errs = append(errs, w.Stop(name))
 	}
-	w.cancel()
-	return errors.Join(append(errs, w.network.Close(), os.RemoveAll(w.cfg.Home))...)
+	return errors.Join(errs...)
+}
+
+// Kill ends all services without an order: what they have accepted and not written is lost.
+func (w *World) Kill() {
+	w.Taps.ReleaseAll()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, name := range slices.Backward(Names) {
+		_ = w.stop(ctx, name) // what was abandoned is an error
+	}
+}
+
+// Up starts all services over what the journals hold.
+func (w *World) Up() error {
+	w.feeds = journal.NewFeeds()
+	for _, name := range Names {
+		if err := w.Start(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Conn returns a connection to a service that holds over its restarts.
@@ -219,14 +243,14 @@ func (w *World) Start(name string) error {
 			return err
 		}
 	}
-	w.stops[name] = func() error {
+	w.stops[name] = func(ctx context.Context) error {
 		if w.cfg.Stopping != nil {
 			w.cfg.Stopping(name)
 		}
 		if r, ok := m.(released); ok {
 			r.Release()
 		}
-		err := m.Stop(context.Background())
+		err := m.Stop(ctx)
 		srv.Stop()
 		w.Taps.remove(name)
 		return err
@@ -245,11 +269,13 @@ func (w *World) Start(name string) error {
 }
 
 // Stop stops a service. It is idempotent.
-func (w *World) Stop(name string) error {
+func (w *World) Stop(name string) error { return w.stop(context.Background(), name) }
+
+func (w *World) stop(ctx context.Context, name string) error {
 	if w.stops[name] == nil {
 		return nil
 	}
-	err := w.stops[name]()
+	err := w.stops[name](ctx)
 	delete(w.stops, name)
 	return err
 }

@@ -45,7 +45,7 @@ func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open 
 	if err != nil || f.round == nil {
 		return f.turn, false, err
 	}
-	round, err := s.withLandedCompletion(ctx, k, runID, f.round)
+	round, err := s.withLandedCompletion(ctx, k, f.turn, f.round)
 	if err != nil {
 		return nil, false, err
 	}
@@ -55,13 +55,18 @@ func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open 
 
 // withLandedCompletion adds the completion that was executing when the round was cut off,
 // if it reached the work plane: the item's history names the request that completed it.
-// Repeating the request would execute a call that did not get there.
-func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) (*agentv1.Round, error) {
+// Repeating the request would execute a call that did not get there. A call that names no item
+// is about the one to which the turn is bound.
+func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, turn *agentv1.Turn, round *agentv1.Round) (*agentv1.Round, error) {
 	at := len(round.GetToolResults())
 	if at >= len(round.GetToolCalls()) || round.GetToolCalls()[at].GetName() != tools.ToolCompleteWorkItem {
 		return round, nil
 	}
 	itemID := round.GetToolCalls()[at].GetArguments().GetFields()["work_item_id"].GetStringValue()
+	if itemID == "" {
+		itemID = turn.GetWorkItemId()
+	}
+	runID := turn.GetRunId()
 	h, err := s.deps.Work.ListWorkItemHistory(access.AsRun(ctx, k, runID), &workv1.ListWorkItemHistoryRequest{
 		AgentId: k.ID, WorkItemId: itemID, NewestFirst: true, PageSize: recentMutations,
 	})

@@ -51,7 +51,7 @@ func (d *Digest) call(name string, args, result map[string]*structpb.Value) {
 	case "CreateWorkItem":
 		d.note("made", "work item %s: %s", idOf(result, "work_item", "work_item_id"), stringField(args, "objective"))
 	case "CompleteWorkItem":
-		d.note("done", "completed %s", stringField(args, "work_item_id"))
+		d.note("done", "completed %s", idOf(result, "work_item", "work_item_id"))
 	case "WaitFor":
 		d.note("blocker", "waits for %s: %s", stringField(args, "wake"), stringField(args, "reason"))
 	case "CreateExternalTrigger":

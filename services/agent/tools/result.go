@@ -177,6 +177,9 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 		end += fmt.Sprintf(", exit code %d", task.GetExitCode())
 	}
 	if t.Name == toolExecCommand {
+		if task.GetState() != taskv1.TaskState_TASK_STATE_COMPLETED && task.GetState() != taskv1.TaskState_TASK_STATE_FAILED {
+			end = "was " + end
+		}
 		return fmt.Sprintf("%s: the command %s: %s", t.Name, end, task.GetTaskId())
 	}
 	if cutShort(t, reply) != nil {

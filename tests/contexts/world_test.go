@@ -1,4 +1,4 @@
-package continuity
+package contexts
 
 import (
 	"context"
@@ -132,7 +132,6 @@ func (w *world) tryNext(wait time.Duration) *turn {
 	if a.GetPending() {
 		return nil
 	}
-	contexts.add(w, a.GetTurn().GetBoundWorkItemId(), a.GetContext().GetText())
 	return &turn{world: w, text: a.GetContext().GetText(), record: a.GetTurn()}
 }
 
