@@ -78,8 +78,8 @@ func TestC4_ACommandThatWasCutShortIsAnError(t *testing.T) {
 		kind   string // "" is a success
 		end    string
 	}{
-		{taskv1.TaskState_TASK_STATE_INTERRUPTED, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, "task_interrupted", "interrupted, the worker was lost"},
-		{taskv1.TaskState_TASK_STATE_CANCELLED, stopped, "task_cancelled", "cancelled, stopped"},
+		{taskv1.TaskState_TASK_STATE_INTERRUPTED, taskv1.TaskEndReason_TASK_END_REASON_WORKER_LOST, "task_interrupted", "was interrupted, the worker was lost"},
+		{taskv1.TaskState_TASK_STATE_CANCELLED, stopped, "task_cancelled", "was cancelled, stopped"},
 		{taskv1.TaskState_TASK_STATE_FAILED, timeout, "task_timed_out", "failed, no end within 1h"},
 		{taskv1.TaskState_TASK_STATE_FAILED, exited, "", "failed, exit code 3"},
 		{taskv1.TaskState_TASK_STATE_COMPLETED, exited, "", "completed, exit code 0"},

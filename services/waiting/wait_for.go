@@ -177,6 +177,11 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 			present = true
 		}
 	}
+	if target == "" && !present && waitsAlready(old, w) {
+		return journal.Decision[*waitingv1.WaitForResponse]{Remember: true, Reply: &waitingv1.WaitForResponse{
+			Wait: asStored(old), Warnings: warnings(a.weakIf(old, env.Now, reminded)), Unchanged: true,
+		}}, nil
+	}
 	if old != nil && old.GetTriggerCount() > old.GetConsumedCount() {
 		// What came for the old wait and was not looked at yet is not lost: the
 		// item goes on being shown as triggered, whatever the new wait is for.
@@ -197,6 +202,14 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		d.Events = append(d.Events, resolved(ns, w, env, causeTaskPresent, req.GetResource()))
 	}
 	return d, nil
+}
+
+// waitsAlready reports whether the wait that an agent itself has is the one that it asks for. A
+// wait for a time is another one each time, and so is one that is to remind. The wait of an item
+// is always made anew, because that takes the focus from the item.
+func waitsAlready(old, w *waitingv1.Wait) bool {
+	return old != nil && old.GetKind() == w.GetKind() && old.GetReason() == w.GetReason() && old.GetResource() == w.GetResource() &&
+		old.GetDeliveryMode() == w.GetDeliveryMode() && w.GetDueAt() == nil && w.GetRecheckAt() == nil && old.GetRecheckAt() == nil
 }
 
 // kinds has the kind of wait for each wake.

@@ -409,7 +409,7 @@ func (l *life) act(a *agentv1.AcquireTurnResponse) bool {
 		if !l.runner(func(ctx context.Context) error {
 			var err error
 			r, err = l.w.Agents().SubmitRound(ctx, req)
-				return err
+			return err
 		}) || l.killed() {
 			return false
 		}

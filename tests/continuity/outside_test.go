@@ -58,6 +58,7 @@ func (l *life) create(objective string) {
 		_, err := l.w.Items().CreateWorkItem(ctx, req)
 		return err
 	})
+	l.w.Clock.Advance(time.Second) // the order of items is that of their creation
 }
 
 // plan is the plan of every item of an operator.
@@ -267,4 +268,46 @@ func hour(l *life) { l.pass(time.Hour) }
 func same[T any](l *life, want, got []T) {
 	l.t.Helper()
 	require.Equal(l.t, want, got)
+}
+
+// answer sends an operator's message about an item.
+func (l *life) answer(objective, text string) {
+	l.t.Helper()
+	l.enqueue(&agentv1.EnqueueMessageRequest{Text: text, WorkItemId: l.item(objective).GetWorkItemId()})
+}
+
+// bounce stops the server in order, and starts it again.
+func bounce(l *life) {
+	l.note("--- the server is restarted")
+	require.NoError(l.t, l.w.Down())
+	require.NoError(l.t, l.w.Up())
+	l.connected()
+}
+
+// order requires that the agent said these texts, each once and in this order, whatever else it
+// said.
+func (l *life) order(texts ...string) {
+	l.t.Helper()
+	var got []string
+	for _, said := range l.said() {
+		for _, text := range texts {
+			if said == text {
+				got = append(got, said)
+			}
+		}
+	}
+	same(l, texts, got)
+}
+
+// pause pauses the agent or lets it go on.
+func (l *life) pause(on bool) {
+	id := l.request()
+	l.operator(func(ctx context.Context) (err error) {
+		if on {
+			_, err = l.w.Agents().PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: keeper, RequestId: id})
+		} else {
+			_, err = l.w.Agents().ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: keeper, RequestId: id})
+		}
+		return err
+	})
 }

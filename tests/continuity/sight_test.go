@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -266,3 +267,53 @@ func create(objective string) *agentv1.ToolCall {
 }
 
 func quoted(s string) string { return fmt.Sprintf("> %s\n", s) }
+
+// ask waits for an answer, unless the turn did so before it was cut off.
+func (s sight) ask(question string) move {
+	if s.did("WaitFor", question) {
+		return done
+	}
+	return say("", waitFor("operator_input", question))
+}
+
+// finish completes the item of the turn with a report, unless the turn did so before it was cut
+// off.
+func (s sight) finish(report string) move {
+	if s.did("CompleteWorkItem", "") {
+		return done
+	}
+	return say(report, complete())
+}
+
+// answer says something, unless it was said before the turn was cut off.
+func (s sight) answer(text string) move {
+	if strings.Contains(s.section("Conversation"), quoted(text)) {
+		return done
+	}
+	return say(text)
+}
+
+// next picks the item that is the first of those that are queued.
+func (s sight) next() move {
+	id, _ := s.bound()
+	if first := itemIDs.FindString(s.section("Queued and runnable")); id == "" && first != "" {
+		return say("", pick(first))
+	}
+	return done
+}
+
+// left returns how many steps of the item of the turn are left, by its todo "N steps left".
+func (s sight) left() (n int, known bool) {
+	for _, text := range []string{s.turn, s.section("Where it stands")} {
+		all := stepsLeft.FindAllStringSubmatch(text, -1)
+		if len(all) > 0 {
+			n, err := strconv.Atoi(all[len(all)-1][1])
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+var stepsLeft = regexp.MustCompile(`([0-9]+) steps left`)
+
+func steps(n int) *agentv1.ToolCall { return todos(fmt.Sprintf("%d steps left", n)) }

@@ -27,6 +27,8 @@ type Projection struct {
 	fired int64
 	// ownWaits are the triggered waits of the agent itself.
 	ownWaits []*waitingv1.Wait
+	// standing are the waits of the agent itself that are not over.
+	standing []*waitingv1.Wait
 	// stalled are the items about which turns made no progress.
 	stalled []*agentv1.StalledItem
 	// wake is what woke the agent itself, if anything did.
@@ -97,7 +99,7 @@ func (p *Projection) Render(m *agentv1.Message) *agentv1.ContextProjection {
 
 func (p *Projection) input(m *agentv1.Message) prompt.Input {
 	return prompt.Input{
-		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired, Woken: p.wake, Own: p.ownWaits, Queue: p.GetWorkQueueResponse,
+		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired, Woken: p.wake, Own: p.ownWaits, Standing: p.standing, Queue: p.GetWorkQueueResponse,
 		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Children: p.children, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
 		Conversation: p.conversation, Summary: p.summary, Earlier: p.earlier,
 	}

@@ -81,9 +81,10 @@ func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, 
 }
 
 // readWaits reads what the waiting plane knows about the message of a candidate: the waits
-// that it resolved or was delivered to, the triggered waits of the agent itself, which no
+// that it resolved or was delivered to, the waits of the agent itself, which no
 // item shows, and the position in the waiting journal that the work plane must have consumed
-// for its items to show the same. A message that cannot affect a wait needs none of it.
+// for its items to show the same. A tick about an item
+// needs none of it.
 func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projection) (after plane.Position, err error) {
 	m, k := c.Message, c.Agent
 	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
@@ -92,7 +93,9 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION || m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 	result := m.GetTaskId() != "" && !state.IsQuestion(m)
 	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
-	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: own, WaitIds: c.Wake.GetEndedWaitIds()}
+	// A turn that is bound to no item is told what the agent itself waits for.
+	picks := m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED
+	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: true, WaitIds: c.Wake.GetEndedWaitIds()}
 	var before plane.Position
 	switch {
 	case instruction:
@@ -101,7 +104,7 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 		before, req.EndedBy = s.engine.Consumed("task", k.Namespace, k.ID), m.GetTaskId()
 	case callback:
 		after = s.engine.Consumed("waiting", k.Namespace, k.ID)
-	case !own:
+	case !own && !picks:
 		return after, s.readTimer(ctx, m, p)
 	}
 	r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), req)
@@ -120,6 +123,9 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 		}
 		if w.GetWorkItemId() == "" && w.GetTriggered() {
 			p.ownWaits = append(p.ownWaits, w)
+		}
+		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
+			p.standing = append(p.standing, w)
 		}
 	}
 	return after, nil

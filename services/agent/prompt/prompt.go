@@ -50,6 +50,7 @@ const (
 	traceShare        = 25
 	boardsShare       = 60
 	childrenShare     = 40
+	ownWaitsShare     = 15
 )
 
 // The names of the sections.
@@ -60,6 +61,7 @@ const (
 	sectionItem         = "current_item"
 	sectionConversation = "conversation"
 	sectionState        = "state"
+	sectionOwnWaits     = "own_waits"
 	sectionNotes        = "notes"
 	sectionTrace        = "trace"
 	sectionFocus        = "focus"
@@ -78,7 +80,7 @@ const (
 
 // order is the order of the sections in the text.
 var order = []string{
-	sectionGuidance, sectionAgent, sectionInherited, sectionItem, sectionConversation, sectionNotes, sectionState,
+	sectionGuidance, sectionAgent, sectionInherited, sectionItem, sectionConversation, sectionNotes, sectionState, sectionOwnWaits,
 	sectionFocus, sectionTriggered, sectionQueued, sectionForOperator, sectionBlocked, sectionCompleted, sectionBoards, sectionTasks, sectionChildren,
 	sectionTrace, sectionWhy, sectionCutOff, sectionMessage,
 }
@@ -97,10 +99,12 @@ type Input struct {
 	Fired int64 // how often the message's timer fired while it waited
 	Woken *agentv1.AgentWoken
 	Own   []*waitingv1.Wait // of the agent itself, triggered
-	Queue *workv1.GetWorkQueueResponse
-	Trace []*agentv1.Round // bound to the item, newest first
-	Notes []string         // on it, oldest first; see Digest
-	Tasks []*taskv1.Task   // running
+	// Standing are the waits of the agent itself that it was not woken from.
+	Standing []*waitingv1.Wait
+	Queue    *workv1.GetWorkQueueResponse
+	Trace    []*agentv1.Round // bound to the item, newest first
+	Notes    []string         // on it, oldest first; see Digest
+	Tasks    []*taskv1.Task   // running
 	// Children are the open delegations, oldest first.
 	Children []Child
 	// Conversation is what was said, oldest first, and Earlier the bytes before it that are
@@ -205,6 +209,8 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p.put(sectionItem, one(it != nil), itemForms(in, p.left*previewShare/100)...)
 	back(1)
 	p.put(sectionState, one(it != nil), stateForms(in)...)
+	own := standing(in)
+	p.share(sectionOwnWaits, len(own), ownWaitsShare, lineForms("What you wait for, beside your work items", own, p.left*ownWaitsShare/100, keepFirst)...)
 	p.share(sectionConversation, len(in.Conversation)+one(in.Summary != nil), conversationShare, conversationForms(in, p.left*conversationShare/100)...)
 	if it != nil {
 		p.share(sectionNotes, len(in.Notes), notesShare, lineForms("Notes on it, from what was done", in.Notes, p.left*notesShare/100, keepLast)...)

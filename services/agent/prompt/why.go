@@ -36,6 +36,9 @@ func why(in Input, least bool) string {
 	if it := resumedItem(in); it != nil && !shows(in.Waits, it.GetResumed().GetWait().GetWaitId()) {
 		b.WriteString(resumption(it, least))
 	}
+	if id := m.GetWorkItemId(); id != "" && id != in.Item.GetWorkItemId() {
+		fmt.Fprintf(&b, "The message is about work item %s, which is not open.\n", id)
+	}
 	if b.Len() == 0 {
 		return ""
 	}
@@ -90,6 +93,18 @@ func waitLines(w *waitingv1.Wait, least bool) string {
 		}
 	}
 	return b.String()
+}
+
+// standing returns a line for each wait of the agent itself, without those that "Why this turn"
+// shows.
+func standing(in Input) (lines []string) {
+	for _, w := range in.Standing {
+		if !shows(in.Waits, w.GetWaitId()) {
+			lines = append(lines, fmt.Sprintf("- for %s, since %s: %s (%s)\n", awaited(lower(w.GetKind().String(), "WAIT_KIND_"), w.GetResource(), w.GetResourceDescription()),
+				stamp(w.GetCreatedAt()), fold(w.GetReason(), noteChars), w.GetWaitId()))
+		}
+	}
+	return lines
 }
 
 // resumption returns why an item can go on.

@@ -163,6 +163,9 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 		task = about.GetTask()
 	}
 	end := text.EnumName(task.GetState())
+	if s := task.GetState(); s == taskv1.TaskState_TASK_STATE_INTERRUPTED || s == taskv1.TaskState_TASK_STATE_CANCELLED {
+		end = "was " + end
+	}
 	if Unchanged(reply) {
 		return t.Name + " changed nothing: the record has these values already" + subject(result)
 	}
@@ -177,9 +180,6 @@ func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 		end += fmt.Sprintf(", exit code %d", task.GetExitCode())
 	}
 	if t.Name == toolExecCommand {
-		if task.GetState() != taskv1.TaskState_TASK_STATE_COMPLETED && task.GetState() != taskv1.TaskState_TASK_STATE_FAILED {
-			end = "was " + end
-		}
 		return fmt.Sprintf("%s: the command %s: %s", t.Name, end, task.GetTaskId())
 	}
 	if cutShort(t, reply) != nil {

@@ -169,7 +169,9 @@ type WaitForResponse struct {
 	// for this one.
 	ReplacedWaitId string `protobuf:"bytes,2,opt,name=replaced_wait_id,json=replacedWaitId,proto3" json:"replaced_wait_id,omitempty"`
 	// weak_wait: nothing can end the wait as things stand.
-	Warnings      []*WaitWarning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []*WaitWarning `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Whether the agent itself waited for exactly this already, so that nothing changed.
+	Unchanged     bool `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +225,13 @@ func (x *WaitForResponse) GetWarnings() []*WaitWarning {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *WaitForResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 // CreateWaitRequest registers an interest.
@@ -2124,11 +2133,12 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"workItemId\x12E\n" +
 	"\rdelivery_mode\x18\n" +
 	" \x01(\x0e2 .quartet.waiting.v1.DeliveryModeR\fdeliveryMode\x12\x10\n" +
-	"\x03own\x18\v \x01(\bR\x03own\"\xa6\x01\n" +
+	"\x03own\x18\v \x01(\bR\x03own\"\xc4\x01\n" +
 	"\x0fWaitForResponse\x12,\n" +
 	"\x04wait\x18\x01 \x01(\v2\x18.quartet.waiting.v1.WaitR\x04wait\x12(\n" +
 	"\x10replaced_wait_id\x18\x02 \x01(\tR\x0ereplacedWaitId\x12;\n" +
-	"\bwarnings\x18\x03 \x03(\v2\x1f.quartet.waiting.v1.WaitWarningR\bwarnings\"\x88\x02\n" +
+	"\bwarnings\x18\x03 \x03(\v2\x1f.quartet.waiting.v1.WaitWarningR\bwarnings\x12\x1c\n" +
+	"\tunchanged\x18\x04 \x01(\bR\tunchanged\"\x88\x02\n" +
 	"\x11CreateWaitRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
