@@ -16,7 +16,15 @@ type outage struct {
 	mu     sync.Mutex
 	frames int           // stored since the beginning
 	last   int           // the frame after which the server ends; 0: none
+	off    bool          // frames do not count
 	down   chan struct{} // closed when the server has ended
+}
+
+// pause lets frames not count, or count again.
+func (o *outage) pause(on bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.off = on
 }
 
 var errDown = errors.New("the server has ended")
@@ -83,6 +91,9 @@ func (l *cutLog) Append(ctx context.Context, expect uint64, f journal.Frame) (ui
 	seq, err := l.Log.Append(ctx, expect, f)
 	if err != nil {
 		return seq, err
+	}
+	if l.o.off {
+		return seq, nil
 	}
 	if l.o.frames++; l.o.frames == l.o.last {
 		close(l.o.down)

@@ -279,6 +279,8 @@ func (l *life) answer(objective, text string) {
 // bounce stops the server in order, and starts it again.
 func bounce(l *life) {
 	l.note("--- the server is restarted")
+	l.outage.pause(true)
+	defer l.outage.pause(false)
 	require.NoError(l.t, l.w.Down())
 	require.NoError(l.t, l.w.Up())
 	l.connected()

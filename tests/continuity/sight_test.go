@@ -135,7 +135,7 @@ func (s sight) on(objective string) bool {
 // item returns the id of the open item with an objective, "" if none is shown.
 func (s sight) item(objective string) string {
 	quoted := regexp.QuoteMeta(objective)
-	for _, re := range []string{`- (wi_[0-9a-z]+): ` + quoted + ` \[`, `\n(wi_[0-9a-z]+)\nObjective: ` + quoted + `\n`} {
+	for _, re := range []string{`- (wi_[0-9a-z]+): ` + quoted + ` \[[^c]`, `\n(wi_[0-9a-z]+)\nObjective: ` + quoted + `\n`} {
 		if m := regexp.MustCompile(re).FindStringSubmatch(s.context); m != nil {
 			return m[1]
 		}

@@ -300,20 +300,22 @@ func (w *World) tail(p string) uint64 { return w.Tails()[slices.Index(Names, p)]
 // follower that is not held back has received what its source holds, what it made of
 // it is on disk, and the scheduler has looked at whom it marked.
 func (w *World) Quiet() error {
+	// A world that is killed meanwhile has other services afterwards.
+	agent, work, waiting, task, scheduler := w.Agent, w.Work, w.Waiting, w.Task, w.Scheduler
 	done := make(chan error, 1)
 	go func() {
 		for {
 			before := w.Tails()
-			if err := errors.Join(w.Waiting.Quiesce(w.ctx), w.Agent.Quiesce(w.ctx), w.Work.Quiesce(w.ctx), w.Task.Quiesce(w.ctx)); err != nil {
+			if err := errors.Join(waiting.Quiesce(w.ctx), agent.Quiesce(w.ctx), work.Quiesce(w.ctx), task.Quiesce(w.ctx)); err != nil {
 				done <- err
 				return
 			}
 			w.Taps.settle(w.tail)
-			if err := errors.Join(w.Waiting.Quiesce(w.ctx), w.Agent.Quiesce(w.ctx), w.Work.Quiesce(w.ctx)); err != nil {
+			if err := errors.Join(waiting.Quiesce(w.ctx), agent.Quiesce(w.ctx), work.Quiesce(w.ctx)); err != nil {
 				done <- err
 				return
 			}
-			w.Scheduler.Quiesce()
+			scheduler.Quiesce()
 			if w.Tails() == before {
 				done <- nil
 				return
