@@ -1,4 +1,4 @@
-package continuity
+package contexts
 
 import (
 	"fmt"
