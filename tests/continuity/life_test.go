@@ -2,6 +2,7 @@ package continuity
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -19,7 +20,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/worker"
@@ -43,7 +46,7 @@ type scenario struct {
 	// commands means that a worker runs commands.
 	commands bool
 	// local are the runner's own tools.
-	local map[string]func(args map[string]any) string
+	local map[string]func(l *life, args map[string]any) string
 	// check says whether all came out right.
 	check func(l *life)
 }
@@ -91,7 +94,7 @@ type life struct {
 	ids     int      // of requests
 	unknown string   // a local call whose outcome the next context must call unknown
 	cut     string   // the message whose turn was lost
-	mails   []string // the arguments of the local calls that ran
+	mails   []string // that were sent
 	story   []string // for whoever reads a failure
 }
 
@@ -170,7 +173,7 @@ func once(t *testing.T, s scenario, k kill) (points, frames int) {
 
 const keeper = "keeper"
 
-// mostTurns bounds a scenario: an actor that is not told what it needs may go on for ever.
+// mostTurns bounds a scenario: an actor that is not told what it needs may not come to an end.
 const mostTurns = 80
 
 // run goes on until nothing is left to do.
@@ -201,31 +204,44 @@ func (l *life) note(format string, args ...any) {
 // request is repeated.
 func (l *life) call(do func(ctx context.Context) error) {
 	l.t.Helper()
-	answered := false
-	for range 3 {
-		if answered = l.asked(do); answered {
-			break
-		}
-	}
-	require.True(l.t, answered, "the server ends again and again")
+	require.NoError(l.t, l.repeated(do))
 }
 
-// runner makes a call of the runner, and returns false if the runner has ended with the server.
-// Otherwise it repeats the call like call does.
+// repeated is call with the error of the answer.
+func (l *life) repeated(do func(ctx context.Context) error) error {
+	l.t.Helper()
+	for range 3 {
+		if err := l.asked(do); !errors.Is(err, errDown) {
+			return err
+		}
+	}
+	require.FailNow(l.t, "the server ends again and again")
+	return nil
+}
+
+// runner makes a call of the runner, and returns false if the runner has ended with the server,
+// or has been told that the turn is not its own any more. Otherwise it repeats the call like call
+// does.
 func (l *life) runner(do func(ctx context.Context) error) (alive bool) {
 	l.t.Helper()
-	do = func(do func(ctx context.Context) error) func(ctx context.Context) error {
-		return func(ctx context.Context) error { return do(planetest.As(ctx, rpc.RoleRunner)) }
-	}(do)
+	asRunner := func(ctx context.Context) error { return do(planetest.As(ctx, rpc.RoleRunner)) }
+	var err error
 	if l.k.what == "both" {
-		return l.asked(do)
+		err = l.asked(asRunner)
+	} else {
+		err = l.repeated(asRunner)
 	}
-	l.call(do)
+	if err != nil && (errors.Is(err, errDown) || errors.Is(fault.From(err), fault.RunStale)) {
+		l.note("--- the turn is over: %v", err)
+		return false
+	}
+	require.NoError(l.t, err)
 	return true
 }
 
-// asked makes a call. If the server ends meanwhile, it is started anew, and asked returns false.
-func (l *life) asked(do func(ctx context.Context) error) (answered bool) {
+// asked makes a call and returns its error. If the server ends meanwhile, it is started anew, and
+// asked returns errDown.
+func (l *life) asked(do func(ctx context.Context) error) error {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.w.Context(), planes.Hang)
 	defer cancel()
@@ -238,14 +254,13 @@ func (l *life) asked(do func(ctx context.Context) error) (answered bool) {
 		cancel() // the connection is gone
 		l.restart()
 		<-answer
-		return false
+		return errDown
 	}
 	if l.outage.over() { // the answer did not reach its caller
 		l.restart()
-		return false
+		return errDown
 	}
-	require.NoError(l.t, err)
-	return true
+	return err
 }
 
 // restart starts the server anew.
@@ -319,7 +334,7 @@ func (l *life) quiet() {
 func (l *life) running(held bool) (ids []string) {
 	for _, t := range l.tasks() {
 		name := awaited(t.GetCommand().GetCmd())
-		if _, err := os.Stat(filepath.Join(l.dir, name)); t.GetEndedAt() == nil && t.GetCommand() != nil && held == (name != "" && err != nil) {
+		if _, err := os.Stat(filepath.Join(l.dir, name)); t.GetEndedAt() == nil && t.GetCommand() != nil && held == (name != "" && err != nil && t.GetState() != taskv1.TaskState_TASK_STATE_CANCELLING) {
 			ids = append(ids, t.GetTaskId())
 		}
 	}
@@ -440,8 +455,7 @@ func (l *life) runLocal(req *agentv1.SubmitRoundRequest, c *agentv1.ToolCall) bo
 	if l.killed() {
 		return false
 	}
-	l.mails = append(l.mails, arguments(c))
-	answer, err := structpb.NewStruct(map[string]any{"answer": l.s.local[c.GetName()](c.GetArguments().AsMap())})
+	answer, err := structpb.NewStruct(map[string]any{"answer": l.s.local[c.GetName()](l, c.GetArguments().AsMap())})
 	require.NoError(l.t, err)
 	if l.killed() {
 		return false

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/tests/planes"
 )
 
 // request returns the id of a new request.
@@ -264,8 +266,8 @@ func (l *life) nothingTwice() {
 // hour lets an hour pass.
 func hour(l *life) { l.pass(time.Hour) }
 
-// same requires that two lists are the same.
-func same[T any](l *life, want, got []T) {
+// same requires that two values are the same.
+func same[T any](l *life, want, got T) {
 	l.t.Helper()
 	require.Equal(l.t, want, got)
 }
@@ -286,7 +288,7 @@ func bounce(l *life) {
 	l.connected()
 }
 
-// order requires that the agent said these texts, each once and in this order, whatever else it
+// order requires that the agent said these texts, in this order, whatever else it
 // said.
 func (l *life) order(texts ...string) {
 	l.t.Helper()
@@ -298,7 +300,8 @@ func (l *life) order(texts ...string) {
 			}
 		}
 	}
-	same(l, texts, got)
+	// A reply that was cut off before its calls ran was said all the same.
+	same(l, texts, slices.Compact(got))
 }
 
 // pause pauses the agent or lets it go on.
@@ -310,6 +313,41 @@ func (l *life) pause(on bool) {
 		} else {
 			_, err = l.w.Agents().ResumeAgent(ctx, &agentv1.ResumeAgentRequest{AgentId: keeper, RequestId: id})
 		}
+		return err
+	})
+}
+
+// at returns a time of the scenario as text.
+func at(after time.Duration) string { return planes.Epoch.Add(after).Format(time.RFC3339) }
+
+// change replaces an item's objective, as an operator does.
+func (l *life) change(objective, to string) {
+	l.t.Helper()
+	req := &workv1.UpdateWorkItemRequest{AgentId: keeper, RequestId: l.request(), WorkItemId: l.item(objective).GetWorkItemId(), Objective: &to}
+	l.operator(func(ctx context.Context) error {
+		_, err := l.w.Items().UpdateWorkItem(ctx, req)
+		return err
+	})
+}
+
+// open requires that an item is not completed.
+func (l *life) open(objective string) {
+	l.t.Helper()
+	require.Nil(l.t, l.item(objective).GetCompletedAt())
+}
+
+// stalled requires that the agent stands still because it got nowhere.
+func (l *life) stalled() {
+	l.t.Helper()
+	require.Equal(l.t, "no_progress", l.verdict().GetReason())
+}
+
+// abort ends the run that goes on.
+func (l *life) abort() {
+	l.note("--- operator: abort")
+	id := l.request()
+	l.operator(func(ctx context.Context) error {
+		_, err := l.w.Agents().AbortRun(ctx, &agentv1.AbortRunRequest{AgentId: keeper, RequestId: id})
 		return err
 	})
 }

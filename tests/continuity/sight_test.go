@@ -101,13 +101,19 @@ func (s sight) told(text string) bool {
 	return strings.Contains(s.message(), text) || strings.Contains(s.turn, "Operator interjects:\n> "+text)
 }
 
+// kind reports whether the message of the turn is of a kind.
+func (s sight) kind(kind string) bool { return strings.HasPrefix(s.message(), kind+",") }
+
 // operator reports whether the message of the turn may instruct.
 func (s sight) operator() bool { return strings.Contains(s.message(), "operator_instruction") }
 
 // why returns why the turn is.
 func (s sight) why() string { return s.section("Why this turn") }
 
-var itemIDs = regexp.MustCompile(`wi_[0-9a-z]+`)
+var (
+	itemIDs = regexp.MustCompile(`wi_[0-9a-z]+`)
+	taskIDs = regexp.MustCompile(`tsk_[0-9a-z]+`)
+)
 
 // bound returns the id and the objective of the work item of the turn, "" for none. A pick or a
 // completion since moved it.
@@ -206,6 +212,12 @@ func (s sight) failed(tool, part string) bool {
 func (s sight) printed(cmd, text string) bool {
 	c, known := s.call("ExecCommand", cmd)
 	return known && c.ok() && strings.Contains(field(c.result, "output"), text)
+}
+
+// result returns a string from the result of the newest such call.
+func (s sight) result(tool, part, name string) string {
+	c, _ := s.call(tool, part)
+	return field(c.result, name)
 }
 
 // field returns a string from JSON, which may be cut short, by its name.

@@ -36,7 +36,7 @@ func why(in Input, least bool) string {
 	if it := resumedItem(in); it != nil && !shows(in.Waits, it.GetResumed().GetWait().GetWaitId()) {
 		b.WriteString(resumption(it, least))
 	}
-	if id := m.GetWorkItemId(); id != "" && id != in.Item.GetWorkItemId() {
+	if id := m.GetWorkItemId(); id != "" && id != in.Item.GetWorkItemId() && m.GetTick() == nil {
 		fmt.Fprintf(&b, "The message is about work item %s, which is not open.\n", id)
 	}
 	if b.Len() == 0 {
