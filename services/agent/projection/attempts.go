@@ -40,13 +40,14 @@ type triedRound struct {
 	round *agentv1.Round
 }
 
-// attempts returns what was tried before: the calls of earlier attempts at a message, which
-// may be nil, and those of other rounds that no runner received a response for, since the
-// last turn that completed. A recorded result is the outcome of its call. The plane of the
+// attempts returns what was tried before: the calls of the turns that ended since the last one
+// that completed, whatever their messages were. A tick whose turn was lost is not handed out
+// again, because its turn changed what it was about, and the tick that takes its place is another
+// message. A recorded result is the outcome of its call. The plane of the
 // call that was executing when the run was lost is asked by request id. No call is executed
 // again, and the calls after it never were.
-func (s *Service) attempts(ctx context.Context, k ref.Agent, m *agentv1.Message) ([]prompt.Attempt, error) {
-	rounds, err := s.triedRounds(ctx, k, m)
+func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, error) {
+	rounds, err := s.triedRounds(ctx, k)
 	if err != nil || len(rounds) == 0 {
 		return nil, err
 	}
@@ -110,10 +111,10 @@ func excerpt(r *agentv1.ToolResult) string {
 	return utf8cut.Bytes(string(raw), resultExcerpt)
 }
 
-// triedRounds returns those rounds, oldest first: all of an earlier attempt at m, and of
-// other turns the last one, if it was not answered. Calls that a runner started and of which it
-// reported nothing are a round of their own.
-func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Message) ([]triedRound, error) {
+// triedRounds returns the rounds with calls of the turns that ended since the last one that
+// completed, oldest first. Calls that a runner started and of which it reported nothing are a
+// round of their own.
+func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, error) {
 	type found struct {
 		rounds []triedRound
 		at     [][]uint64 // positions of rounds that are not in memory
@@ -142,11 +143,7 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Messa
 			if span.Rounds == 0 {
 				continue
 			}
-			first := span.Rounds - 1
-			if m != nil && t.Record.GetMessageId() == m.GetMessageId() {
-				first = max(0, span.Rounds-maxAttemptRounds)
-			}
-			for n := span.Rounds - 1; n >= first; n-- {
+			for n := span.Rounds - 1; n >= max(0, span.Rounds-maxAttemptRounds); n-- {
 				c := triedRound{turn: t.Record}
 				if len(t.Rounds) == span.Rounds {
 					c.round = t.Rounds[n]
@@ -171,11 +168,7 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent, m *agentv1.Messa
 		}
 	}
 	f.rounds = slices.DeleteFunc(f.rounds, func(c triedRound) bool {
-		calls, local := len(c.round.GetToolCalls()), len(c.round.GetLocalToolCalls())
-		if m != nil && c.turn.GetMessageId() == m.GetMessageId() {
-			return calls+local+len(c.round.GetLocalToolResults()) == 0
-		}
-		return c.round.GetSettled() || calls+local == 0
+		return len(c.round.GetToolCalls())+len(c.round.GetLocalToolCalls())+len(c.round.GetLocalToolResults()) == 0
 	})
 	slices.Reverse(f.rounds)
 	return f.rounds, nil

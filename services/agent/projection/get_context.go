@@ -118,7 +118,7 @@ func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection, m 
 		return err
 	}
 	var err error
-	if p.attempts, err = s.attempts(ctx, k, m); err != nil {
+	if p.attempts, err = s.attempts(ctx, k); err != nil {
 		return err
 	}
 	if err := s.addConversation(ctx, k, p, m.GetMessageId()); err != nil {

@@ -50,8 +50,7 @@ type Projection struct {
 	boards prompt.Boards
 	// inherited is the view with which a forked child started.
 	inherited string
-	// attempts are the rounds of earlier attempts at the message, and others that no runner
-	// received a response for.
+	// attempts are the rounds of the turns that ended since the last one that completed.
 	attempts []prompt.Attempt
 }
 

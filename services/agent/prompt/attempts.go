@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// MostLost is how many turns are searched for rounds whose results no runner received; a
+	// MostLost is how many of the turns that did not complete are shown, the newest ones; a
 	// message has as many attempts.
 	MostLost = 3
 	// requiredCalls is how many calls of earlier attempts each context lists, the newest
@@ -28,8 +28,7 @@ const (
 	Unknown  = "outcome unknown: look before you repeat it"
 )
 
-// Attempt is a round of a turn that did not complete: an earlier attempt at the message, or a
-// round whose runner was lost before it received the results of its calls.
+// Attempt is a round of a turn that did not complete.
 type Attempt struct {
 	TurnID string
 	Index  int32

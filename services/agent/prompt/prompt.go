@@ -115,8 +115,8 @@ type Input struct {
 	Boards       Boards
 	// Inherited is what a forked child inherited; see Inherit.
 	Inherited string
-	// Attempts are the rounds of earlier attempts at the message, and others whose results
-	// no runner received, oldest first.
+	// Attempts are the rounds of the turns that ended since the last one that completed,
+	// oldest first.
 	Attempts []Attempt
 }
 
