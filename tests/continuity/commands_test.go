@@ -59,7 +59,7 @@ func TestC8_TwoMailsOfAnItem(t *testing.T) {
 			switch {
 			case id == "":
 				return s.next()
-			case s.did("CompleteWorkItem", ""):
+			case s.over():
 				return done
 			case !known:
 				return say("", steps(2))
@@ -147,7 +147,7 @@ func TestC7_ACommandFails(t *testing.T) {
 			switch {
 			case id == "":
 				return s.next()
-			case s.did("CompleteWorkItem", ""):
+			case s.over():
 				return done
 			case s.did("ExecCommand", "second check"):
 				return say("The checks pass.", complete())
@@ -172,7 +172,7 @@ func TestC7_TwoCommandsOutOfOrder(t *testing.T) {
 			left, right := taskOf(s, "left is built"), taskOf(s, "right is built")
 			result := s.kind("task_result")
 			switch {
-			case s.did("CompleteWorkItem", ""):
+			case s.over():
 				return done
 			case s.on(item) && result && s.section("Tasks that run") == "":
 				return say("Both are over.", complete())
@@ -208,11 +208,11 @@ func TestC7_ACommandIsStopped(t *testing.T) {
 		actor: func(s sight) move {
 			task := taskOf(s, "counted")
 			switch {
-			case s.did("CompleteWorkItem", ""):
+			case s.over():
 				return done
 			case s.on(item) && (s.kind("task_result") || s.failed("ExecCommand", "counted")):
 				return say("It was ended.", complete())
-			case s.told("that is enough") && task != "" && !s.did("TaskStop", task):
+			case s.told("that is enough") && task != "" && !s.called("TaskStop", task):
 				return say("", call("TaskStop", map[string]any{"task_id": task}))
 			case s.told("that is enough"):
 				return done
@@ -245,7 +245,7 @@ func TestC7_ADayOfSeveralItems(t *testing.T) {
 		local:    mailer,
 		actor: func(s sight) move {
 			switch {
-			case s.did("CompleteWorkItem", ""):
+			case s.over():
 				return done
 			case s.on(check) && (s.did("ExecCommand", "checked") || s.failed("ExecCommand", "checked")):
 				return say("Checked.", complete())

@@ -15,7 +15,7 @@ func work(s sight, number int) move {
 	switch {
 	case id == "":
 		return s.next()
-	case s.did("CompleteWorkItem", ""):
+	case s.over():
 		return done
 	case !known:
 		return say("", steps(number))

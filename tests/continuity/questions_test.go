@@ -14,20 +14,18 @@ func TestC7_AQuestionIsAsked(t *testing.T) {
 		commands: true,
 		actor: func(s sight) move {
 			switch {
-			case s.did("CompleteWorkItem", ""):
+			case s.over():
 				return done
+			case !s.on(deploy):
+				return s.next()
 			case s.did("ExecCommand", "echo production"), s.printed("cat deployed", "production"):
 				return say("Deployed to production.", complete())
 			case s.failed("ExecCommand", "echo production") && !s.did("ExecCommand", "cat deployed"):
 				return say("It was cut off; I look whether it came that far.", run("cat deployed; true"))
-			case s.on(deploy) && s.told("the second one") && s.has(quoted("Staging or production?")):
+			case s.told("the second one") && s.has(quoted("Staging or production?")):
 				return say("", run("echo production >> deployed"))
-			case s.on(deploy):
-				return say("", waitFor("operator_input", "Staging or production?"))
-			case s.item(deploy) != "" && s.has("pick_queued"):
-				return say("", pick(s.item(deploy)))
 			}
-			return done
+			return s.ask("Staging or production?")
 		},
 		outside: []step{idle(func(l *life) { l.say("the second one") })},
 		check: func(l *life) {

@@ -105,7 +105,10 @@ func (s sight) told(text string) bool {
 func (s sight) kind(kind string) bool { return strings.HasPrefix(s.message(), kind+",") }
 
 // operator reports whether the message of the turn may instruct.
-func (s sight) operator() bool { return strings.Contains(s.message(), "operator_instruction") }
+func (s sight) operator() bool {
+	heading, _, _ := strings.Cut(s.message(), "\n")
+	return strings.Contains(heading, "operator_instruction")
+}
 
 // why returns why the turn is.
 func (s sight) why() string { return s.section("Why this turn") }
@@ -202,10 +205,16 @@ func (s sight) did(tool, part string) bool {
 	return known && c.ok()
 }
 
-// failed reports whether such a call did not succeed, or nobody knows.
+// called reports whether there is such a call, whatever came of it.
+func (s sight) called(tool, part string) bool {
+	_, known := s.call(tool, part)
+	return known
+}
+
+// failed reports whether such a call ran and did not succeed, or nobody knows.
 func (s sight) failed(tool, part string) bool {
 	c, known := s.call(tool, part)
-	return known && !c.ok()
+	return known && !c.ok() && !strings.HasPrefix(c.outcome, "did not run")
 }
 
 // printed reports whether a command that succeeded printed a text.
@@ -288,10 +297,21 @@ func (s sight) ask(question string) move {
 	return say("", waitFor("operator_input", question))
 }
 
+// over reports whether the item of the turn was completed before the turn was cut off.
+func (s sight) over() bool {
+	id, _ := s.bound()
+	for _, c := range append(s.calls(s.section("What was tried")), s.calls(s.turn)...) {
+		if c.tool == "CompleteWorkItem" && c.ok() && id != "" && strings.Contains(c.outcome, id) {
+			return true
+		}
+	}
+	return false
+}
+
 // finish completes the item of the turn with a report, unless the turn did so before it was cut
 // off.
 func (s sight) finish(report string) move {
-	if s.did("CompleteWorkItem", "") {
+	if s.over() {
 		return done
 	}
 	return say(report, complete())
