@@ -11,6 +11,8 @@ import (
 func delegate(s sight, text string) move {
 	task := taskOfChild(s, text)
 	switch {
+	case task == "" && s.has("SpawnAgent: ") && !s.has("SpawnAgent: did not run"):
+		return done // it has ended, and its result is on its way
 	case task == "":
 		return say("", call("SpawnAgent", map[string]any{"initial_message": text}))
 	case s.did("WaitFor", task):
@@ -21,7 +23,7 @@ func delegate(s sight, text string) move {
 
 // taskOfChild returns the task of the child that was told a text, "" if there is none.
 func taskOfChild(s sight, text string) string {
-	if id := taskIDs.FindString(s.result("SpawnAgent", text, "task_id")); id != "" {
+	if id := s.made("SpawnAgent", text, taskIDs); id != "" {
 		return id
 	}
 	for line := range strings.Lines(s.section("Children that work for you")) {
@@ -53,8 +55,10 @@ func TestA14_AChildReports(t *testing.T) {
 		before: func(l *life) { l.create(item) },
 		actor: func(s sight) move {
 			switch {
-			case s.on(item) && s.kind("task_result"):
+			case s.on(item) && s.ended():
 				return s.finish("The child says it is red: " + yes(s.has("The door is red.")))
+			case s.on(item) && s.resumed() != "":
+				return s.read()
 			case s.on(item):
 				return delegate(s, "Paint the door")
 			}
@@ -108,12 +112,14 @@ func TestA14_AChildsQuestionReachesTheOperator(t *testing.T) {
 		before: func(l *life) { l.create(item) },
 		actor: func(s sight) move {
 			switch {
-			case s.kind("task_result") && s.on(item):
+			case s.on(item) && s.ended():
 				return s.finish("Done: " + yes(s.has("The door is red.")))
 			case s.kind("internal_followup"):
 				return s.answer("The child asks for the colour.")
 			case s.told("red, of course"):
 				return reply(s, "red")
+			case s.on(item) && s.resumed() != "":
+				return s.read()
 			case s.on(item):
 				return delegate(s, "Paint the door")
 			}
@@ -132,10 +138,12 @@ func TestA14_AParentAnswersItself(t *testing.T) {
 		before: func(l *life) { l.create(item) },
 		actor: func(s sight) move {
 			switch {
-			case s.kind("task_result") && s.on(item):
+			case s.on(item) && s.ended():
 				return s.finish("Done: " + yes(s.has("The door is green.")))
 			case s.kind("internal_followup") && s.on(item):
 				return reply(s, "green")
+			case s.on(item) && s.resumed() != "":
+				return s.read()
 			case s.on(item):
 				return delegate(s, "Paint the door")
 			}
@@ -155,10 +163,14 @@ func TestA14_TwoChildren(t *testing.T) {
 			door, gate := taskOfChild(s, "Paint the door"), taskOfChild(s, "Paint the gate")
 			open := s.section("Children that work for you")
 			switch {
-			case s.on(item) && s.kind("task_result") && open == "":
+			case s.on(item) && s.ended() && open == "":
 				return s.finish("Both are painted.")
-			case s.on(item) && s.kind("task_result"):
+			case s.on(item) && s.ended():
 				return waits(s, "the other one", taskIDs.FindString(open))
+			case s.on(item) && s.resumed() != "":
+				return s.read()
+			case s.on(item) && strings.Contains(s.section("Notes on it"), "Paint the gate") && open == "":
+				return done // both have ended, and their results are on their way
 			case s.on(item) && door == "":
 				return say("", call("SpawnAgent", map[string]any{"initial_message": "Paint the door"}))
 			case s.on(item) && gate == "":
@@ -188,12 +200,14 @@ func TestA14_AChildIsStopped(t *testing.T) {
 		actor: func(s sight) move {
 			task := taskOfChild(s, "Paint the door")
 			switch {
-			case s.kind("task_result") && s.on(item):
+			case s.on(item) && s.ended():
 				return s.finish("It is not painted.")
 			case s.told("stop it") && task != "" && !s.called("TaskStop", task):
 				return say("", call("TaskStop", map[string]any{"task_id": task}))
 			case s.told("stop it"), s.kind("internal_followup"):
 				return done
+			case s.on(item) && s.resumed() != "":
+				return s.read()
 			case s.on(item):
 				return delegate(s, "Paint the door")
 			}

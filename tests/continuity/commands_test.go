@@ -87,10 +87,12 @@ func TestC7_AResultForAnotherItem(t *testing.T) {
 			switch {
 			case s.on(build) && strings.Contains(s.message(), "interrupted"):
 				return s.finish("It was interrupted.")
-			case s.on(build) && s.kind("task_result"):
+			case s.on(build) && s.ended():
 				return s.finish("It is built.")
 			case s.on(build) && s.failed("ExecCommand", "built"):
 				return s.finish("It was interrupted.")
+			case s.on(build) && s.resumed() != "":
+				return s.read()
 			case s.on(build) && task == "":
 				return say("", start(await("go", "echo built")))
 			case s.on(build):
@@ -116,7 +118,7 @@ func TestC7_AResultForAnotherItem(t *testing.T) {
 // taskOf returns the task of a command, as this turn or an earlier attempt started it, or as the
 // context lists it among those that run.
 func taskOf(s sight, part string) string {
-	if id := s.result("ExecCommand", part, "task_id"); id != "" {
+	if id := s.made("ExecCommand", part, taskIDs); id != "" {
 		return id
 	}
 	for line := range strings.Lines(s.section("Tasks that run")) {
@@ -170,7 +172,7 @@ func TestC7_TwoCommandsOutOfOrder(t *testing.T) {
 		commands: true,
 		actor: func(s sight) move {
 			left, right := taskOf(s, "left is built"), taskOf(s, "right is built")
-			result := s.kind("task_result")
+			result := s.ended()
 			switch {
 			case s.over():
 				return done
@@ -178,6 +180,8 @@ func TestC7_TwoCommandsOutOfOrder(t *testing.T) {
 				return say("Both are over.", complete())
 			case s.on(item) && result:
 				return waits(s, "the other one", taskIDs.FindString(s.section("Tasks that run")))
+			case s.on(item) && s.resumed() != "":
+				return s.read()
 			case s.on(item) && left == "" && !s.failed("ExecCommand", "left is built"):
 				return say("", start(await("left", "echo left is built")))
 			case s.on(item) && right == "" && !s.failed("ExecCommand", "right is built"):
@@ -210,12 +214,14 @@ func TestC7_ACommandIsStopped(t *testing.T) {
 			switch {
 			case s.over():
 				return done
-			case s.on(item) && (s.kind("task_result") || s.failed("ExecCommand", "counted")):
+			case s.on(item) && (s.ended() || s.failed("ExecCommand", "counted")):
 				return say("It was ended.", complete())
 			case s.told("that is enough") && task != "" && !s.called("TaskStop", task):
 				return say("", call("TaskStop", map[string]any{"task_id": task}))
 			case s.told("that is enough"):
 				return done
+			case s.on(item) && s.resumed() != "":
+				return s.read()
 			case s.on(item) && task == "":
 				return say("", start(await("never", "echo counted")))
 			case s.on(item):

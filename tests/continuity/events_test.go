@@ -10,11 +10,11 @@ import (
 // listen makes a trigger with a description, unless there was one made before the turn was cut
 // off, and waits for it.
 func listen(s sight, description, reason string, more ...string) move {
-	id := s.result("CreateExternalTrigger", description, "trigger_id")
-	switch {
-	case id == "" && s.has("trigger trg_", description):
+	id := s.made("CreateExternalTrigger", description, triggerIDs)
+	if id == "" {
 		id = triggerOf(s, description)
-	case id == "":
+	}
+	if id == "" {
 		return say("", call("CreateExternalTrigger", map[string]any{"description": description, "delivery_mode": "contentful"}))
 	}
 	if s.did("WaitFor", id) {
@@ -27,11 +27,7 @@ func listen(s sight, description, reason string, more ...string) move {
 func triggerOf(s sight, description string) string {
 	for line := range strings.Lines(s.section("Notes on it")) {
 		if strings.Contains(line, description) {
-			for _, word := range strings.Fields(line) {
-				if strings.HasPrefix(word, "trg_") {
-					return word
-				}
-			}
+			return triggerIDs.FindString(line)
 		}
 	}
 	return ""

@@ -255,3 +255,34 @@ func TestC7_ARunIsAborted(t *testing.T) {
 		check: func(l *life) { l.completed(item); l.reported(item, "The barn is painted.") },
 	})
 }
+
+// An item takes many turns, with an operator who looks in now and then. Each turn knows the
+// objective, what is left, and what was said last.
+func TestC7_AnItemOverManyTurns(t *testing.T) {
+	const item, days = "Move the service to the new cluster", 12
+	live(t, scenario{
+		before: func(l *life) { l.create(item) },
+		actor: func(s sight) move {
+			id, _ := s.bound()
+			n, known := s.left()
+			switch {
+			case id == "":
+				return s.next()
+			case s.told("how far are you?"):
+				return s.answer(fmt.Sprintf("%d parts are left.", n))
+			case s.did("UpdateWorkItem", ""):
+				return done
+			case !known:
+				return say("I begin with an inventory.", steps(days))
+			case n > 0:
+				return say(fmt.Sprintf("Part %d is understood: %s.", n, strings.Repeat("it depends on the part before ", 6)), steps(n-1))
+			}
+			return s.finish("It is moved.")
+		},
+		outside: []step{
+			{during: func(s sight) bool { n, known := s.left(); return known && n == 8 }, do: func(l *life) { l.say("Day 4: how far are you?") }},
+			{during: func(s sight) bool { n, known := s.left(); return known && n == 3 }, do: func(l *life) { l.say("Day 9: how far are you?") }},
+		},
+		check: func(l *life) { l.completed(item); l.reported(item, "It is moved.") },
+	})
+}

@@ -184,6 +184,10 @@ func (l *life) run() {
 		if l.turn() || l.w.Tails() != before { // a message may have been dropped, and made way for another
 			continue
 		}
+		// What is to be tried again is tried after a while.
+		if l.pass(2 * time.Second); l.w.Tails() != before {
+			continue
+		}
 		l.note("--- nothing goes on: %v", l.verdict())
 		if l.next == len(l.s.outside) {
 			return
@@ -280,13 +284,19 @@ func (l *life) restart() {
 
 // startWorker starts the worker, which runs commands for as long as they take.
 func (l *life) startWorker() {
-	var err error
-	l.worker, err = worker.New(worker.Config{
+	cfg := worker.Config{
 		ID: "w1", Roots: []string{l.dir}, StateDir: filepath.Dir(l.dir), Heartbeat: 5 * time.Millisecond, Grace: time.Second, Capacity: 16,
 		Dial: func() (grpc.ClientConnInterface, error) { return asWorker{l.w.Conn("task")}, nil },
-	})
-	require.NoError(l.t, err)
-	require.NoError(l.t, l.worker.Start(context.Background()))
+	}
+	// A process that is being started has the lock of the worker before until it is another program.
+	require.Eventually(l.t, func() bool {
+		w, err := worker.New(cfg)
+		if err == nil {
+			err = w.Start(context.Background())
+		}
+		l.worker = w
+		return err == nil
+	}, planes.Hang, 5*time.Millisecond)
 	l.connected()
 }
 

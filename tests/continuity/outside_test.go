@@ -246,20 +246,21 @@ func (l *life) nothingTwice() {
 		once("mail", m)
 	}
 	for _, agent := range l.agents() {
-		l.operator(func(ctx context.Context) error {
-			timers, err := l.w.Waits().ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: agent, PageSize: 500, IncludeEnded: true})
-			if err != nil {
-				return err
-			}
-			for _, t := range timers.GetTimers() {
-				once("timer", agent+t.GetDescription())
-			}
-			triggers, err := l.w.Waits().ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: agent, PageSize: 500, IncludeRevoked: true})
-			for _, t := range triggers.GetTriggers() {
-				once("trigger", agent+t.GetDescription())
+		var timers *waitingv1.ListTimersResponse
+		var triggers *waitingv1.ListExternalTriggersResponse
+		l.operator(func(ctx context.Context) (err error) {
+			timers, err = l.w.Waits().ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: agent, PageSize: 500, IncludeEnded: true})
+			if err == nil {
+				triggers, err = l.w.Waits().ListExternalTriggers(ctx, &waitingv1.ListExternalTriggersRequest{AgentId: agent, PageSize: 500, IncludeRevoked: true})
 			}
 			return err
 		})
+		for _, t := range timers.GetTimers() {
+			once("timer", agent+t.GetDescription())
+		}
+		for _, t := range triggers.GetTriggers() {
+			once("trigger", agent+t.GetDescription())
+		}
 	}
 }
 

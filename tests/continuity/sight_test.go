@@ -114,8 +114,9 @@ func (s sight) operator() bool {
 func (s sight) why() string { return s.section("Why this turn") }
 
 var (
-	itemIDs = regexp.MustCompile(`wi_[0-9a-z]+`)
-	taskIDs = regexp.MustCompile(`tsk_[0-9a-z]+`)
+	itemIDs    = regexp.MustCompile(`wi_[0-9a-z]+`)
+	taskIDs    = regexp.MustCompile(`tsk_[0-9a-z]+`)
+	triggerIDs = regexp.MustCompile(`trg_[0-9a-z]+`)
 )
 
 // bound returns the id and the objective of the work item of the turn, "" for none. A pick or a
@@ -205,16 +206,16 @@ func (s sight) did(tool, part string) bool {
 	return known && c.ok()
 }
 
-// called reports whether there is such a call, whatever came of it.
+// called reports whether such a call ran, whatever came of it.
 func (s sight) called(tool, part string) bool {
-	_, known := s.call(tool, part)
-	return known
+	c, known := s.call(tool, part)
+	return known && !strings.HasPrefix(c.outcome, "did not run")
 }
 
 // failed reports whether such a call ran and did not succeed, or nobody knows.
 func (s sight) failed(tool, part string) bool {
-	c, known := s.call(tool, part)
-	return known && !c.ok() && !strings.HasPrefix(c.outcome, "did not run")
+	c, _ := s.call(tool, part)
+	return s.called(tool, part) && !c.ok()
 }
 
 // printed reports whether a command that succeeded printed a text.
@@ -223,10 +224,14 @@ func (s sight) printed(cmd, text string) bool {
 	return known && c.ok() && strings.Contains(field(c.result, "output"), text)
 }
 
-// result returns a string from the result of the newest such call.
-func (s sight) result(tool, part, name string) string {
+// made returns the id of what the newest such call made, if it succeeded: the result has it, or
+// the summary where the result was lost.
+func (s sight) made(tool, part string, ids *regexp.Regexp) string {
 	c, _ := s.call(tool, part)
-	return field(c.result, name)
+	if !c.ok() {
+		return ""
+	}
+	return ids.FindString(c.outcome + c.result)
 }
 
 // field returns a string from JSON, which may be cut short, by its name.
@@ -349,3 +354,24 @@ func (s sight) left() (n int, known bool) {
 var stepsLeft = regexp.MustCompile(`([0-9]+) steps left`)
 
 func steps(n int) *agentv1.ToolCall { return todos(fmt.Sprintf("%d steps left", n)) }
+
+// resumed returns the task whose end lets an item go on although its result is not the message
+// of the turn, "" if there is none.
+func (s sight) resumed() string {
+	_, after, found := strings.Cut(s.why(), "can go on: its wait for a task's result")
+	if !found || s.kind("task_result") {
+		return ""
+	}
+	return taskIDs.FindString(after)
+}
+
+// ended reports whether the actor knows the result of a task: it is the message of the turn, or
+// was read.
+func (s sight) ended() bool {
+	return s.kind("task_result") || s.resumed() != "" && s.called("TaskOutput", s.resumed())
+}
+
+// read reads the result of the task that lets the item go on.
+func (s sight) read() move {
+	return say("", call("TaskOutput", map[string]any{"task_id": s.resumed()}))
+}

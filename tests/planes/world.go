@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -73,6 +74,7 @@ type World struct {
 	Journals *planetest.Journals
 	Taps     *Taps
 
+	mu sync.Mutex // guards the services, which may be started anew while Quiet begins
 	// The services that run. A service that is started anew is another one.
 	Agent     *agentplane.Service
 	Work      *workplane.Service
@@ -181,7 +183,8 @@ func (w *World) log(name string, partition int) (journal.Log, error) {
 	return log, err
 }
 
-func (w *World) build(name string) (m module, err error) {
+// build returns a service, and what makes it the one that runs.
+func (w *World) build(name string) (m module, publish func(), err error) {
 	sources := func(of string) ([]journal.Source, error) {
 		all, err := w.Journals.Sources(of)
 		for i, src := range all {
@@ -192,42 +195,45 @@ func (w *World) build(name string) (m module, err error) {
 	deps := plane.Deps{Log: w.log, Sources: sources, Feeds: w.feeds, Clock: w.Clock, WaitClock: impatient{}, IDs: w.ids[name]}
 	switch name {
 	case "agent":
-		w.Agent, err = agentplane.New(agentplane.Config{}, agentplane.Deps{
+		s, err := agentplane.New(agentplane.Config{}, agentplane.Deps{
 			Deps: deps, Work: w.Items(), Waiting: w.Waits(), Tasks: w.Tasks(), MintRun: w.keys.MintRun,
 			Conn: func(service string) (grpc.ClientConnInterface, error) { return w.Conn(service), nil },
 		})
-		return w.Agent, err
+		return s, func() { w.Agent = s }, err
 	case "work":
-		w.Work, err = workplane.New(workplane.Config{Home: w.cfg.Home}, workplane.Deps{Deps: deps, Tasks: w.calls, Agents: w.calls})
-		return w.Work, err
+		s, err := workplane.New(workplane.Config{Home: w.cfg.Home}, workplane.Deps{Deps: deps, Tasks: w.calls, Agents: w.calls})
+		return s, func() { w.Work = s }, err
 	case "waiting":
-		w.Waiting, err = waitingplane.New(waitingplane.Config{}, waitingplane.Deps{
+		s, err := waitingplane.New(waitingplane.Config{}, waitingplane.Deps{
 			Deps: deps, Work: w.Items(), Tasks: w.Tasks(), Agents: w.calls, TriggerSecret: func(name string) string { return "secret-" + name },
 		})
-		return w.Waiting, err
+		return s, func() { w.Waiting = s }, err
 	case "task":
-		w.Task, err = taskplane.New(taskplane.Config{}, taskplane.Deps{
+		s, err := taskplane.New(taskplane.Config{}, taskplane.Deps{
 			Deps: deps, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls},
 		})
-		return w.Task, err
+		return s, func() { w.Task = s }, err
 	}
 	// Without sweeps after the first: what events do not bring about would be
 	// brought about by a sweep, and nobody would notice.
-	w.Scheduler, err = schedulerplane.New(schedulerplane.Config{Sweep: 1000000 * time.Hour}, schedulerplane.Deps{
+	s, err := schedulerplane.New(schedulerplane.Config{Sweep: 1000000 * time.Hour}, schedulerplane.Deps{
 		Sources: sources, Agents: w.Agents(), Work: w.Items(), Waiting: w.Waits(), Clock: w.Clock,
 	})
-	return w.Scheduler, err
+	return s, func() { w.Scheduler = s }, err
 }
 
 // Start starts a service and returns when it is ready.
 func (w *World) Start(name string) error {
-	m, err := w.build(name)
+	m, publish, err := w.build(name)
 	if err != nil {
 		return err
 	}
 	if err := m.Start(w.ctx); err != nil {
 		return err
 	}
+	w.mu.Lock()
+	publish()
+	w.mu.Unlock()
 	srv := rpc.NewServer(rpc.Config{Auth: w.keys, Deadlines: taskplane.Deadlines()})
 	if w.cfg.Register != nil {
 		m.Register(w.cfg.Register(name, srv))
@@ -301,7 +307,9 @@ func (w *World) tail(p string) uint64 { return w.Tails()[slices.Index(Names, p)]
 // it is on disk, and the scheduler has looked at whom it marked.
 func (w *World) Quiet() error {
 	// A world that is killed meanwhile has other services afterwards.
+	w.mu.Lock()
 	agent, work, waiting, task, scheduler := w.Agent, w.Work, w.Waiting, w.Task, w.Scheduler
+	w.mu.Unlock()
 	done := make(chan error, 1)
 	go func() {
 		for {

@@ -115,6 +115,9 @@ func resumption(it *workv1.WorkItem, least bool) string {
 	fmt.Fprintf(&b, "Work item %s can go on: its wait for %s ended %s (%s).\n", it.GetWorkItemId(),
 		awaited(lower(w.GetKind().String(), "WAIT_KIND_"), w.GetResource(), w.GetResourceDescription()), at(r.GetAt()), lower(r.GetCause().String(), "WAIT_CAUSE_"))
 	fmt.Fprintf(&b, "Reason:\n%s", quote(w.GetReason()))
+	if w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK && !least {
+		fmt.Fprintf(&b, "The result comes as a message of its own; TaskOutput, task_id %s, reads it as well.\n", w.GetResource())
+	}
 	if !least && w.GetCreatedAt() != nil {
 		fmt.Fprintf(&b, "It had waited since %s.\n", stamp(w.GetCreatedAt()))
 	}
