@@ -114,8 +114,8 @@ compose-test: ## Run the app tests against docker-compose.yml on this machine; n
 	deploy/compose-test.sh
 
 .PHONY: continuity
-continuity: ## Run the scenarios of an agent's life; ARGS for go test, such as -v
-	$(STATIC) $(GO) test -count=1 ./tests/continuity $(ARGS)
+continuity: ## Run the scenarios of an agent's life with every kill (4 minutes); ARGS for go test, such as -v
+	$(STATIC) $(GO) test -count=1 -timeout 30m ./tests/continuity $(ARGS) -args -kills=-1
 
 .PHONY: model
 model: ## Compare the whole with its model for 100 000 random steps; ARGS='-steps N -seed S' for others

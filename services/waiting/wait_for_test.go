@@ -467,3 +467,31 @@ func TestX2_ARepeatedWaitTellsNothingNew(t *testing.T) {
 		require.Zero(t, a.GetWait().GetTriggerCount())
 	}
 }
+
+// An agent that asks for the wait that it itself has changes nothing; another reason, or a time to be
+// reminded, makes another wait.
+func TestP1_TheSameWaitAgain(t *testing.T) {
+	r := newRig(t)
+	first := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, Reason: "which one?"})
+	require.False(t, first.GetUnchanged())
+	events := len(r.events())
+	again := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, Reason: "which one?", RequestId: "r2"})
+	require.True(t, again.GetUnchanged())
+	require.Equal(t, first.GetWait().GetWaitId(), again.GetWait().GetWaitId())
+	require.Empty(t, again.GetReplacedWaitId())
+	require.Len(t, r.events(), events)
+	for _, req := range []*waitingv1.WaitForRequest{
+		{Wake: operatorInput, Reason: "which other one?"},
+		{Wake: external, Reason: "which other one?"},
+		{Wake: external, Reason: "which other one?", RecheckAfter: durationpb.New(time.Hour)},
+		{Wake: waitingv1.Wake_WAKE_TIMER, Reason: "which other one?", After: durationpb.New(time.Hour)},
+		{Wake: waitingv1.Wake_WAKE_TIMER, Reason: "which other one?", After: durationpb.New(time.Hour)},
+	} {
+		resp := r.waitFor(req)
+		require.False(t, resp.GetUnchanged(), "%v", req)
+		require.NotEmpty(t, resp.GetReplacedWaitId(), "%v", req)
+	}
+	for range 2 {
+		require.False(t, r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, Reason: "of an item", WorkItemId: itemA}).GetUnchanged())
+	}
+}

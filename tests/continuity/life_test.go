@@ -30,7 +30,7 @@ import (
 )
 
 var (
-	kills = flag.Int("kills", 4, "how many of the kills of each scenario to try in each way; -1: all")
+	kills = flag.Int("kills", 2, "how many of the kills of each scenario to try in each way; -1: all")
 	seed  = flag.Int64("seed", 1, "which of the kills are tried")
 )
 
