@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"math/rand"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +31,7 @@ import (
 
 var (
 	kills = flag.Int("kills", 2, "how many of the kills of each scenario to try in each way; -1: all")
-	seed  = flag.Int64("seed", 1, "which of the kills are tried")
+	seed  = flag.Uint64("seed", 1, "which of the kills are tried")
 )
 
 // scenario is a part of an agent's life: what goes on outside, and an actor that must do the
@@ -107,7 +107,7 @@ func live(t *testing.T, s scenario) {
 	}
 	h := fnv.New64()
 	_, _ = h.Write([]byte(t.Name()))
-	random := rand.New(rand.NewSource(*seed ^ int64(h.Sum64())))
+	random := rand.New(rand.NewPCG(*seed, h.Sum64()))
 	ways := map[string]int{"runner": points, "server": frames, "both": frames}
 	if s.commands {
 		ways["machine"] = frames
@@ -128,10 +128,10 @@ func live(t *testing.T, s scenario) {
 // once runs a scenario with one kill at most, and returns how many points of the runner and how
 // many frames it had.
 func once(t *testing.T, s scenario, k kill) (points, frames int) {
-	dir, err := os.MkdirTemp("", "continuity")
-	require.NoError(t, err)
+	dir := t.TempDir()
 	l := &life{t: t, s: s, k: k, dir: filepath.Join(dir, "work"), outage: newOutage(), received: newCounted()}
 	require.NoError(t, os.Mkdir(l.dir, 0o755))
+	var err error
 	l.w, err = planes.New(planes.Config{Home: filepath.Join(dir, "home"), Log: l.outage.log, Register: func(name string, srv grpc.ServiceRegistrar) grpc.ServiceRegistrar {
 		if name == "task" {
 			return l.received.on(srv)
@@ -144,7 +144,6 @@ func once(t *testing.T, s scenario, k kill) (points, frames int) {
 		}
 		l.stopWorker()
 		_ = l.w.Close()
-		_ = os.RemoveAll(dir)
 	}()
 	require.NoError(t, err)
 	if s.commands {

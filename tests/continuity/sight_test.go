@@ -170,9 +170,6 @@ func (s sight) objective(id string) string {
 	return ""
 }
 
-// todo reports whether the item of the turn shows a todo in a state.
-func (s sight) todo(state, text string) bool { return s.has("- [" + state + "] " + text) }
-
 // made is a call as the actor is shown it.
 type made struct{ tool, outcome, arguments, result string }
 

@@ -108,7 +108,11 @@ func (t *tap) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func source(edge string) string { return edge[:strings.Index(edge, ">")] }
+// source returns the plane whose journal an edge follows.
+func source(edge string) string {
+	of, _, _ := strings.Cut(edge, ">")
+	return of
+}
 
 // settle waits until all that are not held back have received everything.
 func (ts *Taps) settle(tail func(plane string) uint64) {
