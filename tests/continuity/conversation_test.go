@@ -82,6 +82,30 @@ func TestC7_SomethingSaidLongAgo(t *testing.T) {
 	})
 }
 
+// The conversation is summed up in the middle. What the summary says is known long after the
+// words themselves are left out.
+func TestC7_ACompactionInTheMiddle(t *testing.T) {
+	live(t, scenario{
+		actor: func(s sight) move {
+			said := s.section("Conversation")
+			switch {
+			case s.told("What is the code word?") && strings.Contains(said, "the code word is heron"):
+				return s.answer("It is heron.")
+			case s.told("Sum it up.") && strings.Contains(said, "The code word is heron.") && !strings.Contains(said, "Summed up."):
+				return move{text: "Summed up.", summary: "Two chapters; the code word is heron."}
+			case s.told("Sum it up."), !s.operator():
+				return done
+			case s.told("What is the code word?"):
+				return s.answer("I do not know.")
+			}
+			return s.answer("Noted: " + firstWords(s.message()))
+		},
+		outside: append(append(lecture(2, "The code word is heron."), idle(func(l *life) { l.say("Sum it up.") })),
+			append(lecture(8, ""), idle(func(l *life) { l.say("What is the code word?") }))...),
+		check: func(l *life) { l.order("Summed up.", "It is heron.") },
+	})
+}
+
 // firstWords returns the first words of a message.
 func firstWords(message string) string {
 	_, text, _ := strings.Cut(message, "> ")

@@ -423,6 +423,9 @@ func (l *life) act(a *agentv1.AcquireTurnResponse) bool {
 		}
 		m := who(s)
 		req := &agentv1.SubmitRoundRequest{AgentId: t.GetAgentId(), TurnId: t.GetTurnId(), RunId: t.GetRunId(), RoundIndex: index, Text: m.text, ToolCalls: m.calls}
+		if m.summary != "" {
+			req.ConversationSummary = &agentv1.ConversationSummary{Text: m.summary}
+		}
 		if m.local != nil && !l.runLocal(req, m.local) {
 			return false
 		}

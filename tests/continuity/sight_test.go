@@ -23,6 +23,8 @@ type move struct {
 	calls []*agentv1.ToolCall
 	// local is a tool of the runner's own, which the runner executes before it submits the reply.
 	local *agentv1.ToolCall
+	// summary sums up what was said before the message of the turn.
+	summary string
 }
 
 func say(text string, calls ...*agentv1.ToolCall) move { return move{text: text, calls: calls} }
