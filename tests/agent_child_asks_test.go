@@ -39,10 +39,11 @@ func TestP2_ASupervisorAnswersItsChild(t *testing.T) {
 		child = s.acquire(t, ctx, childID)
 		require.Contains(t, child.got.GetContext().GetText(), "> red")
 		require.NotContains(t, child.got.GetContext().GetText(), "Waiting for an operator", "the turn begins when the answer was heard")
-		it, err := s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: childID, WorkItemId: itemID})
-		require.NoError(t, err)
-		require.Empty(t, it.GetWorkItem().GetBlockedBy())
-		require.Empty(t, it.GetWorkItem().GetWaits())
+		// A turn waits 2 s at most for the work plane to know of the answer.
+		require.Eventually(t, func() bool {
+			it, err := s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: childID, WorkItemId: itemID})
+			return err == nil && it.GetWorkItem().GetBlockedBy() == "" && len(it.GetWorkItem().GetWaits()) == 0
+		}, 30*time.Second, 10*time.Millisecond)
 
 		child.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": itemID}))
 		child.round(t, ctx, "The door is red.", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": itemID}))

@@ -146,6 +146,8 @@ func TestA9_WhatAnAbortedRunWasHandedIsHeardAgain(t *testing.T) {
 func TestA4_GetAgentShowsItsWaits(t *testing.T) {
 	r := family(t)
 	child := r.delegate(r.operator(), "", "work").GetAgentId()
+	// Supervision looks for questions of the child; those below are none that it shall find.
+	require.NoError(t, r.service.Quiesce(t.Context()))
 	active := waitingv1.WaitStatus_WAIT_STATUS_ACTIVE
 	waits := []*waitingv1.Wait{
 		{WaitId: "wt_1", WorkItemId: "wi_1", Mode: waitingv1.WaitMode_WAIT_MODE_WAIT, Status: active, Reason: "the build"},

@@ -153,10 +153,10 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 	if err != nil {
 		return nil, err
 	}
-	s.strengthen(ctx, ws...)
 	if len(req.GetWaitIds()) == 0 && req.GetEndedBy() == "" && !req.GetAlsoActive() {
 		// Lists that a turn reads name waits; it does not show why they are weak, and must
 		// not wait for another call.
+		s.strengthen(ctx, ws...)
 		s.addSupervision(ctx, req.GetAgentId(), ws...)
 	}
 	return &waitingv1.ListWaitsResponse{Waits: ws, NextPageToken: next, Revision: seq}, nil
