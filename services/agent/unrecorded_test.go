@@ -77,7 +77,7 @@ func TestA6_TheNextContextShowsUnrecordedOutcomes(t *testing.T) {
 				for range 2 {
 					b := r.take("keeper")
 					text := b.GetContext().GetText()
-					require.Contains(t, text, "What was tried: earlier attempts", end)
+					require.Contains(t, text, "What was tried: earlier turns", end)
 					var shown []string
 					for line := range strings.Lines(text) {
 						if _, rest, ok := strings.Cut(line, a.GetTurn().GetTurnId()+"/0 "); ok {

@@ -93,9 +93,9 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION || m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 	result := m.GetTaskId() != "" && !state.IsQuestion(m)
 	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
-	// A turn that is bound to no item is told what the agent itself waits for.
+	// A turn that is to choose an item is told what the agent itself waits for.
 	picks := m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED
-	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: true, WaitIds: c.Wake.GetEndedWaitIds()}
+	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: own || picks, WaitIds: c.Wake.GetEndedWaitIds()}
 	var before plane.Position
 	switch {
 	case instruction:

@@ -21,6 +21,25 @@ func TestC7_WhyOfEachKind(t *testing.T) {
 		in   Input
 		want string
 	}{
+		"about a closed item": {Input{
+			Queue: queue, Item: item, Binding: agentv1.Binding_BINDING_CURRENT, Message: &agentv1.Message{Text: "and that one?", WorkItemId: "wi_2"},
+		}, `
+## Why this turn
+The message is about work item wi_2, which is not open.
+This turn is bound to work item wi_1, which is in focus.
+`},
+		"the result is elsewhere": {Input{
+			Queue: &workv1.GetWorkQueueResponse{QueuedRunnable: []*workv1.WorkItem{{WorkItemId: "wi_2", Resumed: &workv1.Resumption{
+				At: at, Cause: waitingv1.WaitCause_WAIT_CAUSE_TASK_RESULT, Wait: &workv1.AttachedWait{WaitId: "wt_1", Kind: waitingv1.WaitKind_WAIT_KIND_TASK, Resource: "tsk_1", Reason: "the build"},
+			}}}},
+			Message: &agentv1.Message{WorkItemId: "wi_2", Tick: &agentv1.Tick{Reason: agentv1.TickReason_TICK_REASON_PICK_QUEUED, WorkItemId: "wi_2"}},
+		}, `
+## Why this turn
+Work item wi_2 can go on: its wait for a task's result (tsk_1) ended at 2026-03-01T12:00:00Z (task_result).
+Reason:
+> the build
+The result comes as a message of its own; TaskOutput, task_id tsk_1, reads it as well.
+`},
 		"nothing to say": {Input{Queue: queue, Message: &agentv1.Message{Text: "hello"}}, ""},
 		"an answer": {Input{
 			Queue: queue, Item: item, Binding: agentv1.Binding_BINDING_WAIT, Message: &agentv1.Message{Text: "the second"},
