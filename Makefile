@@ -39,6 +39,19 @@ build: ## Build bin/quartet, static
 PLATFORMS    := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 PLATFORM_ENV ?= STATIC
 
+# What is in the binary by its own build information, with versions and hashes. The tool is run by its
+# version, so that its dependencies are in no go.mod here.
+CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+
+.PHONY: sbom
+sbom: build ## Write bin/quartet.cdx.json: the modules in bin/quartet as a CycloneDX SBOM
+	$(GO) run $(CYCLONEDX) bin -json -std -version "v$$(cat pkg/version/VERSION)" -output bin/quartet.cdx.json bin/quartet
+	@echo "wrote bin/quartet.cdx.json"
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Scan what the product compiles for known vulnerabilities; says so where the database cannot be reached
+	GO=$(GO) tools/vulnerabilities.sh
+
 .PHONY: platforms
 platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet what only some of them compile
 	@set -e; for p in $(PLATFORMS); do \
@@ -99,7 +112,7 @@ fmt: $(BUF) ## Format Go and proto in place
 # packages at a time keep two cores busy.
 .PHONY: test
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
-	$(GO) test -race -p 3 -timeout 20m ./tests ./...
+	$(GO) test -race -p 3 -timeout 40m ./tests ./...
 
 .PHONY: up
 up: ## Run docker-compose.yml from images built here, with TLS and a first admin's key; IMAGES=static without base images

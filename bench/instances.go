@@ -56,6 +56,7 @@ func startFleet(ctx context.Context, dir string, n int) (f *fleet, err error) {
 			return f, err
 		}
 		cfg := app.Config{
+			WorkerUnconfined: true, Open: true,
 			DataDir: filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"), KeyFile: filepath.Join(dir, "key"),
 			NATSURL: f.broker.URL(), GRPCAddr: at, HTTPAddr: "127.0.0.1:0", Addresses: addr, Publish: true, Replicas: 1, Serve: []string{"work"},
 		}

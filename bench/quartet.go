@@ -32,6 +32,7 @@ type quartet struct {
 
 func start(ctx context.Context, dir string) (*quartet, error) {
 	a, err := app.New(app.Config{
+		WorkerUnconfined: true, Open: true,
 		DataDir: dir, GRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0",
 		Publish: true, Replicas: 1, WorkerID: "bench", WorkerCapacity: 1,
 	}, zap.NewNop(), "bench")

@@ -48,7 +48,7 @@ export QUARTET_TOKEN_FILE=$PWD/$to/admin.key
 EOF_ENV
 
 if ! (unset QUARTET_TOKEN; . "$to/env" && [ -s "$to/admin.key" ] && bin/quartet whoami >/dev/null 2>&1); then
-  compose exec -T gateway /quartet key create root --role admin --bootstrap </dev/null >"$to/admin.key.new" 2>/dev/null
+  compose exec -T gateway /quartet key create root --role installation_admin --bootstrap </dev/null >"$to/admin.key.new" 2>/dev/null
   mv "$to/admin.key.new" "$to/admin.key"
 fi
 cat <<EOF_SAID

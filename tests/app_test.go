@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"quartet/pkg/client"
 	"quartet/pkg/natsd"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
@@ -47,7 +48,7 @@ type system struct {
 func connect(addr map[string]string, http string) *system {
 	s := &system{http: "http://" + http}
 	s.dial = func(t *testing.T, service string, opts ...grpc.DialOption) *grpc.ClientConn {
-		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(client.LocalCredential(addr[service])),
 			grpc.WithUnaryInterceptor(rpc.FaultsUnary), grpc.WithStreamInterceptor(rpc.FaultsStream))
 		conn, err := grpc.NewClient("passthrough:///"+addr[service], opts...)
 		require.NoError(t, err)
@@ -91,7 +92,8 @@ func oneProcessWith(t *testing.T, startApp func(*testing.T, app.Config) *app.App
 	dir := t.TempDir()
 	grpcAddr, httpAddr := freeAddr(t), freeAddr(t)
 	a := startApp(t, app.Config{
-		DataDir: dir, GRPCAddr: grpcAddr, HTTPAddr: httpAddr, Publish: true, Replicas: 1,
+		WorkerUnconfined: true,
+		DataDir:          dir, GRPCAddr: grpcAddr, HTTPAddr: httpAddr, Publish: true, Replicas: 1,
 		WorkerID: "w1", WorkerRoots: []string{dir}, WorkerCapacity: 4,
 	})
 	addr := map[string]string{}
@@ -111,7 +113,7 @@ func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Conf
 	broker, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dir, "nats"), Port: 0})
 	require.NoError(t, err)
 	t.Cleanup(broker.Stop)
-	groups := [][]string{{"agent", "waiting"}, {"work", "task", "worker"}, {"scheduler", "gateway"}}
+	groups := [][]string{{"agent", "waiting"}, {"work", "task", "worker"}, {"scheduler", "gateway", "identity"}}
 	addr := map[string]string{}
 	grpcAddrs := make([]string, len(groups))
 	for i, g := range groups {
@@ -124,7 +126,8 @@ func splitWith(t *testing.T, throughOne bool, startApp func(*testing.T, app.Conf
 	httpAddr := freeAddr(t)
 	config := func(i int, services []string) app.Config {
 		return app.Config{
-			DataDir: filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"), NATSURL: broker.URL(), KeyFile: filepath.Join(dir, "key"),
+			WorkerUnconfined: true,
+			DataDir:          filepath.Join(dir, fmt.Sprint(i)), HomeDir: filepath.Join(dir, "home"), NATSURL: broker.URL(), KeyFile: filepath.Join(dir, "key"),
 			Addresses: addr, Serve: services, HTTPAddr: httpAddr, PublicURL: "http://" + httpAddr,
 			Publish: true, Replicas: 1, WorkerID: "w1", WorkerRoots: []string{dir}, WorkerCapacity: 4,
 		}

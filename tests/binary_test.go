@@ -31,6 +31,12 @@ func binary(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(attackVariable); spec != "" {
+		attackUntilKilled(spec)
+	}
+	if spec := os.Getenv(hostileVariable); spec != "" {
+		hostileUntilKilled(spec)
+	}
 	code := m.Run()
 	_ = os.RemoveAll(built.dir)
 	os.Exit(code)

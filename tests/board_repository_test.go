@@ -59,7 +59,7 @@ func TestB11_ABoardOfThisRepositoryOverKills(t *testing.T) {
 	}
 	worker := func(id, handler string) *proc.Process {
 		p := &proc.Process{
-			Binary: bin, Args: []string{"--address", srv.GRPC, "worker", "--pool", "go", "--id", id, "--handler", handler},
+			Binary: bin, Args: []string{"--address", srv.GRPC, "worker", "--pool", "go", "--id", id, "--unconfined", "--handler", handler},
 			Log: filepath.Join(t.TempDir(), id), Ready: func(context.Context) bool { return true },
 		}
 		require.NoError(t, p.Start(ctx))

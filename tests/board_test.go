@@ -11,6 +11,7 @@ import (
 
 	"quartet/services/board/wal"
 	"quartet/tests/dev"
+	"quartet/tests/proc"
 )
 
 // TestB1_AWALAsAFile makes a board over REST, takes its WAL as a file, follows
@@ -21,7 +22,7 @@ func TestB1_AWALAsAFile(t *testing.T) {
 	call := func(method, path, body string, want int) string {
 		req, err := http.NewRequestWithContext(dev.Within(t), method, s.URL()+"/v1/sessions/keeper/"+path, strings.NewReader(body))
 		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := proc.HTTP.Do(req)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, resp.Body.Close()) }()
 		out, err := io.ReadAll(resp.Body)
@@ -49,7 +50,7 @@ func TestB1_AWALAsAFile(t *testing.T) {
 			followed <- err.Error()
 			return
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := proc.HTTP.Do(req)
 		if err != nil {
 			followed <- err.Error()
 			return

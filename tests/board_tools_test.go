@@ -1,13 +1,17 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/tests/dev"
 )
 
@@ -35,7 +39,8 @@ func TestC4_BoardTools(t *testing.T) {
 		schemas[tool.GetName()] = tool.GetInputSchema().AsMap()["properties"].(map[string]any)
 	}
 	for _, name := range []string{"board_template", "board_create", "board_get", "board_list", "board_update", "board_query_steps",
-		"board_update_step", "board_complete", "board_fail", "board_cancel", "board_dispatch_worker"} {
+		"board_update_step", "board_complete", "board_fail", "board_cancel", "board_dispatch_worker",
+		"board_cancel_run", "board_open_dispatch", "board_close_dispatch", "board_list_dispatches", "board_list_workers"} {
 		require.Contains(t, schemas, name)
 		require.NotContains(t, schemas[name], "session_id")
 		require.NotContains(t, schemas[name], "task_id")
@@ -76,6 +81,53 @@ func TestC4_BoardTools(t *testing.T) {
 
 	board := done("board_get", map[string]any{"board_id": "build"})["board"].(map[string]any)
 	require.Equal(t, "cancelled", board["status"])
+}
+
+// An orchestrating model opens and closes standing dispatches, sees who is connected, and stops a
+// run (SPEC B10.4).
+func TestB10_ToolsForRunsAndDispatches(t *testing.T) {
+	r := dev.Start(t)
+	require.NoError(t, spawnNamed(dev.Within(t), r.Client, "keeper"))
+	call := func(name string, args map[string]any) map[string]any {
+		in, err := structpb.NewStruct(args)
+		require.NoError(t, err)
+		got, err := r.Agents.CallTool(dev.Within(t), &agentv1.CallToolRequest{AgentId: "keeper", Name: name, Arguments: in})
+		require.NoError(t, err)
+		require.Equal(t, agentv1.ToolStatus_TOOL_STATUS_SUCCESS, got.GetResult().GetStatus(), "%s: %v", name, got.GetResult().GetError())
+		return got.GetResult().GetResult().AsMap()
+	}
+	call("board_create", map[string]any{"board_id": "build", "wal_name": "build", "title": "Build", "steps": []any{map[string]any{"step_id": "a", "title": "A"}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, stopped := make(chan error, 1), make(chan error, 1)
+	go func() {
+		ended <- r.RunSteps(ctx, client.StepOptions{ID: "w-1", Pools: []string{"default"}}, func(ctx context.Context, _ *boardv1.StepAssignment) (client.StepResult, error) {
+			<-ctx.Done()
+			stopped <- context.Cause(ctx)
+			return client.StepResult{}, ctx.Err()
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	opened := call("board_open_dispatch", map[string]any{"board_id": "build", "max_parallel": 2, "step_timeout": "90m", "allowed_step_ids": []any{"a"}})["dispatch"].(map[string]any)
+	require.Equal(t, "5400s", opened["step_timeout"])
+	listed := call("board_list_dispatches", map[string]any{"board_id": "build"})["dispatches"].([]any)
+	require.Equal(t, opened["dispatch_id"], listed[0].(map[string]any)["dispatch_id"])
+	var runs []any
+	require.Eventually(t, func() bool {
+		workers, _ := call("board_list_workers", map[string]any{"worker_pool_id": "default"})["workers"].([]any)
+		if len(workers) == 0 {
+			return false
+		}
+		runs, _ = workers[0].(map[string]any)["run_ids"].([]any)
+		return len(runs) == 1
+	}, time.Minute, 5*time.Millisecond)
+	call("board_close_dispatch", map[string]any{"board_id": "build", "dispatch_id": opened["dispatch_id"]})
+	require.Empty(t, call("board_list_dispatches", map[string]any{"board_id": "build"})["dispatches"])
+	run := call("board_cancel_run", map[string]any{"board_id": "build", "run_id": runs[0]})["run"].(map[string]any)
+	require.Equal(t, "cancelled", run["status"])
+	require.ErrorIs(t, <-stopped, client.ErrStopped)
 }
 
 // SPEC C5.8: the former names of the board tools and the former argument can be called, and

@@ -199,7 +199,7 @@ func startKeeper(t *testing.T, ctx context.Context, root grpc.ClientConnInterfac
 	log := filepath.Join(repo, "worker.log")
 	out, err := os.Create(log)
 	require.NoError(t, err)
-	worker := exec.Command(bin, "worker", "--root", repo, "--state-dir", t.TempDir(), "--address", *deployedGRPC, "--tls")
+	worker := exec.Command(bin, "worker", "--root", repo, "--unconfined", "--state-dir", t.TempDir(), "--address", *deployedGRPC, "--tls")
 	worker.Env = append(os.Environ(), "QUARTET_TOKEN="+keyOf(t, ctx, root, identityv1.Role_ROLE_WORKER, namespace))
 	worker.Stdout, worker.Stderr = out, out
 	require.NoError(t, worker.Start())

@@ -5,8 +5,10 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -232,4 +234,35 @@ func TestX15_ProviderSettingsAreChecked(t *testing.T) {
 		_, err := app.New(cfg, nil, "test")
 		require.ErrorContains(t, err, says)
 	}
+}
+
+// TestI12_JunkTokensOfOneAddress: more of them than are checked leave the users of another address alone.
+func TestI12_JunkTokensOfOneAddress(t *testing.T) {
+	p := newProvider(t)
+	h := p.house(t)
+	require.Equal(t, http.StatusOK, h.rest(t, p.token(t, "k1", nil), "GET", "/v1/whoami", "").status)
+	guesser := &http.Client{Transport: &http.Transport{
+		DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}).DialContext,
+	}}
+	junk := func(i int) int {
+		req, err := http.NewRequestWithContext(soon(t), http.MethodGet, "http://"+h.cfg.HTTPAddr+"/v1/whoami", nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer eyJ"+strconv.Itoa(i))
+		resp, err := guesser.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		if resp.StatusCode == http.StatusTooManyRequests {
+			require.NotEmpty(t, resp.Header.Get("Retry-After"))
+		}
+		return resp.StatusCode
+	}
+	refused := 0
+	for i := 0; refused < 40 && i < 20_000; i++ {
+		if junk(i) == http.StatusTooManyRequests {
+			refused++
+			valid := p.token(t, "k1", map[string]any{"sub": "user-" + strconv.Itoa(i)}) // which nobody has checked yet
+			require.Equal(t, http.StatusOK, h.rest(t, valid, "GET", "/v1/whoami", "").status)
+		}
+	}
+	require.Equal(t, 40, refused)
 }

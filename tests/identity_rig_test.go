@@ -3,11 +3,9 @@ package tests
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
+	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
@@ -111,11 +110,9 @@ func (h *house) minted(t *testing.T, a rpc.Actor) string {
 	if path == "" {
 		path = filepath.Join(h.cfg.DataDir, "key")
 	}
-	raw, err := os.ReadFile(path)
+	ring, err := keyfile.Load(path)
 	require.NoError(t, err)
-	key, err := hex.DecodeString(strings.TrimSpace(string(raw)))
-	require.NoError(t, err)
-	return rpc.NewKeyring(key, false).Mint(a)
+	return rpc.KeyringOf(keyfile.Fixed(ring), false).Mint(a)
 }
 
 // answer is what REST said.
@@ -144,6 +141,10 @@ func (h *house) rest(t *testing.T, token, method, path, body string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(soon(t), method, "http://"+h.cfg.HTTPAddr+path, bytes.NewBufferString(body))
 	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+	if strings.HasPrefix(path, "/mcp/") {
+		req.Header.Set("Accept", "application/json, text/event-stream")
+	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}

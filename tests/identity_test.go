@@ -229,7 +229,8 @@ func TestX15_NotOpenToOtherMachines(t *testing.T) {
 		want             string
 		err              string
 	}{
-		"loopback, by itself":     {"", "127.0.0.1:0", "[::1]:0", app.AuthOff, ""},
+		"loopback, by itself":     {"", "127.0.0.1:0", "[::1]:0", app.AuthLocal, ""},
+		"loopback, without":       {app.AuthOff, "127.0.0.1:0", "[::1]:0", app.AuthOff, ""},
 		"elsewhere, by itself":    {app.AuthAuto, "0.0.0.0:0", "127.0.0.1:0", app.AuthRequired, ""},
 		"a name, by itself":       {app.AuthAuto, "127.0.0.1:0", "quartet.example.com:80", app.AuthRequired, ""},
 		"loopback, with":          {app.AuthRequired, "127.0.0.1:0", "localhost:0", app.AuthRequired, ""},
@@ -273,12 +274,12 @@ func TestX15_TheFirstKey(t *testing.T) {
 	_, errs, err := run("agent", "list")
 	require.Error(t, err)
 	require.Contains(t, errs, "UNAUTHENTICATED")
-	secret, errs, err := run("key", "create", "root", "--role", "admin", "--bootstrap")
+	secret, errs, err := run("key", "create", "root", "--role", "installation_admin", "--bootstrap")
 	require.NoError(t, err, errs)
 	require.Regexp(t, `^qk_`, secret)
 	out, errs, err := run("whoami", "--token", secret)
 	require.NoError(t, err, errs)
-	require.Equal(t, "root, admin of namespace default", out)
+	require.Equal(t, "root, installation_admin of namespace default", out)
 	out, errs, err = run("key", "list", "--token", secret)
 	require.NoError(t, err, errs)
 	require.Contains(t, out, "root")

@@ -218,7 +218,7 @@ func TestX15_TheCommandLineSpeaksTLS(t *testing.T) {
 	}
 	out, err := run("whoami", "--tls-ca-file", ca.file)
 	require.NoError(t, err, out)
-	require.Equal(t, "bootstrap, admin of namespace default", out)
+	require.Equal(t, "bootstrap, installation_admin of namespace default", out)
 	out, err = run("whoami", "--tls")
 	require.Error(t, err)
 	require.Contains(t, out, "authority")

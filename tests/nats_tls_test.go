@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	issuer "quartet/pkg/authority"
 	"quartet/pkg/certs"
@@ -26,6 +27,7 @@ import (
 	"quartet/pkg/natsd"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/app"
+	"quartet/tests/dev"
 	"quartet/tests/proc"
 )
 
@@ -105,11 +107,23 @@ func newNATSCluster(t *testing.T) *natsCluster {
 func TestX15_TheDeploymentsNATS(t *testing.T) {
 	proc.Long(t)
 	c := newNATSCluster(t)
-	h := newHouse(t, func(cfg *app.Config) {
-		cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3
-		cfg.TLS = c.files("service")
-		cfg.TLS.ClientCA = cfg.TLS.CA
+	cfg, err := dev.Config(t.TempDir())
+	require.NoError(t, err)
+	cfg.Auth, cfg.BootstrapToken = app.AuthRequired, bootstrap
+	cfg.NATSURL, cfg.NATS, cfg.Replicas = c.url, c.remote("service"), 3
+	cfg.TLS = c.files("service")
+	cfg.TLS.ClientCA = cfg.TLS.CA
+	h := &house{cfg: cfg}
+	h.app, err = app.New(cfg, zap.NewNop(), "test")
+	require.NoError(t, err)
+	require.NoError(t, h.app.Start(soon(t)))
+	t.Cleanup(func() {
+		// A server is lost in this test, after which a stop in order may take longer than this.
+		stopping, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = h.app.Stop(stopping)
 	})
+	require.Eventually(t, func() bool { return h.app.Ready() == nil }, eventually, tick)
 	files := c.files("service")
 	bin := binary(t)
 	out, err := exec.CommandContext(soon(t), bin, "agent", "spawn", "keeper", "--address", h.cfg.GRPCAddr, "--token", bootstrap, "--tls-ca-file", files.CA).CombinedOutput()
@@ -187,6 +201,10 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 		_, err := agents.GetAgent(soon(t), &agentv1.GetAgentRequest{AgentId: "keeper"})
 		return err == nil
 	}, eventually, tick)
+	require.Eventually(t, func() bool {
+		_, err := agents.EnqueueMessage(soon(t), &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "hello"})
+		return err == nil && h.app.Ready() == nil
+	}, eventually, 50*time.Millisecond)
 }
 
 // trust returns a client's configuration.

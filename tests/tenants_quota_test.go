@@ -190,7 +190,7 @@ func TestX15_RequestsHaveARate(t *testing.T) {
 // TestX15_QuotasAreChecked before anything starts.
 func TestX15_QuotasAreChecked(t *testing.T) {
 	for name, cfg := range map[string]app.Config{
-		"quota-agents is -1":    {QuotaAgents: -1},
+		"quota-agents is -2":    {QuotaAgents: -2},
 		"must be a namespace":   {NamespaceQuotas: map[string]string{"acme.cows": "1"}},
 		"a dot and one of":      {NamespaceQuotas: map[string]string{"Acme.agents": "1"}},
 		"it must be a number":   {NamespaceQuotas: map[string]string{"acme.agents": "many"}},

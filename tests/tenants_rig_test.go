@@ -197,6 +197,10 @@ func (te *tenant) raw(t *testing.T, token, method, path string, query url.Values
 		return "", false
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/json")
+	if strings.HasPrefix(path, "/mcp/") {
+		req.Header.Set("Accept", "application/json, text/event-stream")
+	}
 	client := &http.Client{Timeout: 20 * time.Second}
 	resp, err := client.Do(req)
 	require.NoError(t, err)

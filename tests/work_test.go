@@ -35,7 +35,7 @@ func (s *system) ask(t *testing.T, ctx context.Context, method, path string, bod
 	if s.token != "" {
 		req.Header.Set("Authorization", "Bearer "+s.token)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := proc.HTTP.Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	out := map[string]any{}

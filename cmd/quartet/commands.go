@@ -7,7 +7,9 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/confine"
 	"quartet/pkg/fault"
+	"quartet/pkg/sandboxes"
 	"quartet/services/app"
 	"quartet/services/cli/workers"
 	"quartet/services/worker"
@@ -16,6 +18,9 @@ import (
 // executeCommands runs `quartet worker --root`: the worker that `quartet dev` has
 // inside, as a process of its own on any machine (SPEC T4).
 func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o workers.Options) error {
+	if err := confine.Protect(); err != nil {
+		return fmt.Errorf("protect the memory of this process: %w", err)
+	}
 	logger, err := app.NewLogger("info")
 	if err != nil {
 		return err
@@ -26,9 +31,13 @@ func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o worke
 		return fault.InvalidArgument.New(err.Error())
 	}
 	defer flush()
+	var confinement *sandboxes.Config
+	if !o.Unconfined {
+		confinement = &sandboxes.Config{Helper: o.Confine, Network: confine.Network(o.Network), Readable: o.Readable, Hidden: o.Hidden}
+	}
 	w, err := worker.New(worker.Config{
-		Tracer: tracer,
-		ID:     o.ID, Roots: o.Roots, Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
+		Tracer: tracer, Confinement: confinement,
+		ID: o.ID, Roots: o.Roots, Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
 		MaxMemory: o.MaxMemory, MaxProcesses: o.MaxProcesses, Guard: o.Guard, Logger: logger,
 		Dial: func() (grpc.ClientConnInterface, error) { return conn, nil },
 	})

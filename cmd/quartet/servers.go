@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
-	"quartet/pkg/archive"
 	"quartet/pkg/client"
 	"quartet/pkg/conf"
 	"quartet/pkg/fault"
@@ -33,7 +32,7 @@ func servers() cli.Servers {
 		if err := settings.Load(config); err != nil {
 			return err
 		}
-		cfg.Serve, cfg.WorkerGuard = services, workers.GuardCommand()
+		cfg.Serve, cfg.WorkerGuard, cfg.WorkerConfiner = services, workers.GuardCommand(), workers.ConfineCommand()
 		return app.Run(ctx, cfg)
 	}
 	return cli.Servers{
@@ -50,11 +49,12 @@ func servers() cli.Servers {
 			}
 			return run(ctx, services)
 		},
-		Restore: func(ctx context.Context, _ *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error) {
+		Restore: func(ctx context.Context, _ *pflag.FlagSet, b admin.Backup) (admin.Restored, error) {
 			if err := settings.Load(config); err != nil {
-				return archive.Manifest{}, archive.Totals{}, err
+				return admin.Restored{}, err
 			}
-			return app.Restore(ctx, cfg, file)
+			r, err := app.Restore(ctx, cfg, app.Backup(b))
+			return admin.Restored(r), err
 		},
 		Doctor: func(ctx context.Context, conn grpc.ClientConnInterface, o admin.DoctorOptions) []admin.Finding {
 			err := settings.Load(config)
@@ -95,6 +95,7 @@ func servers() cli.Servers {
 		},
 		Worker:  executeCommands,
 		Guard:   workers.GuardCommand(),
+		Confine: workers.ConfineCommand(),
 		Version: version.Get(),
 	}
 }

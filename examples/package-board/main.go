@@ -5,7 +5,7 @@
 //	go run ./examples/package-board -C ~/src/project > board.yaml
 //	quartet board apply keeper board.yaml
 //	quartet board open keeper/packages go
-//	quartet worker --pool go --capacity 2 --handler 'cd ~/src/project && go test -short "$QUARTET_STEP_TITLE"'
+//	quartet worker --pool go --capacity 2 --writable ~/src/project --handler "cd $HOME/src/project;"' go test -short "$QUARTET_STEP_TITLE"'
 package main
 
 import (

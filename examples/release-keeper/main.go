@@ -48,13 +48,13 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.repo, "repo", ".", "the git repository to check")
-	flag.StringVar(&o.packages, "packages", "./...", "which of its packages, as go list takes them")
+	flag.StringVar(&o.packages, "packages", "./pkg/...", "which of its packages, as go list takes them")
 	flag.StringVar(&o.binary, "quartet", "bin/quartet", "the quartet binary")
 	flag.StringVar(&o.dataDir, "data-dir", "", "where the server keeps its data; empty: a temporary directory, removed at the end")
 	flag.BoolVar(&o.exit, "exit", false, "stop the server at the end instead of leaving it up")
 	flag.BoolVar(&o.noKill, "no-kill", false, "do not kill the server in the middle")
 	flag.StringVar(&o.server, "server", "", "the gRPC address of a server that runs, with TLS and the key in $QUARTET_TOKEN, and a worker that has the repository; empty: one of its own")
-	flag.DurationVar(&o.limit, "limit", 10*time.Minute, "give up after this long")
+	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "give up after this long")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

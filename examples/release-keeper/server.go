@@ -50,7 +50,7 @@ func (s *server) start(ctx context.Context) (time.Duration, error) {
 	}
 	defer func() { _ = log.Close() }() // the child has its own
 	s.cmd = exec.Command(s.binary, "dev", "--data-dir", s.dataDir, "--grpc-addr", s.grpc, "--http-addr", s.http[len("http://"):],
-		"--worker-roots", s.repo, "--worker-capacity", "6", "--log-level", "warn")
+		"--worker-roots", s.repo, "--worker-unconfined", "--worker-capacity", "6", "--log-level", "warn")
 	s.cmd.Stderr, s.cmd.Stdout = log, log
 	if err := s.cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start %s: %w (make build makes it)", s.binary, err)

@@ -35,7 +35,8 @@ type Manifest struct {
 	// CutAt is the time of the archive's state, by the broker's clock: the archive contains
 	// the messages that were stored until then, and no later ones.
 	CutAt time.Time `json:"cut_at"`
-	// Key is a fingerprint of the installation's key. The key itself is not in the archive.
+	// Key is the id of the installation's key that was active; in an archive that was made before
+	// archives were sealed, it is a fingerprint of that key. The key itself is not in the archive.
 	Key string `json:"key,omitempty"`
 	// Streams are the names of the streams, in the order of the archive.
 	Streams []string `json:"streams"`

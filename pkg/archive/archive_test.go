@@ -149,7 +149,7 @@ func TestWriterRefuses(t *testing.T) {
 	w.Abandon()
 }
 
-// Errors of who reads come back as they are.
+// Errors of the visitor are returned unchanged.
 func TestVisitorsErrors(t *testing.T) {
 	raw, full := write(t, manifest("a", "b"), sample()), errors.New("disk full")
 	for _, v := range []archive.Visitor{

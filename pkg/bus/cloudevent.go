@@ -16,8 +16,9 @@ func Subject(namespace, plane, agentID, eventType string) string {
 	return "quartet.events." + token(namespace) + "." + token(plane) + "." + token(agentID) + "." + token(eventType)
 }
 
-// token makes s fit between two dots. Names are [a-z0-9_-] (SPEC X8); anything
-// else would change the subject's shape and becomes "_".
+// token makes s fit between two dots: "-" if it is empty, and with "_" in place of
+// each byte that would change the subject's shape: a dot, a wildcard, a space or a
+// control character. Names (SPEC X8) have none of these.
 func token(s string) string {
 	if s == "" {
 		return "-"
@@ -37,7 +38,7 @@ func token(s string) string {
 }
 
 // appendCloudEvent appends a journal line as a CloudEvent 1.0 in structured JSON mode. The
-// line is the data, unchanged. ev is the line's envelope.
+// line is the data. ev is the line's envelope.
 func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	dst = append(dst, `{"specversion":"1.0","id":`...)
 	dst = jsontext.AppendString(dst, ev.ID)
@@ -74,7 +75,9 @@ type wrapped struct {
 	buf    []byte
 }
 
-// wrap makes the messages of a frame, in order. Internal lines of the journal are no events.
+// wrap makes the messages of a frame, in order: one for each event, and a second one if the event
+// changes readiness. Internal lines of the journal are no events. It fails at a line that cannot be
+// read, and then w.events has only the messages of the lines before.
 func (w *wrapped) wrap(frame []journal.Line) error {
 	w.events, w.buf = w.events[:0], w.buf[:0]
 	for _, line := range frame {
@@ -86,7 +89,7 @@ func (w *wrapped) wrap(frame []journal.Line) error {
 			return fmt.Errorf("bus: %w", err)
 		}
 		from := len(w.buf)
-		w.buf = appendCloudEvent(w.buf, line.Text, ev)
+		w.buf = appendCloudEvent(w.buf, Conceal(ev.Plane, line.Text), ev)
 		w.events = append(w.events, message{Subject(ev.Namespace, ev.Plane, ev.AgentID, ev.Type), from, len(w.buf)})
 		if ev.ReadinessFrom != "" || ev.ReadinessTo != "" {
 			w.events = append(w.events, message{Subject(ev.Namespace, "work", ev.AgentID, ReadinessChanged), from, len(w.buf)})

@@ -65,7 +65,8 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 		MaxBytes:    maxBytes,
 		MaxAge:      maxAge,
 		Replicas:    max(replicas, 1),
-		// One acknowledgement for a batch of events; see batches.
+		// Allows the fast batches that batches publishes. They are not atomic: the
+		// stream keeps what it stored of a batch that failed.
 		AllowBatchPublish: true,
 	}
 	if cfg.Replicas == 1 {
@@ -129,7 +130,8 @@ type Publisher struct {
 	lag                    prometheus.Observer
 }
 
-// Start starts to copy at the position in EVENTS. Both the stream and the journal must exist.
+// Start starts to copy at the position in EVENTS, and copies until Stop; the end of ctx does not
+// end it. Both the stream and the journal must exist.
 func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 	if cfg.Conn == nil || cfg.Source == nil {
 		return nil, errors.New("bus: Config needs Conn and Source")
@@ -175,7 +177,8 @@ func (p *Publisher) Stop() {
 	<-p.done
 }
 
-// run copies until ctx ends. After an error it starts again at the last position in EVENTS.
+// run copies until ctx ends. After an error it pauses, for at most 5 s, and starts again behind the
+// last position in EVENTS; events that were stored after that position are copied twice.
 func (p *Publisher) run(ctx context.Context) {
 	pacer := retry.New(50*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {
@@ -291,7 +294,7 @@ func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) 
 	return out
 }
 
-// position returns the journal sequence at which to continue, 0 if EVENTS has none.
+// position returns the journal sequence at which to continue, 0 if EVENTS has no position.
 func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (uint64, error) {
 	s, err := js.Stream(ctx, Stream)
 	if err != nil {
@@ -312,12 +315,13 @@ func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (uint6
 }
 
 // copyWindow publishes the events of frames in order, then the position, and
-// waits until EVENTS has them all.
+// waits until EVENTS has them all. The events of a frame that has an unreadable
+// line are left out.
 func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame) error {
 	count := 0
 	for _, f := range frames {
 		if err := p.wrapped.wrap(f.lines); err != nil {
-			// It will not become readable, and must not stop the others.
+			// The frame will not become readable, and must not stop the others.
 			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.seq), zap.Error(err))
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -111,6 +112,9 @@ func (s *Store) read() (c contents, err error) {
 		if err != nil {
 			return c, fmt.Errorf("%[1]stls-cert-file %[2]s with %[1]stls-key-file %[3]s: %[4]w", s.files.Prefix, s.files.Cert, s.files.Key, err)
 		}
+		if err := strong(pair.Certificate); err != nil {
+			return c, fmt.Errorf("%stls-cert-file %s: %w", s.files.Prefix, s.files.Cert, err)
+		}
 		c.cert = &pair
 	}
 	if c.roots, err = pool(s.files.Prefix+"tls-ca-file", s.files.CA); err != nil {
@@ -122,6 +126,7 @@ func (s *Store) read() (c contents, err error) {
 	if c.cert != nil {
 		c.serverOf = &tls.Config{
 			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*c.cert}, NextProtos: []string{"h2", "http/1.1"},
+			VerifyConnection: VerifyPeer,
 		}
 		switch {
 		case s.files.RequireClient:
@@ -137,13 +142,22 @@ func pool(setting, path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	pem, err := os.ReadFile(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
 	p := x509.NewCertPool()
-	if !p.AppendCertsFromPEM(pem) {
+	if !p.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("%s %s holds no certificate in PEM", setting, path)
+	}
+	var ders [][]byte
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			ders = append(ders, block.Bytes)
+		}
+	}
+	if err := strong(ders); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", setting, path, err)
 	}
 	return p, nil
 }
@@ -191,7 +205,7 @@ func (s *Store) Server() *tls.Config {
 // Client returns the configuration of one connection to a server, as of now.
 func (s *Store) Client() *tls.Config {
 	c := s.current()
-	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, VerifyConnection: VerifyPeer}
 	if c.cert != nil {
 		out.Certificates = []tls.Certificate{*c.cert}
 	}

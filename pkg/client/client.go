@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"strings"
 	"time"
 
@@ -54,8 +55,9 @@ type dialling struct {
 	more      []grpc.DialOption
 }
 
-// WithToken sends a credential with every call. It names the namespace, the
-// principal and the role; there is no other way to choose a namespace (SPEC X4).
+// WithToken sends a credential with every call that is not made under As. The
+// credential names the namespace, the principal and the role; there is no other
+// way to choose a namespace (SPEC X4).
 func WithToken(token string) Option {
 	return func(d *dialling) { d.token = strings.TrimSpace(token) }
 }
@@ -72,7 +74,8 @@ func WithGRPC(opts ...grpc.DialOption) Option {
 }
 
 // Dial returns a client of the server at a gRPC address. The first call connects, and the
-// connection is made again whenever it is lost.
+// connection is made again whenever it is lost. Without WithToken, calls to a loopback address have
+// the token of the server of this user that listens there, if there is one; localhost is 127.0.0.1 then.
 func Dial(addr string, opts ...Option) (*Client, error) {
 	conn, err := Connect(addr, opts...)
 	if err != nil {
@@ -90,9 +93,18 @@ func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
 	for _, o := range opts {
 		o(d)
 	}
-	dial := []grpc.DialOption{
-		grpc.WithTransportCredentials(d.transport),
-		grpc.WithPerRPCCredentials(bearer(d.token)),
+	var credential credentials.PerRPCCredentials = bearer(d.token)
+	dial := []grpc.DialOption{grpc.WithTransportCredentials(d.transport)}
+	if d.token == "" {
+		if host, port, err := net.SplitHostPort(addr); err == nil && strings.EqualFold(host, "localhost") {
+			// A token is for one address, and this name has two: 127.0.0.1 and ::1.
+			dial = append(dial, grpc.WithAuthority(addr))
+			addr = net.JoinHostPort("127.0.0.1", port)
+		}
+		credential = LocalCredential(addr)
+	}
+	dial = append(dial,
+		grpc.WithPerRPCCredentials(credential),
 		grpc.WithChainUnaryInterceptor(rpc.FaultsUnary),
 		grpc.WithChainStreamInterceptor(rpc.FaultsStream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerMax)),
@@ -103,7 +115,7 @@ func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
 		}),
 		// A server that disappears without closing the connection is noticed within 30 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-	}
+	)
 	return grpc.NewClient(addr, append(dial, d.more...)...)
 }
 
@@ -137,8 +149,9 @@ func As(ctx context.Context, token string) context.Context {
 	return metadata.NewOutgoingContext(context.WithValue(ctx, actKey{}, true), md)
 }
 
-// bearer is the credential of every call. It is also sent over plain text, because the
-// default server is on loopback; for other servers use WithTLS, a tunnel or a proxy.
+// bearer is the credential of every call, except those under As, which have their own; if
+// it is empty none is sent. It is also sent over plain text, because the default server is
+// on loopback; for other servers use WithTLS, a tunnel or a proxy.
 type bearer string
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.

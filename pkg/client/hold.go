@@ -17,8 +17,9 @@ const (
 	minHeartbeat = time.Second
 )
 
-// heartbeat returns a third of the lease's term. Both its ends are times of the server, so
-// differing clocks do not matter.
+// heartbeat returns a third of the lease's term, but at least minHeartbeat and at most
+// maxHeartbeat. Both ends of the term are times of the server, so differing clocks do not
+// matter.
 func heartbeat(t *agentv1.Turn) time.Duration {
 	if t.GetLeaseExpiresAt() == nil || t.GetStartedAt() == nil {
 		return maxHeartbeat
@@ -26,7 +27,7 @@ func heartbeat(t *agentv1.Turn) time.Duration {
 	return min(max(t.GetLeaseExpiresAt().AsTime().Sub(t.GetStartedAt().AsTime())/3, minHeartbeat), maxHeartbeat)
 }
 
-// renew renews the lease until ctx ends or the server reports that it has ended. While the
+// renew renews the lease until ctx ends or the server reports the end of the turn. While the
 // server is unreachable it tries more often: after a restart the server grants every lease a
 // full term (SPEC X12), so the turn goes on until the server says otherwise.
 func (t *Turn) renew(ctx context.Context, every time.Duration) {

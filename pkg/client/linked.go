@@ -30,8 +30,8 @@ func linked(ctx context.Context, once func(context.Context) error, troubled func
 	return nil
 }
 
-// drained waits until left returns 0, for a limited time. idle receives a value when something
-// was stored.
+// drained waits until left returns 0, but for at most reportTerm. idle receives a value when
+// something was stored.
 func drained(left func() int, idle <-chan struct{}) {
 	term := time.NewTimer(reportTerm)
 	defer term.Stop()

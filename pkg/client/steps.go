@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/id"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -31,21 +32,23 @@ type StepOptions struct {
 	Capacity int
 	// Labels are shown with the worker.
 	Labels map[string]string
-	// Heartbeat is how often leases are renewed. Default 30 s. They are renewed more often,
-	// four times in the shortest lease, if that is less.
+	// Heartbeat is how often leases are renewed. Default 30 s. If a fourth of the shortest
+	// lease is less than that, they are renewed that often.
 	Heartbeat time.Duration
 	// Troubled is called with errors of connections, which are made again, and with results
 	// that were refused. Optional.
 	Troubled func(error)
 }
 
-// StepResult is the result of a step.
+// StepResult is the result of a step. In its texts, U+FFFD takes the place of NUL and of bytes that
+// are not UTF-8, and what exceeds 16 KiB is cut off.
 type StepResult struct {
 	// Status is completed, blocked, failed or cancelled. Default: completed.
 	Status boardv1.StepStatus
 	// Summary is shown to those who depend on the step.
 	Summary string
-	// ArtifactIDs name what the step produced.
+	// ArtifactIDs name what the step produced: at most 200, each of 1 to 256 characters. Others are
+	// refused by the server, and the step fails with that as reason.
 	ArtifactIDs []string
 	// Reason says why the step was not completed.
 	Reason string
@@ -209,10 +212,13 @@ func (w *stepLoop) next() *boardv1.ConnectRequest {
 	if !w.stopping {
 		m.Want, w.freed = int32(min(w.freed, 1<<30)), 0
 	}
-	n := 0
-	for ; n < len(w.unsent) && len(m.GetReports()) < reportsAtOnce; n++ {
+	n, size := 0, 0
+	for ; n < len(w.unsent) && len(m.GetReports()) < reportsAtOnce && size < maxMessageBytes; n++ {
 		if r := w.runs[w.unsent[n]]; r != nil {
-			m.Reports = append(m.Reports, r.reports[r.sent:]...)
+			for _, report := range r.reports[r.sent:] {
+				m.Reports = append(m.Reports, report)
+				size += proto.Size(report)
+			}
 			r.sent = len(r.reports)
 		}
 	}
@@ -270,7 +276,7 @@ func (w *stepLoop) accept(a *boardv1.StepAssignment) {
 	w.report(runID, &boardv1.StepReport{RunId: runID, Status: boardv1.StepStatus_STEP_STATUS_RUNNING})
 	w.working.Go(func() {
 		defer cancel(nil)
-		w.finished(runID, w.work(ctx, a))
+		w.finished(runID, sendable(w.work(ctx, a)))
 	})
 }
 

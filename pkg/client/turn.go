@@ -16,7 +16,8 @@ import (
 	"quartet/pkg/utf8cut"
 )
 
-// finishTerm is how long a runner that stops tries to release its turn.
+// finishTerm is how long a runner that stops tries to release its turn, and how long one that
+// lost its turn asks how that ended.
 const finishTerm = 10 * time.Second
 
 // Turn is a turn that this runner holds. Its methods must be called by one goroutine at a

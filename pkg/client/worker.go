@@ -36,11 +36,12 @@ type WorkerOptions struct {
 	Troubled func(error)
 }
 
-// CommandHandler runs a command. Its ctx ends with ErrStopped when the task is stopped, with
-// ErrTimeout at the command's timeout, and with ErrStopping when the worker stops. nil is
-// exit code 0, ExitError another one; any other error is exit code 1 with the error as
-// message. An error that is returned after the end of ctx has no exit code: the command is
-// reported as stopped, timed out or interrupted, by the cause of ctx.
+// CommandHandler runs a command. Its ctx ends with ErrStopped when the task is stopped or its
+// lease was lost, with ErrTimeout at the command's timeout, which is one hour if it has none,
+// and with ErrStopping when the worker stops. nil is exit code 0, ExitError another one; any
+// other error is exit code 1 with the error, cut to 1000 bytes, as message. An error that is
+// returned after the end of ctx has no exit code: the command is reported as stopped, timed out
+// or interrupted, by the cause of ctx.
 type CommandHandler func(ctx context.Context, c *Command) error
 
 // RunWorker leases commands and calls handle with each, until ctx ends (SPEC T4). Output and

@@ -31,6 +31,7 @@ const (
 	TriggerRevoked          Reason = "TRIGGER_REVOKED"
 	TriggerExpired          Reason = "TRIGGER_EXPIRED"
 	SignatureInvalid        Reason = "SIGNATURE_INVALID"
+	InstallationKeyRetired  Reason = "INSTALLATION_KEY_RETIRED"
 	AgentStopped            Reason = "AGENT_STOPPED"
 	AgentDeleted            Reason = "AGENT_DELETED"
 	ChildLimit              Reason = "CHILD_AGENT_LIMIT_EXCEEDED"
@@ -101,6 +102,7 @@ var All = []Entry{
 	{TriggerRevoked, codes.PermissionDenied, "The external trigger was revoked."},
 	{TriggerExpired, codes.PermissionDenied, "The external trigger is past its expiry."},
 	{SignatureInvalid, codes.PermissionDenied, "The delivery is not signed as its trigger demands; check the scheme, the signing secret and the clock."},
+	{InstallationKeyRetired, codes.FailedPrecondition, "A secret follows from a key of the installation that was retired; the message says what to rotate or to create anew."},
 	{AgentStopped, codes.PermissionDenied, "The agent is stopped and takes no external input until it is started."},
 	{AgentDeleted, codes.FailedPrecondition, "The agent is deleted, or about to be; it can be read, and nothing can be done for it any more."},
 	{ChildLimit, codes.ResourceExhausted, "The agent supervises as many children as it may; wait for one to end, or stop one."},
@@ -123,9 +125,9 @@ var All = []Entry{
 	{WorkerPoolBusy, codes.ResourceExhausted, "No connected worker of the pool has room for another run; there is no queue, so dispatch again later."},
 	{PermissionDenied, codes.PermissionDenied, "The credential does not allow this call on this record."},
 	{Unauthenticated, codes.Unauthenticated, "The credential is missing, malformed or unknown."},
-	{Overloaded, codes.ResourceExhausted, "The server has no room for this request now; retry with backoff."},
+	{Overloaded, codes.ResourceExhausted, "The server has no room for this request now: too much is in progress, open or queued, or memory is short; retry after Retry-After, or with backoff. A stream ends with it when it is read too slowly."},
 	{QuotaExceeded, codes.ResourceExhausted, "The namespace holds as much as it may; metadata has quota, limit and value. Remove something, or have an admin raise the quota."},
-	{RateLimited, codes.ResourceExhausted, "The namespace sends more requests than it may; metadata has the limit. Repeat the request after Retry-After (gRPC: RetryInfo)."},
+	{RateLimited, codes.ResourceExhausted, "The namespace sends more requests than it may, or a trigger, namespace or address more deliveries; metadata has the limit. Repeat the request after Retry-After (gRPC: RetryInfo)."},
 	{Storage, codes.Unavailable, "The journal did not acknowledge the write; retry with the same request_id, also when metadata says outcome=unknown."},
 	{NotReady, codes.Unavailable, "The service cannot be reached or is still catching up; retry."},
 	{PartitionMoved, codes.Unavailable, "Another instance of the service holds the partition, or none does at the moment; nothing was done; retry."},

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"quartet/pkg/fault"
@@ -69,6 +70,24 @@ func TestX2_ARequestWithoutEventsIsRemembered(t *testing.T) {
 		Method: "Keep", Actor: journaltest.Actor, RequestID: "r1", Args: wrapperspb.String("a"),
 	})
 	require.Equal(t, codes.Internal, fault.From(err).Code())
+}
+
+// A repeated request may have had arguments that mean the same; others are still refused.
+func TestX2_EquivalentArguments(t *testing.T) {
+	p, err := journal.Open(t.Context(), journaltest.Config(memlog.New()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
+	_, _, err = journal.Do(t.Context(), p, keep("r1", "under key 1", "first"))
+	require.NoError(t, err)
+	again := keep("r1", "under key 3", "second")
+	again.Equivalent = []proto.Message{wrapperspb.String("under key 2")}
+	_, _, err = journal.Do(t.Context(), p, again)
+	require.ErrorIs(t, err, fault.RequestIDReused)
+	again.Equivalent = append(again.Equivalent, wrapperspb.String("under key 1"))
+	out, res, err := journal.Do(t.Context(), p, again)
+	require.NoError(t, err)
+	require.True(t, res.Replayed)
+	require.Equal(t, "first", out.GetValue())
 }
 
 // Only a request that its caller named takes a line of the journal.

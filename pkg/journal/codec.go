@@ -31,6 +31,7 @@ func appendLine(dst []byte, ev *Event) ([]byte, error) {
 	dst = appendField(dst, `,"actor_namespace":`, ev.ActorNamespace)
 	dst = appendField(dst, `,"actor_agent_id":`, ev.ActorAgentID)
 	dst = appendField(dst, `,"actor_run_id":`, ev.ActorRunID)
+	dst = appendField(dst, `,"actor_key_id":`, ev.ActorKeyID)
 	dst = appendField(dst, `,"principal":`, ev.Principal)
 	dst = appendField(dst, `,"role":`, ev.Role)
 	dst = appendField(dst, `,"method":`, ev.Method)

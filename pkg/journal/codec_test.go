@@ -25,7 +25,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		want := &r.Event
 		for _, key := range []string{
 			"agent_id", "event_id", "namespace", "plane", "session_id", "task_id", "step_id", "work_item_id",
-			"actor_namespace", "actor_agent_id", "actor_run_id", "principal", "role", "method", "request_id",
+			"actor_namespace", "actor_agent_id", "actor_run_id", "actor_key_id", "principal", "role", "method", "request_id",
 			"request_hash", "traceparent", "readiness_from", "readiness_to", "readiness_reason",
 		} {
 			*r.field([]byte(key)) = text.Draw(t, key)

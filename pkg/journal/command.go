@@ -30,6 +30,9 @@ type Op[S State, R any] struct {
 	// Args is hashed without its field request_id, to distinguish a repeated request from a different one with
 	// the same id. It is used only with RequestID.
 	Args proto.Message
+	// Equivalent are arguments that mean the same as Args, such as Args with digests under
+	// another key. A repeated request may have had any of them.
+	Equivalent []proto.Message
 	// Decide is the rule. It is pure (R7), runs in the partition's loop, and may run more than once. The state
 	// may include events that are not durable yet; Do returns after they are. It must not keep or change s.
 	Decide func(s S, env Env) (Decision[R], error)
@@ -63,6 +66,7 @@ type command[S State] struct {
 	recallOnly bool // Op.Recall
 	followUp   bool // Op.FollowUp
 	argsHash   uint64
+	equivalent []uint64 // hashes of Equivalent
 	key        requests.Key
 	// traceparent is the trace that the events belong to, "" if the command is not traced.
 	traceparent string
@@ -126,7 +130,13 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 			return zero, Result{}, internal(err)
 		}
 		c.explicitID, c.recallOnly, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
-		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Principal, op.Method, op.RequestID)
+		for _, args := range op.Equivalent {
+			if h, err = requests.HashArgs(args); err != nil {
+				return zero, Result{}, internal(err)
+			}
+			c.equivalent = append(c.equivalent, h)
+		}
+		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Caller(), op.Method, op.RequestID)
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span

@@ -52,7 +52,7 @@ type position struct {
 func newCore[S State](cfg *Config[S]) *core[S] {
 	return &core[S]{
 		state:     cfg.New(),
-		memory:    requests.New(cfg.RequestMemory),
+		memory:    cfg.Requests.New(),
 		positions: make(map[sourceKey]*position),
 		recovered: make(map[string]requests.Entry),
 		damaged: func(d Damage) {
@@ -181,7 +181,7 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 		}
 		return
 	}
-	k := requests.KeyOf(ev.actorNamespace(), ev.Principal, ev.Method, ev.RequestID)
+	k := requests.KeyOf(ev.actorNamespace(), requests.CallerOf(ev.Principal, ev.ActorAgentID, ev.ActorKeyID), ev.Method, ev.RequestID)
 	if c.memory.Extend(k, ev.WalSeq, args) {
 		return
 	}

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal/requests"
 )
 
 // Event is one fact: one line of a frame. A rule must set Payload. The loop sets WalSeq, Type, Method, RequestID and
-// RequestHash, and in commands the actor, whatever the rule put there; it fills in ID, Namespace, Plane, AgentID and
-// CreatedAt if the rule left them empty. After a rule has returned an event it must not be changed; State, Answer
-// and OnCommit share it.
+// RequestHash, Traceparent if there is a trace, and in commands the actor, whatever the rule put there; it fills in ID,
+// Namespace, Plane, AgentID and CreatedAt if the rule left them empty. After a rule has returned an event the event
+// must not be changed; State, Answer and OnCommit share it.
 type Event struct {
 	WalSeq     uint64 // per partition, from 1, no gaps
 	ID         string // evt_..., never changes
@@ -27,6 +29,7 @@ type Event struct {
 	ActorNamespace string // set only where it differs from Namespace
 	ActorAgentID   string
 	ActorRunID     string
+	ActorKeyID     string // the API key with which the actor called, if it was one
 	Principal      string
 	Role           string
 
@@ -49,7 +52,7 @@ type Event struct {
 // By sets the actor of an event of a reaction to that of the event that caused it. In commands the actor is
 // always the caller; only the ActorRunID that a rule set is kept if the caller has no run id.
 func (ev *Event) By(cause *Event) {
-	ev.ActorNamespace, ev.ActorAgentID, ev.ActorRunID = cause.ActorNamespace, cause.ActorAgentID, cause.ActorRunID
+	ev.ActorNamespace, ev.ActorAgentID, ev.ActorRunID, ev.ActorKeyID = cause.ActorNamespace, cause.ActorAgentID, cause.ActorRunID, cause.ActorKeyID
 	ev.Principal, ev.Role = cause.Principal, cause.Role
 }
 
@@ -60,8 +63,7 @@ const (
 	TypeRequestAnswered = "request_answered" // {message, reply}: a request that changed nothing
 )
 
-// Internal reports whether an event type belongs to the journal itself and to no plane. Such lines are of no
-// interest to people.
+// Internal reports whether an event type belongs to the journal itself, and is not shown to people.
 func Internal(eventType string) bool {
 	return eventType == TypePartitionOpened || eventType == TypeSourceConsumed || eventType == TypeRequestAnswered
 }
@@ -83,7 +85,11 @@ type Actor struct {
 	Role      string
 	AgentID   string
 	RunID     string
+	KeyID     string
 }
+
+// Caller returns what request ids of the actor are scoped by beside its namespace.
+func (a Actor) Caller() string { return requests.CallerOf(a.Principal, a.AgentID, a.KeyID) }
 
 // Env is all that a rule may know beyond its state and its arguments.
 type Env struct {
@@ -116,8 +122,7 @@ type Result struct {
 // for: the type was added to the plane's events but not to its fold.
 var ErrUnknownEvent = errors.New("journal: unknown event")
 
-// UnknownEvent is the default case of State.Apply, and of every other switch that must handle each event type
-// of its plane.
+// UnknownEvent is the default case of State.Apply and of every switch over all event types of a plane.
 func UnknownEvent(ev *Event) error {
 	return fmt.Errorf("%w %s (%T)", ErrUnknownEvent, ev.Type, ev.Payload)
 }

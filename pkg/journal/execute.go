@@ -3,6 +3,7 @@ package journal
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -106,7 +107,7 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 // its caller sent it once.
 func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	switch {
-	case c.explicitID && r.Args != c.argsHash:
+	case c.explicitID && r.Args != c.argsHash && !slices.Contains(c.equivalent, r.Args):
 		c.err = reused(c.requestID)
 	default:
 		c.replayed = !c.ran
@@ -216,7 +217,7 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 			// A connection that carries many runs has no run id itself; its rule
 			// sets the run id of each event.
 			ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, cmp.Or(c.actor.RunID, ev.ActorRunID)
-			ev.Principal, ev.Role = c.actor.Principal, c.actor.Role
+			ev.Principal, ev.Role, ev.ActorKeyID = c.actor.Principal, c.actor.Role, c.actor.KeyID
 		}
 		ev.Method, ev.RequestID, ev.RequestHash = c.method, c.requestID, hash
 		ev.Traceparent = cmp.Or(c.traceparent, ev.Traceparent)

@@ -22,7 +22,7 @@ type Line struct {
 	Event *Event
 }
 
-// Type returns the line's event type and agent without parsing the rest.
+// Type returns the line's event type and agent, "" for what a damaged line lacks, without parsing the rest.
 func (l Line) Type() (eventType, agentID string) {
 	if l.Event != nil {
 		return l.Event.Type, l.Event.AgentID
@@ -95,7 +95,7 @@ func (f *Feeds) Source(src Source) Source {
 
 // Feed gives the frames that a partition of this process made durable to followers in the same
 // process. Reading them from the broker took 1-2 ms longer and, for each follower, a tenth of the
-// processor time of a mutation. A nil Feed does nothing.
+// processor time of a mutation. A nil Feed does nothing, and no frames may be added to it.
 //
 // A follower reads the log until the chain covers what comes next, then the chain, and the log
 // again when the chain was closed (another writer, a reload) or the follower is too far behind.
@@ -110,8 +110,8 @@ type hint struct {
 	fn func(events []*Event, lost bool)
 }
 
-// Hinter is a Source in this process. fn receives events as soon as they are applied, before they are durable,
-// including those of the journal itself, so that a reader under Ahead can start one fsync earlier. Events that were
+// Hinter is what a Source with a Feed implements. fn receives events as soon as they are applied, before they are
+// durable, also those of the journal itself, so that a reader under Ahead can start one fsync earlier. Events that were
 // withdrawn, or whose outcome will not be known here, are passed again with lost set; a reader must then read again.
 // fn runs in the partition's loop and must not block. stop unregisters fn; a call that is in progress may still end
 // after it.
@@ -253,7 +253,8 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan stru
 		_, _, covered, changed := s.feed.chain.Next(next.Load())
 		return covered, changed
 	}
-	// If the log has no further frame, a change of the chain ends the wait.
+	// Follow blocks while the log has no further frame, so this goroutine ends it when the chain
+	// covers the next one.
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {

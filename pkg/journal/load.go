@@ -14,8 +14,13 @@ import (
 // log cannot be read as this plane's, and when the lease is not held, which is ErrNotHeld. awaiting has the request
 // ids that the loop generated for commands whose outcome is unknown; those that are in the log are put into
 // core.recovered.
-func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (*core[S], error) {
+func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (loaded *core[S], err error) {
 	c, began := newCore(&p.cfg), time.Now()
+	defer func() {
+		if err != nil {
+			c.memory.Release()
+		}
+	}()
 	next := uint64(1)
 	pacer := newPacer()
 	for {

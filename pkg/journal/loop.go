@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/adaptive"
+	"quartet/pkg/journal/requests"
 )
 
 // pending is a frame whose events are applied and which is not durable yet. The loop owns it.
@@ -62,6 +63,7 @@ func (p *Partition[S]) startLoop() {
 		p.cancel()
 		close(l.work)
 		<-l.written
+		p.core.memory.Release()
 	}()
 }
 
@@ -321,6 +323,8 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 		}
 	}
 	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(again)))
+	p.core.memory.Release() // the loaded one has the same requests
+	p.core.memory = requests.NewPool(0).New()
 	core, err := p.load(p.ctx, awaiting)
 	if err != nil {
 		reloaded.resolve(true)

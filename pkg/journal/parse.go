@@ -135,6 +135,8 @@ func (r *RawEvent) field(key []byte) *string {
 		return &r.ActorAgentID
 	case "actor_run_id":
 		return &r.ActorRunID
+	case "actor_key_id":
+		return &r.ActorKeyID
 	case "principal":
 		return &r.Principal
 	case "role":

@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/journal/framecache"
 	"quartet/pkg/journal/progress"
+	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
 )
@@ -65,6 +66,9 @@ type Config[S State] struct {
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
 
+	// Requests is what the request memories of a process have together; nil: RequestMemory for this
+	// partition alone.
+	Requests      *requests.Pool
 	RequestMemory int           // entries; default 4 000 000 (SPEC X2)
 	MaxFrame      int           // bytes; default 900 KB
 	MaxEvent      int           // bytes; default 3 MiB (SPEC X8)
@@ -97,7 +101,9 @@ func (c *Config[S]) complete() error {
 		c.Logger = zap.NewNop()
 	}
 	c.Logger = c.Logger.With(zap.String("plane", c.Plane), zap.Int("partition", c.Partition))
-	c.RequestMemory = orDefault(c.RequestMemory, DefaultRequestMemory)
+	if c.Requests == nil {
+		c.Requests = requests.NewPool(orDefault(c.RequestMemory, DefaultRequestMemory))
+	}
 	c.MaxFrame = orDefault(c.MaxFrame, DefaultMaxFrame)
 	c.MaxEvent = orDefault(c.MaxEvent, DefaultMaxEvent)
 	c.AppendTimeout = orDefault(c.AppendTimeout, 5*time.Second)
@@ -200,8 +206,8 @@ func (p *Partition[S]) Source() Source {
 	return NewSource(p.cfg.Plane, p.cfg.Partition, p.cfg.Log)
 }
 
-// Health returns nil while the partition can serve. After a stall of UnhealthyAfter it returns an error and the
-// service becomes NOT_SERVING, since a full disk shows as timeouts only.
+// Health returns nil while the partition can serve, and once it has ended the cause. After a stall of UnhealthyAfter
+// it returns an error and the service becomes NOT_SERVING, since a full disk shows as timeouts only.
 func (p *Partition[S]) Health() error {
 	if err := p.failed.Load(); err != nil {
 		return *err
@@ -222,6 +228,7 @@ func (p *Partition[S]) StallTotal() time.Duration { return p.stall.Total(p.cfg.M
 
 // NotHeld returns a partition that refuses everything with ErrNotHeld.
 func NotHeld[S State](cfg Config[S]) *Partition[S] {
+	cfg.Requests = requests.NewPool(0)
 	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cancel()

@@ -48,8 +48,8 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- writeResu
 	}
 }
 
-// deliver stores one frame in the log and determines the outcome. It implements R5. It blocks until the outcome
-// is known or the partition ends.
+// deliver tries to append one frame, and blocks, until the outcome is known or is writeAbandoned because the partition
+// ended. After an attempt without an answer it writes a fence, and once that is stored appends the frame again (R5).
 func (p *Partition[S]) deliver(d pendingWrite) writeResult {
 	expect := d.tail
 	clean := true

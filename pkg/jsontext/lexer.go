@@ -10,7 +10,7 @@ import (
 
 // Lexer reads JSON text token by token. It is hand-written because a restart reads millions
 // of journal lines, and the tokens of encoding/json cost three times as much. A Lexer with
-// In set is ready to use. After an error its position is undefined.
+// In set is ready to use. After an error Pos is undefined.
 type Lexer struct {
 	In      []byte
 	Pos     int    // of the next byte in In
@@ -81,7 +81,8 @@ func (l *Lexer) Next(closing byte, first bool) (bool, error) {
 	return true, nil
 }
 
-// Literal consumes word, which is null, true or false.
+// Literal consumes word, which is null, true or false. Unlike Str and Number it skips no white
+// space, and it does not check what follows the word.
 func (l *Lexer) Literal(word string) error {
 	if len(l.In)-l.Pos < len(word) || string(l.In[l.Pos:l.Pos+len(word)]) != word {
 		return l.Unexpected("a value")
@@ -90,8 +91,8 @@ func (l *Lexer) Literal(word string) error {
 	return nil
 }
 
-// Str returns the next string, unescaped. The bytes are valid until the next call and may be
-// part of the input.
+// Str returns the next string, unescaped. The bytes are valid until the next call of Str and
+// may be part of the input.
 func (l *Lexer) Str() ([]byte, error) {
 	if err := l.Expect('"'); err != nil {
 		return nil, err
@@ -205,8 +206,9 @@ func (l *Lexer) hex4(at int) (rune, bool) {
 	return r, true
 }
 
-// Number returns the text of the next number, checked against the grammar of JSON, and
-// whether it is written without fraction and exponent.
+// Number returns the text of the next number, which is part of the input and was checked
+// against the grammar of JSON, and whether it is written without fraction and exponent. What
+// follows the number is not checked.
 func (l *Lexer) Number() (text []byte, whole bool, err error) {
 	l.Peek()
 	start := l.Pos
@@ -250,8 +252,10 @@ func (l *Lexer) digits() bool {
 	return l.Pos > start
 }
 
-// Raw skips the next value and returns its text. What is inside an object or array is only
-// scanned for its end, not checked.
+// Raw skips the next value and returns its text, which is part of the input. It finds the end
+// of the value and checks nothing else: an object or array ends at the bracket, of either kind,
+// that closes the last open one, and what begins with none of '"', '{' and '[' ends before a
+// comma, a closing bracket or white space.
 func (l *Lexer) Raw() ([]byte, error) {
 	c := l.Peek()
 	start := l.Pos
@@ -275,7 +279,8 @@ func (l *Lexer) Raw() ([]byte, error) {
 	return l.In[start:l.Pos], nil
 }
 
-// skipString moves behind the string that begins at the current position.
+// skipString moves behind the string that begins at the current position, and reports false
+// if that has no end.
 func (l *Lexer) skipString() bool {
 	for i := l.Pos + 1; i < len(l.In); i++ {
 		switch l.In[i] {
@@ -289,7 +294,8 @@ func (l *Lexer) skipString() bool {
 	return false
 }
 
-// skipNested moves behind the object or array that begins at the current position.
+// skipNested moves behind the object or array that begins at the current position, and
+// reports false if that has no end.
 func (l *Lexer) skipNested() bool {
 	depth := 0
 	for l.Pos < len(l.In) {

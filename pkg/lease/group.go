@@ -148,10 +148,10 @@ func (k *Keeper) holds() bool {
 }
 
 // reconcile compares what each group holds with what it should hold and starts the difference, without
-// waiting for it. A partition is taken that this process should hold and no other does. A partition is
-// dropped that another process should hold, that was opened under an expired session, or whose hooks
-// say that it is over. A record that names this process as the holder of a partition that it neither
-// has nor should have is released.
+// waiting for it. A partition is taken that this process should hold and no other does, but not while
+// the pause after a failed attempt lasts. A partition is dropped that this process should not hold any
+// more, that was opened under an expired session, or whose hooks say that it is over. A record that
+// names this process as the holder of a partition that it neither has nor should have is released.
 func (k *Keeper) reconcile() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -95,7 +95,7 @@ func (k *Keeper) validFor() time.Duration   { return k.cfg.Term * 6 / 10 }
 func (k *Keeper) expiry() time.Duration     { return k.cfg.Term * 8 / 10 }
 
 // Start opens the bucket and begins a session. It blocks until the holders of all partitions are known;
-// partitions are taken in the background.
+// partitions are taken in the background, until Stop. If ctx ends first, Start gives up and returns an error.
 func (k *Keeper) Start(ctx context.Context) error {
 	for _, g := range k.groups {
 		k.peer.Groups = append(k.peer.Groups, g.name)
@@ -205,7 +205,7 @@ func (k *Keeper) runSession(ctx context.Context) error {
 			}
 			k.observe(e)
 			if e == nil {
-				k.deleteExpired(ctx, o, true) // whoever was killed on this machine, this process's own former life say
+				k.deleteExpired(ctx, o, true) // sessions of processes that were killed on this machine, such as the previous incarnation of this one
 			}
 		case <-renew.C:
 			if err := k.renew(ctx, o); err != nil {
@@ -364,7 +364,7 @@ func (w *watcher) begin(ctx context.Context, k *Keeper) error {
 		return nil
 	}
 	w.again = time.Now().Add(k.renewEvery())
-	// The watcher outlives ctx, which bounds its start.
+	// The watcher ends with its context, so its start is bounded by a timer and not by a deadline.
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(k.renewEvery(), cancel)
 	from, err := k.kv.WatchAll(ctx)

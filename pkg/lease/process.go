@@ -22,8 +22,8 @@ func process() string {
 	return fmt.Sprintf("%s/%s/%d/%s", strings.TrimSpace(string(boot)), ns, os.Getpid(), began)
 }
 
-// over reports whether a process has certainly ended, so that its term need not be waited
-// for. It returns false for processes of other machines and containers.
+// over reports whether a process has ended as far as /proc shows it, so that its term need not
+// be waited for. It returns false for processes of other machines and containers.
 func over(other, own string) bool {
 	a, b := strings.Split(other, "/"), strings.Split(own, "/")
 	if other == own || len(a) != 4 || len(b) != 4 || a[0] != b[0] || a[1] != b[1] {
@@ -37,8 +37,8 @@ func over(other, own string) bool {
 	return !lives || began != a[3]
 }
 
-// started returns the start time of a process, in clock ticks since boot, and false if the
-// process does not exist or is a zombie.
+// started returns the start time of a process, in clock ticks since boot, and false if /proc
+// does not show the process, or shows it as a zombie.
 func started(pid int) (string, bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

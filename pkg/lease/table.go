@@ -40,7 +40,7 @@ type session struct {
 type part struct {
 	record
 	revision uint64
-	seen     time.Time // when this revision was heard of
+	seen     time.Time // when this revision was received
 }
 
 // table is the contents of the bucket as far as they were received.
@@ -126,9 +126,9 @@ func (t table) silent(now time.Time, span time.Duration) []string {
 	return ids
 }
 
-// assign returns which session should hold each of the partitions. All have the same number, plus or minus one,
-// and no partition moves without need. holders are the present ones, "" for none. The result depends on the
-// arguments only, so that all instances agree.
+// assign returns which session should hold each of the partitions, "" for all if there are no members. The numbers of
+// partitions of two sessions differ by at most one, and no partition moves without need. holders are the present
+// ones, "" for none. The result depends on the arguments only, so that all instances agree.
 func assign(group string, members []string, holders []string) []string {
 	out := make([]string, len(holders))
 	if len(members) == 0 {

@@ -108,7 +108,7 @@ func (s *Server) boot() (*server.Server, error) {
 		srv.WaitForShutdown()
 		return nil, errors.New("natsd: the server did not become ready; see its log for why")
 	}
-	// The default syncs every two minutes and loses acknowledged messages.
+	// The default of NATS syncs every two minutes, and a crash then loses acknowledged messages.
 	if cfg := srv.JetStreamConfig(); cfg == nil || cfg.SyncAlways != s.opts.SyncAlways {
 		srv.Shutdown()
 		srv.WaitForShutdown()

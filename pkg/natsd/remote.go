@@ -191,7 +191,7 @@ func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
 	if err != nil {
 		return nil, err
 	}
-	opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName}))
+	opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName, VerifyConnection: certs.VerifyPeer}))
 	var show nats.TLSCertHandler
 	if files.Cert != "" {
 		show = func() (tls.Certificate, error) { return store.Client().Certificates[0], nil }

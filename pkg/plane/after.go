@@ -80,8 +80,9 @@ func (e *Engine[S]) Elsewhere(plane, namespace, agentID string, walSeq uint64) P
 	return Position{plane, partitions.Of(namespace, agentID, e.deps.Partitions(plane)), walSeq}
 }
 
-// Consumed returns how far the partition of an agent has consumed the journal of another
-// plane that holds the same agent.
+// Consumed returns the position of the newest event that the partition of an agent has
+// received from the journal of another plane that holds the same agent. The effects of the
+// event may not be durable yet.
 func (e *Engine[S]) Consumed(plane, namespace, agentID string) Position {
 	p := e.Elsewhere(plane, namespace, agentID, 0)
 	p.WalSeq = e.For(namespace, agentID).ConsumedUntil(p.Plane, p.Partition)
@@ -105,7 +106,7 @@ func (e *Engine[S]) await(ctx context.Context, namespace, agentID string, positi
 	defer timeout.Stop()
 	for _, p := range positions {
 		if e.follows(p.Plane) && !part.AwaitConsumed(ctx, p.Plane, p.Partition, p.WalSeq, timeout.C()) {
-			return // the read returns the error
+			return // the read happens all the same, and fails if ctx ended or the partition did
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/partitions"
+	"quartet/pkg/journal/requests"
 	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
@@ -41,7 +42,9 @@ type Deps struct {
 	Lease journal.Lease
 	// Feeds are for followers in the same process. Optional.
 	Feeds *journal.Feeds
-	Clock clock.Clock
+	// Requests is what the request memories of the process have together. Optional.
+	Requests *requests.Pool
+	Clock    clock.Clock
 	// WaitClock bounds how long a call waits: a read for other planes (see After), a
 	// runner for a turn. Default Clock. A test whose Clock moves only by hand gives
 	// another one.
@@ -130,7 +133,8 @@ type Engine[S journal.State] struct {
 	err     error
 }
 
-// Open loads the partitions and becomes their writer. Call Follow after it.
+// Open loads the partitions and becomes their writer. It retries errors of the log until ctx
+// ends; see journal.Open. Call Follow after it.
 func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engine[S], error) {
 	if err := deps.Complete(); err != nil {
 		return nil, err
@@ -142,7 +146,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
-			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics,
+			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests,
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
@@ -157,8 +161,9 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 	return e, nil
 }
 
-// Follow begins to receive the events of other planes. It is separate from Open because a
-// plane may have to rebuild indexes from its state first.
+// Follow begins to receive the events of other planes, and receives them until Close, also
+// after ctx has ended. After an error some planes may be followed already. It is separate
+// from Open because a plane may have to rebuild indexes from its state first.
 func (e *Engine[S]) Follow(ctx context.Context) error {
 	follow, cancel := context.WithCancel(context.WithoutCancel(ctx)) //nolint:gosec // Close calls it
 	e.stop = cancel
@@ -212,7 +217,8 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 	}
 }
 
-// Close stops following and then closes the partitions. It is idempotent.
+// Close stops following and then closes the partitions, for which ctx bounds the time; see
+// journal.Partition.Close. It is idempotent, and returns the same error each time.
 func (e *Engine[S]) Close(ctx context.Context) error {
 	e.closed.Do(func() {
 		if e.stop != nil {
@@ -279,7 +285,8 @@ func (e *Engine[S]) Hinted(namespace, agentID string) bool {
 	return e.deps.Feeds.Of(e.cfg.Plane, e.For(namespace, agentID).Index()).Hinted()
 }
 
-// For returns the partition of an agent.
+// For returns the partition of an agent, or one that refuses everything with
+// journal.ErrNotHeld if that is not among the engine's.
 func (e *Engine[S]) For(namespace, agentID string) *journal.Partition[S] {
 	return e.parts.For(namespace, agentID)
 }
@@ -293,6 +300,8 @@ type Command[S journal.State, R any] struct {
 	AgentID   string
 	RequestID string
 	Args      proto.Message
+	// Equivalent are arguments that mean the same as Args (see journal.Op).
+	Equivalent []proto.Message
 	// Decide is the rule. Answer builds the response from its events, also for a repeated
 	// request.
 	Decide func(s S, env journal.Env) (journal.Decision[R], error)
@@ -303,15 +312,16 @@ type Command[S journal.State, R any] struct {
 	Actor *journal.Actor
 }
 
-// Do executes a mutation as the caller, and returns when it is durable (SPEC X1).
+// Do executes a mutation as the caller, or as Command.Actor, and returns when it is durable
+// (SPEC X1). Errors are those of journal.Do.
 func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, R]) (R, error) {
-	actor := journal.Actor(rpc.ActorFrom(ctx))
+	actor := Recorded(rpc.ActorFrom(ctx))
 	if c.Actor != nil {
 		actor = *c.Actor
 	}
 	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
 		Method: c.Method, Actor: actor, AgentID: c.AgentID,
-		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, FollowUp: c.FollowUp,
+		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Equivalent: c.Equivalent, FollowUp: c.FollowUp,
 		Decide: c.Decide, Answer: c.Answer,
 	})
 	if result.Replayed {
@@ -321,8 +331,8 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 }
 
 // View reads the partition of one of the caller's agents. What it returns is durable (SPEC
-// X1), as of the journal position that it also returns. It waits for the positions that the
-// caller gave with After.
+// X1), as of the journal position that it also returns. Before it reads it waits for the
+// positions that the caller gave with After, but not longer than After says.
 func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID string, read func(s S) (R, error)) (R, int64, error) {
 	namespace := rpc.ActorFrom(ctx).Namespace
 	if positions := positionsOf(ctx); len(positions) > 0 {
@@ -337,7 +347,7 @@ func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID str
 // actions of the system and of outside systems have the system as actor.
 func OnBehalf(cause *journal.Event, events []*journal.Event) []*journal.Event {
 	switch cause.Role {
-	case rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent:
+	case rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent:
 		for _, ev := range events {
 			ev.By(cause)
 		}

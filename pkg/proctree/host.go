@@ -101,6 +101,23 @@ func (h *Host) Start(cmd *exec.Cmd, start func() error) (Mark, error) {
 	return m, err
 }
 
+// StartBy is Start for a leader that another process forks: start has it forked with the
+// Mark and returns once it runs. It is only for systems where marks are inherited (Linux).
+func (h *Host) StartBy(start func(Mark) error) (Mark, error) {
+	m := h.reserve()
+	if err := start(m); err != nil {
+		h.release(m)
+		return 0, err
+	}
+	return m, nil
+}
+
+// StartHelper starts a process that belongs to no tree. Its parent-death signal (see GroupAttr) means the
+// death of this process, and Close sends it as well.
+func (h *Host) StartHelper(cmd *exec.Cmd) error {
+	return h.spawner.do(func() error { return StartUnmarked(cmd) })
+}
+
 // reserve returns a Mark that no live tree has. Tree numbers wrap around after a
 // million.
 func (h *Host) reserve() Mark {

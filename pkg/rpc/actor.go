@@ -10,6 +10,10 @@ import (
 
 // The roles of SPEC X15.
 const (
+	// RoleInstallationAdmin is an admin who also administers the installation: all its namespaces,
+	// and what belongs to none.
+	RoleInstallationAdmin = "installation_admin"
+
 	RoleAdmin       = "admin"
 	RoleOperator    = "operator"
 	RoleRunner      = "runner"
@@ -29,24 +33,58 @@ type Actor struct {
 	Role      string `json:"role"`
 	AgentID   string `json:"agent,omitempty"` // of an agent credential
 	RunID     string `json:"run,omitempty"`   // of an agent credential
+	KeyID     string `json:"key,omitempty"`   // of an API key
+	// Agents and Tools are what an API key is limited to; empty: it is not.
+	Agents Names `json:"agents,omitempty"`
+	Tools  Names `json:"tools,omitempty"`
 }
+
+// Names is a set of names without commas, sorted and separated by commas, so that an Actor can be compared.
+type Names string
+
+// NamesOf returns the set of names.
+func NamesOf(names []string) Names {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return Names(strings.Join(slices.Compact(names), ","))
+}
+
+// List returns the names in order.
+func (n Names) List() []string {
+	if n == "" {
+		return nil
+	}
+	return strings.Split(string(n), ",")
+}
+
+// Has reports whether a name is in the set.
+func (n Names) Has(name string) bool { return slices.Contains(n.List(), name) }
+
+// Has reports whether the actor has a role. An admin of the installation is also the admin of its
+// namespace.
+func (a Actor) Has(role string) bool {
+	return a.Role == role || role == RoleAdmin && a.Role == RoleInstallationAdmin
+}
+
+// HasAny reports whether the actor has one of roles.
+func (a Actor) HasAny(roles ...string) bool { return slices.ContainsFunc(roles, a.Has) }
 
 type callerKey struct{}
 
-// caller is what a context carries: the actor, and the service that spoke for it.
+// caller is the value in the context of a call: the actor, and the service that called on its behalf.
 type caller struct {
 	actor Actor
 	via   string
 }
 
-// WithActor makes calls under ctx act as a. It keeps the service that carried
-// the call, if any.
+// WithActor returns a context in which ActorFrom returns a, and whose calls are
+// made as a. Via returns the same as for ctx.
 func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, callerKey{}, &caller{actor: a, via: Via(ctx)})
 }
 
-// ActorFrom returns who acts. Without one it is the zero Actor, which no
-// RequireRole lets pass.
+// ActorFrom returns the actor of the call that ctx belongs to. If there is none,
+// it returns the zero Actor, which RequireRole always refuses.
 func ActorFrom(ctx context.Context) Actor {
 	if c, ok := ctx.Value(callerKey{}).(*caller); ok {
 		return c.actor
@@ -54,8 +92,8 @@ func ActorFrom(ctx context.Context) Actor {
 	return Actor{}
 }
 
-// Via names the service whose credential carried the call, "" if the actor
-// called by itself.
+// Via returns the name of the service whose credential the call was made with,
+// or "" if the actor called with its own credential.
 func Via(ctx context.Context) string {
 	if c, ok := ctx.Value(callerKey{}).(*caller); ok {
 		return c.via
@@ -70,15 +108,16 @@ func RequireRole(ctx context.Context, roles ...string) error {
 	switch {
 	case a.Role == "":
 		return fault.Unauthenticated.New("the call has no actor; send a credential")
-	case slices.Contains(roles, a.Role):
+	case a.HasAny(roles...):
 		return nil
 	}
 	return fault.PermissionDenied.New("role "+a.Role+" may not do this; it takes "+strings.Join(roles, " or "),
 		"role", a.Role, "principal", a.Principal)
 }
 
-// RequireService refuses calls that no service carried: verbs that exist only
-// between services, whoever the service acts for.
+// RequireService returns nil if the call was made by a service, on its own behalf
+// or on that of any actor, and otherwise an error as RequireRole does. It is for
+// methods that only services call.
 func RequireService(ctx context.Context) error {
 	if Via(ctx) != "" {
 		return nil
@@ -86,8 +125,8 @@ func RequireService(ctx context.Context) error {
 	return RequireRole(ctx, RoleService)
 }
 
-// CheckAgent refuses an agent credential that acts for another agent
-// (SPEC X15). Other roles are RequireRole's business.
+// CheckAgent returns PERMISSION_DENIED if an actor of role agent acts for another
+// agent (SPEC X15). It returns nil for all other roles, which RequireRole checks.
 func CheckAgent(a Actor, agentID string) error {
 	if a.Role != RoleAgent || a.AgentID == agentID {
 		return nil

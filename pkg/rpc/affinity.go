@@ -23,7 +23,8 @@ const holderKey = "quartet-holder"
 const maxAffinity = 100_000
 
 // affinity remembers which instance of a service responded for an agent. It may be outdated:
-// an instance forwards calls for agents that it does not hold, and says so.
+// an instance forwards calls for agents that it does not hold, and names the instance that
+// responded (holderKey).
 type affinity struct {
 	mu sync.RWMutex
 	at map[owner]string // "address name"
@@ -54,8 +55,9 @@ func (a *affinity) learn(o owner, at string) {
 	a.at[o] = at
 }
 
-// invoke calls a service elsewhere, at the instance that answered for the same
-// agent before, if that is known.
+// invoke calls a service of another process, at the instance that responded for the
+// same agent before, if that is known. If that one does not respond within directTerm,
+// or does not hold the agent any more, the call is repeated at another one.
 func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
 	q, ok := args.(interface{ GetAgentId() string })
 	if !ok || q.GetAgentId() == "" {
@@ -92,8 +94,8 @@ func (c *Conn) observeOwner(o owner, header metadata.MD) {
 	}
 }
 
-// identified sets the id of a request that takes one and has none, so that the call can be
-// repeated at another instance.
+// identified returns a copy of args with a new request id, or args itself if it has an id or
+// takes none. With the id the call can be repeated at another instance.
 func identified(args any, newID func(string) string) any {
 	req, ok := args.(proto.Message)
 	if !ok || requestField(req) == nil || requestID(req) != "" {

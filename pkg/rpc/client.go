@@ -44,7 +44,8 @@ func (s clientStream) Header() (metadata.MD, error) {
 func (s clientStream) SendMsg(m any) error { return rebuild(s.ClientStream.SendMsg(m)) }
 func (s clientStream) RecvMsg(m any) error { return rebuild(s.ClientStream.RecvMsg(m)) }
 
-// rebuild keeps io.EOF, which is how a stream ends well.
+// rebuild converts the error of a call to a fault. It returns nil and io.EOF, which is the normal
+// end of a stream, unchanged.
 func rebuild(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err

@@ -64,7 +64,7 @@ func handOn(md metadata.MD) metadata.MD {
 	return out
 }
 
-// pump copies messages until from ends, which is no error, or an error of either side.
+// pump copies messages until from ends, and then returns nil, or until receiving or sending fails.
 func pump(to interface{ SendMsg(m any) error }, from interface{ RecvMsg(m any) error }) error {
 	for {
 		var m raw

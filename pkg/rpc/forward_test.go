@@ -21,7 +21,7 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// door returns a server that serves nothing itself and hands on to target.
+// door returns a client of a server that serves nothing itself and forwards all calls to target.
 func door(t *testing.T, keys *rpc.Keyring, metrics *prometheus.Registry, target func(service string) grpc.ClientConnInterface) (pb.TestServiceClient, string) {
 	server := rpc.NewServer(rpc.Config{Auth: keys, Metrics: metrics, Elsewhere: target})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -192,7 +192,7 @@ func TestForwardedConversations(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Two doors that name each other, nobody's service, names made up by callers.
+// A server that forwards to itself, a service that no process serves, and names that callers invented.
 func TestForwardingEnds(t *testing.T) {
 	keys := rpc.NewKeyring([]byte("k"), true)
 	metrics := prometheus.NewRegistry()

@@ -36,7 +36,7 @@ func (h *health) List(context.Context, *grpc_health_v1.HealthListRequest) (*grpc
 	return &grpc_health_v1.HealthListResponse{Statuses: map[string]*grpc_health_v1.HealthCheckResponse{"": h.status()}}, nil
 }
 
-// Watch sends the state now and whenever it is seen to have changed.
+// Watch sends the status now and after each change, which it notices within watchEvery.
 func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, out grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()

@@ -105,17 +105,14 @@ func (i *identity) original(header string) (Actor, error) {
 
 // credential is the credential of outgoing calls.
 type credential struct {
-	bearer  string
-	self    string // header of a call without actor
+	token   func() string // "" for none
+	self    string        // header of a call without actor
 	encoded *recent[Actor, string]
 	tracer  *tracing.Tracer
 }
 
-func newCredential(service, token string) *credential {
-	c := &credential{encoded: newRecent[Actor, string](identityCache)}
-	if token != "" {
-		c.bearer = "Bearer " + token
-	}
+func newCredential(service string, token func() string) *credential {
+	c := &credential{token: token, encoded: newRecent[Actor, string](identityCache)}
 	c.self = encodeActor(Actor{Namespace: DefaultNamespace, Principal: service, Role: RoleService})
 	return c
 }
@@ -126,7 +123,8 @@ func (c *credential) attach(ctx context.Context) context.Context {
 			ctx = metadata.AppendToOutgoingContext(ctx, tracing.Header, own)
 		}
 	}
-	if c.bearer == "" {
+	token := c.token()
+	if token == "" {
 		return ctx
 	}
 	header := c.self
@@ -136,7 +134,7 @@ func (c *credential) attach(ctx context.Context) context.Context {
 			c.encoded.put(in.actor, header)
 		}
 	}
-	return metadata.AppendToOutgoingContext(ctx, authHeader, c.bearer, actorHeader, header)
+	return metadata.AppendToOutgoingContext(ctx, append(origin(ctx), authHeader, "Bearer "+token, actorHeader, header)...)
 }
 
 func encodeActor(a Actor) string {

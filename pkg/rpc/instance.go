@@ -45,8 +45,8 @@ func (i *Instance) leave() {
 	}
 }
 
-// Drain accepts no more calls, and waits until the running ones have ended or ctx has. It is
-// called once.
+// Drain refuses new calls, and waits until the running ones have ended or ctx has. It must be
+// called at most once.
 func (i *Instance) Drain(ctx context.Context) {
 	i.mu.Lock()
 	i.closed = true

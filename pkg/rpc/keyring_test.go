@@ -59,7 +59,7 @@ func TestKeyringRefusesEveryChangedByte(t *testing.T) {
 
 func TestKeyringCacheIsBoundedAndHoldsOnlyGoodTokens(t *testing.T) {
 	k := NewKeyring([]byte("key"), false)
-	k.verified = newRecent[string, Actor](10)
+	k.verified = newRecent[string, claims](10)
 	for i := range 100 {
 		_, err := k.Authenticate(t.Context(), k.MintRun("ns", fmt.Sprint("a", i), "r"))
 		require.NoError(t, err)

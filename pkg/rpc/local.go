@@ -26,7 +26,7 @@ import (
 // other values of the caller's context are visible in it.
 type Server struct {
 	*grpc.Server
-	unary   grpc.UnaryServerInterceptor
+	*server
 	methods map[string]localMethod
 
 	// live ends when running calls must be cancelled.
@@ -42,21 +42,21 @@ type localMethod struct {
 	handle grpc.MethodHandler
 }
 
-func newLocalServer(srv *grpc.Server, unary grpc.UnaryServerInterceptor) *Server {
-	s := &Server{Server: srv, unary: unary, methods: map[string]localMethod{}}
+func newLocalServer(srv *grpc.Server, shared *server) *Server {
+	s := &Server{Server: srv, server: shared, methods: map[string]localMethod{}}
 	s.live, s.giveUp = context.WithCancel(context.Background())
 	return s
 }
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
-	s.Server.RegisterService(desc, impl)
+	s.Server.RegisterService(s.overConnections(desc), impl)
 	for _, m := range desc.Methods {
 		s.methods["/"+desc.ServiceName+"/"+m.MethodName] = localMethod{impl, m.Handler}
 	}
 }
 
-// GracefulStop accepts no more calls and returns when all have ended.
+// GracefulStop refuses new calls and returns when all running ones have ended.
 func (s *Server) GracefulStop() {
 	s.close()
 	s.Server.GracefulStop()
@@ -88,8 +88,8 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// errNotLocal means that a call must use the connection, which also returns the error for a
-// wrong one.
+// errNotLocal means that a call must use the connection, which also returns the error of a
+// call that is invalid or too large.
 var errNotLocal = errors.New("rpc: not a call within the process")
 
 var wires = sync.Pool{New: func() any { return new([]byte) }}
@@ -97,7 +97,8 @@ var wires = sync.Pool{New: func() any { return new([]byte) }}
 // maxWire is how large a buffer may be to be kept.
 const maxWire = 64 << 10
 
-// call runs a unary method. ctx has the metadata that the caller sends.
+// call runs a unary method. ctx has the metadata that the caller sends. It returns
+// errNotLocal, and has run nothing, if the call cannot be made here.
 func (s *Server) call(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
 	m, ok := s.methods[method]
 	req, ok1 := args.(proto.Message)

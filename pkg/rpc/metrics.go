@@ -17,6 +17,7 @@ import (
 // has its own children of the metrics, because finding them by label costs more than
 // counting.
 type meters struct {
+	reg      prometheus.Registerer // may be nil
 	started  *prometheus.CounterVec
 	handled  *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -26,6 +27,7 @@ type meters struct {
 
 func newMeters(reg prometheus.Registerer) *meters {
 	return &meters{
+		reg:      reg,
 		started:  meter.Counter(reg, "grpc_server_started_total", "Calls started.", "grpc_type", "grpc_service", "grpc_method"),
 		handled:  meter.Counter(reg, "grpc_server_handled_total", "Calls answered, by gRPC code.", "grpc_type", "grpc_service", "grpc_method", "grpc_code"),
 		seconds:  meter.Histogram(reg, "grpc_server_handling_seconds", "Time from the request to its answer, for a stream to its end.", meter.Calls, "grpc_type", "grpc_service", "grpc_method"),

@@ -34,6 +34,9 @@ type NetworkConfig struct {
 	Service string
 	// Token is the service's credential; without it calls have none.
 	Token string
+	// Renewed returns the service's credential as it is now, in place of Token. It is called
+	// for every call.
+	Renewed func() string
 	// Addresses maps service names to host:port, for those elsewhere. A name
 	// that resolves to several addresses is balanced over them.
 	Addresses map[string]string
@@ -64,7 +67,10 @@ func NewNetwork(cfg NetworkConfig) *Network {
 	if cfg.NewID == nil {
 		cfg.NewID = id.New().New
 	}
-	cred := newCredential(cfg.Service, cfg.Token)
+	if cfg.Renewed == nil {
+		cfg.Renewed = func() string { return cfg.Token }
+	}
+	cred := newCredential(cfg.Service, cfg.Renewed)
 	cred.tracer = cfg.Tracer
 	return &Network{
 		cfg: cfg, cred: cred,
@@ -153,12 +159,13 @@ func (n *Network) Bare(name string) *grpc.ClientConn {
 	return n.plain(name, "dns:///"+addr)
 }
 
-// Peer returns a connection to one process, whose certificate has the given name; "" means the host
-// in addr. It sends no credential of its own, and is not balanced over several processes. It belongs
-// to the Network, and is nil once that is closed.
+// Peer returns the connection to the process at addr, whose certificate must have the given name; ""
+// means the host in addr. The connection sends no credential of its own and is not balanced over several
+// processes. It is shared and belongs to the Network: do not close it. Peer returns nil once the Network
+// is closed.
 func (n *Network) Peer(addr, name string) *grpc.ClientConn {
-	// There is one address, to which it reconnects only for a call, because the process may
-	// have ended for good.
+	// With one address and gRPC's default policy, pick_first, the connection is made again only
+	// for a call: the process may have ended permanently.
 	as := []grpc.DialOption{grpc.WithDefaultServiceConfig(`{}`)}
 	if name != "" {
 		as = append(as, grpc.WithAuthority(name))

@@ -10,9 +10,9 @@ import (
 const recallHeader = "quartet-recall"
 
 // Recall makes mutations under ctx only return the response of an earlier request with the
-// same request_id, from the request memory (SPEC X2), and NOT_FOUND if there was none. They
-// execute nothing. It works for mutations whose handlers use the caller's request id in the
-// journal; others ignore it.
+// same request_id, from the request memory (SPEC X2), and NOT_FOUND if none is remembered;
+// they execute nothing. This holds for mutations whose handlers use the caller's request id
+// in the journal. Others, and calls without a request id, are executed as usual.
 func Recall(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, recallHeader, "true")
 }
@@ -26,7 +26,10 @@ func Recalling(ctx context.Context) bool {
 // AskRecall makes the handler of a call that is being served treat it as made under Recall.
 // It is for interceptors.
 func AskRecall(ctx context.Context) context.Context {
-	md, _ := metadata.FromIncomingContext(ctx) // a copy
+	md, ok := metadata.FromIncomingContext(ctx) // a copy
+	if !ok {
+		md = metadata.MD{}
+	}
 	md.Set(recallHeader, "true")
 	return metadata.NewIncomingContext(ctx, md)
 }

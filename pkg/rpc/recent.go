@@ -3,8 +3,9 @@ package rpc
 import "sync"
 
 // recent is a bounded cache of two generations: when the young one is full it
-// becomes the old one, and entries that were not read meanwhile are dropped. A hit takes one
-// read lock, where an exact LRU would write on every read.
+// becomes the old one, and entries that were not read meanwhile are dropped. A hit in the young
+// one takes one read lock, where an exact LRU would write on every read. It holds up to two
+// times size entries.
 type recent[K comparable, V any] struct {
 	mu         sync.RWMutex
 	young, old map[K]V

@@ -22,12 +22,14 @@ import (
 // The instance that receives it serves or refuses the call and does not forward it again.
 const partitionKey = "quartet-partition"
 
-// Place is where a partition is: in this process if Local is set, or at Addr. With neither,
-// no instance holds it at the moment.
+// Place is the location of a partition: this process if Local is set, or else the instance at
+// Addr, whose certificate has Name. If neither is set, no instance holds the partition at the
+// moment.
 type Place struct {
 	Local      *Instance
 	Addr, Name string
-	// Lives ends when no response of the instance is to be expected any more.
+	// Lives ends with the lease session of the instance, after which no response of it is
+	// to be expected. Optional.
 	Lives context.Context //nolint:containedctx // the life of another instance
 }
 
@@ -156,8 +158,9 @@ func (r *router) owner(ctx context.Context, req proto.Message) int {
 	return r.Of(ActorFrom(ctx).Namespace, agent)
 }
 
-// here serves a call that was forwarded for a partition, once that is open. If it is not held
-// here, the sender reads its place again.
+// here serves a call that another instance forwarded for a partition. It waits while no instance holds
+// the partition. It returns PARTITION_MOVED if another one does, and the sender then looks up the
+// partition again.
 func (r *router) here(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	for {
 		p, changed := r.Where(n)
@@ -193,7 +196,7 @@ func (r *router) gone(n int, was Place, err error) bool {
 	if !errors.Is(err, fault.NotReady) {
 		return false
 	}
-	// A long poll ends early because the service stops.
+	// A long poll returns NOT_READY when its service stops.
 	now, _ := r.Where(n)
 	return now.Local != was.Local
 }
@@ -204,8 +207,8 @@ func (r *router) gone(n int, was Place, err error) bool {
 // that if it has none.
 func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	if requestID(req) == "" && !Recalling(ctx) {
-		// If the partition and the response are lost during the call, the next holder must
-		// recognise the repeated request.
+		// If the partition moves during the call and the response is lost, the call is
+		// repeated, and the next holder must recognise it.
 		setRequestID(req, r.NewID)
 	}
 	for {
@@ -233,8 +236,8 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 	}
 }
 
-// again reports whether a call must be repeated after another instance's error, because that
-// does not hold the partition any more. The call has a request id or changes nothing.
+// again reports whether an error of another instance means that this instance no longer holds the
+// partition, so that the call must be repeated. The call has a request id or changes nothing.
 func (r *router) again(n int, was Place, err error) bool {
 	if errors.Is(err, fault.PartitionMoved) {
 		return true
@@ -254,8 +257,8 @@ func disconnected(err error) bool {
 
 func over(p Place) bool { return p.Lives != nil && p.Lives.Err() != nil }
 
-// ask makes a call at another instance with the caller's credential. It gives up an instance
-// that does not respond when that loses its session.
+// ask makes a call at another instance with the caller's credential. It stops waiting for the
+// response when p.Lives ends.
 func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto.Message) (proto.Message, error) {
 	var header, trailer metadata.MD
 	resp := r.shape.methods[full].out.New().Interface()
@@ -269,10 +272,10 @@ func (r *router) ask(ctx context.Context, p Place, n int, full string, req proto
 		return nil, err
 	}
 	header = own(header)
-	if r.Size() > 1 { // what is held as a whole has calls that wait long
+	if r.Size() > 1 { // planes with one partition have long polls, which directTerm would interrupt
 		header.Set(holderKey, p.Addr+" "+p.Name)
 	}
-	_ = grpc.SetHeader(ctx, header) // fails only where there is no call to answer
+	_ = grpc.SetHeader(ctx, header) // fails only if ctx is not that of a call
 	_ = grpc.SetTrailer(ctx, own(trailer))
 	return resp, nil
 }
@@ -282,6 +285,9 @@ func (r *router) outgoing(ctx context.Context, n int) context.Context {
 	md := handOn(in)
 	delete(md, forwardedKey)
 	md.Set(partitionKey, strconv.Itoa(n))
+	if WasRecorded(ctx) {
+		md.Set(recordedHeader, "1")
+	}
 	if carried := tracing.Carried(ctx); carried != "" {
 		md.Set(tracing.Header, carried)
 	}

@@ -49,7 +49,7 @@ func (r *router) stream(full string, ss grpc.ServerStream) error {
 			stop()
 			cancel()
 			if over(p) && err != nil && ctx.Err() == nil {
-				return r.moved(n) // where it left off is its client's to know
+				return r.moved(n) // the client knows where to continue
 			}
 			var late *beginError
 			if !errors.As(err, &late) {
@@ -93,7 +93,7 @@ func (b *begun) RecvMsg(m any) error {
 // beginError means that a call could not be started, and no message was read.
 type beginError struct{ error }
 
-// relay opens a call and copies messages both ways until the other side ends it.
+// relay opens a call at conn and copies messages in both directions until the called side ends it.
 func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -102,7 +102,8 @@ func relay(ctx context.Context, conn grpc.ClientConnInterface, method string, in
 		return &beginError{err}
 	}
 	go func() {
-		// The end of the client's side is forwarded. The call ends by the other direction.
+		// The end of the client's messages is forwarded and does not end the call: that ends
+		// when the called side ends it (below). An error cancels it.
 		if err := pump(out, in); err == nil {
 			_ = out.CloseSend()
 		} else {

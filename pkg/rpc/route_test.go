@@ -166,7 +166,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// Whichever instance is asked, who holds the partition answers, and says so.
+// A call at any instance is executed by the holder of the partition, which the response names.
 func TestR6_CallsReachTheHolder(t *testing.T) {
 	w := newTown(t)
 	w.give(0, 0, &held{name: "zero"})

@@ -157,7 +157,7 @@ func TestWrongCredentialNeverFallsBack(t *testing.T) {
 	c := s.bare(t)
 	resp, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{})
 	require.NoError(t, err)
-	require.Equal(t, rpc.RoleAdmin, resp.GetUsername())
+	require.Equal(t, rpc.RoleInstallationAdmin, resp.GetUsername())
 	good := s.keys.MintRun("ns", "a", "r")
 	foreign := rpc.NewKeyring([]byte("other"), false).MintRun("ns", "a", "r")
 	for _, header := range []string{"", "Bearer", "Bearer ", "Basic abc", "Bearer x", "Bearer " + foreign, "Bearer " + good + "x", "Bearer qsv_" + good[4:]} {

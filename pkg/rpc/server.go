@@ -16,13 +16,18 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
 
+	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/tracing"
 )
 
 // DefaultDeadline is the deadline of a unary call that has none.
 const DefaultDeadline = 30 * time.Second
+
+// defaultSendTime is the default of Config.SendTime.
+const defaultSendTime = time.Minute
 
 // streamWorkers is how many handler goroutines a server keeps. Calls beyond it
 // (watches, long polls) get a goroutine of their own, so it limits nothing. As
@@ -38,8 +43,8 @@ var (
 // Config of a server.
 type Config struct {
 	Auth Authenticator // required
-	// Log gets every call at debug, and what is the server's fault at warn.
-	// Never a body. nil is silent.
+	// Log gets every call at level debug and the errors of the server at level warn, never
+	// a message's contents. Optional.
 	Log *zap.Logger
 	// Metrics gets grpc_server_… of every call and quartet_refusals_total. Several servers
 	// may share one. Optional.
@@ -59,6 +64,21 @@ type Config struct {
 	Permit func(ctx context.Context, method string, a Actor) error
 	// Around wraps the handler of every unary call except probes. Optional.
 	Around func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
+	// Stream counts a stream of an actor until release is called, or refuses it. It is not called for
+	// probes and for streams that are forwarded. Optional.
+	Stream func(a Actor) (release func(), err error)
+	// Within refuses a request that is beyond what the actor's key is limited to. It is called with each
+	// message of a call that no service makes. Optional.
+	Within func(a Actor, method string, req any) error
+	// Enter waits until a call or stream of an actor that came over a connection may run; the turn ends with
+	// the call, and soon after the beginning of streams and methods in Deadlines. Optional.
+	Enter func(ctx context.Context, a Actor) (*admission.Turn, error)
+	// ReceiveTime is how long the only message of a caller's side may take to arrive, by default
+	// defaultReceiveTime.
+	ReceiveTime time.Duration
+	// SendTime is how long a message of a stream may wait for the caller to receive it, by default
+	// defaultSendTime. After that the call is ended with OVERLOADED.
+	SendTime time.Duration
 	// Elsewhere returns the connection to a service that this server does not serve, by its
 	// full name, or nil. It must send no credential of its own, because the caller's is
 	// forwarded. Without it such calls are UNIMPLEMENTED.
@@ -76,27 +96,33 @@ type Config struct {
 
 // server holds what the interceptors share.
 type server struct {
-	log       *zap.Logger
-	identity  *identity
-	meters    *meters
-	deadline  time.Duration
-	deadlines map[string]time.Duration
-	fence     func(ctx context.Context, method string, a Actor) error
-	permit    func(ctx context.Context, method string, a Actor) error
-	around    func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
-	elsewhere func(service string) grpc.ClientConnInterface
-	tracer    *tracing.Tracer
-	quiet     map[string]bool
+	log                   *zap.Logger
+	identity              *identity
+	meters                *meters
+	deadline              time.Duration
+	deadlines             map[string]time.Duration
+	fence                 func(ctx context.Context, method string, a Actor) error
+	permit                func(ctx context.Context, method string, a Actor) error
+	around                func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
+	streams               func(a Actor) (release func(), err error)
+	enter                 func(ctx context.Context, a Actor) (*admission.Turn, error)
+	within                func(a Actor, method string, req any) error
+	receiveTime, sendTime time.Duration
+	elsewhere             func(service string) grpc.ClientConnInterface
+	tracer                *tracing.Tracer
+	quiet                 map[string]bool
+}
+
+// limited returns an error if a request is beyond what the key of the caller is limited to.
+func (s *server) limited(ctx context.Context, method string, req any) error {
+	if s.within == nil || open(method) || Via(ctx) != "" {
+		return nil
+	}
+	return s.within(ActorFrom(ctx), method, req)
 }
 
 func (s *server) fenced(ctx context.Context, method string) error {
-	a := ActorFrom(ctx)
-	if s.permit != nil {
-		if err := s.permit(ctx, method, a); err != nil {
-			return err
-		}
-	}
-	if s.fence != nil && a.RunID != "" {
+	if a := ActorFrom(ctx); s.fence != nil && a.RunID != "" {
 		return s.fence(ctx, method, a)
 	}
 	return nil
@@ -107,19 +133,28 @@ func (s *server) fenced(ctx context.Context, method string) error {
 func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meters: newMeters(cfg.Metrics),
-		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around,
+		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around, streams: cfg.Stream, enter: cfg.Enter, within: cfg.Within,
 		tracer: cfg.Tracer, quiet: cfg.Quiet,
 	}
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
+	if s.sendTime = cfg.SendTime; s.sendTime == 0 {
+		s.sendTime = defaultSendTime
+	}
+	if s.receiveTime = cfg.ReceiveTime; s.receiveTime == 0 {
+		s.receiveTime = defaultReceiveTime
+	}
 	if s.deadline == 0 {
 		s.deadline = DefaultDeadline
 	}
 	opts := []grpc.ServerOption{
-		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 		grpc.MaxRecvMsgSize(fault.MaxRequestBytes),
+		grpc.MaxHeaderListSize(headerMax),
+		grpc.ReadBufferSize(readBuffer),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.InTapHandle(tapUnproven),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		// Handlers run on goroutines that are kept: their stacks have grown already,
@@ -136,7 +171,7 @@ func NewServer(cfg Config) *Server {
 	if cfg.Transport != nil {
 		opts = append(opts, grpc.Creds(newEdge(cfg.Transport)))
 	}
-	srv := newLocalServer(grpc.NewServer(opts...), s.unary)
+	srv := newLocalServer(grpc.NewServer(opts...), s)
 	grpc_health_v1.RegisterHealthServer(srv, &health{ready: cfg.Ready})
 	reflection.Register(srv)
 	return srv
@@ -160,8 +195,13 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		}
 	}()
 	if !open(info.FullMethod) {
-		if ctx, err = s.identity.admit(ctx); err != nil {
-			return nil, err
+		if !arrived(ctx) {
+			// The context of an error is that of the call.
+			admitted, err := s.admit(ctx, info.FullMethod)
+			if err != nil {
+				return nil, err
+			}
+			ctx = admitted
 		}
 		if s.tracer.On() {
 			ctx, span = s.traced(ctx, m, req, start)
@@ -169,6 +209,9 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if err = s.fenced(ctx, info.FullMethod); err != nil {
 			return nil, err
 		}
+	}
+	if err = s.limited(ctx, info.FullMethod, req); err != nil {
+		return nil, err
 	}
 	if _, has := ctx.Deadline(); !has {
 		limit, own := s.deadlines[info.FullMethod]
@@ -200,7 +243,7 @@ func (s *server) serve(ctx context.Context, req any, method string, handle grpc.
 func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 	start := time.Now()
 	name := info.FullMethod
-	if srv == nil { // callers choose the names of what is elsewhere
+	if srv == nil { // a name that the caller chose must not become a label of a metric
 		name = "/elsewhere/any"
 	}
 	m := s.meters.method(name, kindOf(info))
@@ -220,33 +263,104 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		}
 	}()
 	if !open(info.FullMethod) {
-		if ctx, err = s.identity.admit(ctx); err != nil {
+		admitted, err := s.admit(ctx, info.FullMethod)
+		if err != nil {
 			return err
 		}
-		if s.tracer.On() && srv != nil { // what is elsewhere is told of there
+		ctx = admitted
+		if s.tracer.On() && srv != nil { // the process that serves a forwarded stream records its span
 			ctx, span = s.continued(ctx, m, start)
 		}
 		if err = s.fenced(ctx, info.FullMethod); err != nil {
 			return err
 		}
+		if srv != nil { // else the turn is taken where the stream is forwarded to
+			turn, err := s.turn(ctx, true)
+			if err != nil {
+				return err
+			}
+			defer turn.Leave()
+		}
+		if s.streams != nil && srv != nil {
+			release, err := s.streams(ActorFrom(ctx))
+			if err != nil {
+				return err
+			}
+			defer release()
+		}
 		held, release := s.identity.hold(ctx)
 		defer release()
-		return ended(held, handle(srv, &serverStream{ss, held}))
+		return ended(held, handle(srv, s.newServerStream(held, ss, info)))
 	}
-	return handle(srv, &serverStream{ss, ctx})
+	return handle(srv, s.newServerStream(ctx, ss, info))
 }
 
-// open reports whether a method needs no credential, which is for probes.
+// open reports whether a method needs no credential. Only health checks need none.
 func open(method string) bool {
 	return method == grpc_health_v1.Health_Check_FullMethodName || method == grpc_health_v1.Health_Watch_FullMethodName
 }
 
 type serverStream struct {
 	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // grpc.ServerStream hands its context out by a method
+	ctx    context.Context //nolint:containedctx // grpc.ServerStream hands its context out by a method
+	server *server
+	method string // its full name
+	// single says that the stream has one message of the caller, which must arrive in time.
+	single bool
+}
+
+func (s *server) newServerStream(ctx context.Context, ss grpc.ServerStream, info *grpc.StreamServerInfo) *serverStream {
+	return &serverStream{ServerStream: ss, ctx: ctx, server: s, method: info.FullMethod, single: !info.IsClientStream}
 }
 
 func (s *serverStream) Context() context.Context { return s.ctx }
+
+// RecvMsg implements grpc.ServerStream. It refuses a message that is beyond what the caller's key is limited to.
+func (s *serverStream) RecvMsg(m any) error {
+	from := s.ServerStream.RecvMsg
+	if s.single {
+		from = func(m any) error { return s.server.receive(s.ServerStream, s.method, m) }
+	}
+	if err := from(m); err != nil {
+		return err
+	}
+	return s.server.limited(s.ctx, s.method, m)
+}
+
+// SendMsg implements grpc.ServerStream. It ends the call if the caller does not receive within sendTime, so
+// that what a slow caller has not read is held for that long at most.
+func (s *serverStream) SendMsg(m any) error {
+	// Only the stream of the transport can be ended from another goroutine than the handler's.
+	stream, ok := grpc.ServerTransportStreamFromContext(s.ServerStream.Context()).(interface {
+		WriteStatus(st *status.Status) error
+	})
+	if !ok {
+		return s.ServerStream.SendMsg(m)
+	}
+	limit := s.server.sendTime
+	late := time.AfterFunc(limit, func() { _ = stream.WriteStatus(readTooSlowly(limit).GRPCStatus()) })
+	err := s.ServerStream.SendMsg(m)
+	if !late.Stop() && err != nil {
+		return readTooSlowly(limit)
+	}
+	return err
+}
+
+// Abort ends a stream with an error, also while its handler sends. ctx is that of the stream; streams in memory
+// are not ended.
+func Abort(ctx context.Context, err error) {
+	// Only the stream of the transport can be ended from another goroutine than the handler's.
+	if stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface {
+		WriteStatus(st *status.Status) error
+	}); ok {
+		_ = stream.WriteStatus(fault.From(err).GRPCStatus())
+	}
+}
+
+// readTooSlowly returns the error that ends a stream whose caller has received nothing for d.
+func readTooSlowly(d time.Duration) *fault.Error {
+	return fault.Overloaded.New("the stream was read too slowly: nothing was received for "+d.String()+"; open it again from where it was read to", "bound", "reader")
+}
 
 func (s *server) panicked(ctx context.Context, method string, p any) error {
 	e := fault.Internal(fmt.Errorf("panic: %v", p))

@@ -14,8 +14,8 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// about are the records that requests are about, by what their messages have in
-// common. Nothing else of a request goes into a span: it may be a secret, or long.
+// These interfaces select the fields of a request that become attributes of its span: the ids
+// of the records that it is about. Other fields do not, because they may be secret or long.
 type (
 	aboutAgent interface{ GetAgentId() string }
 	aboutItem  interface{ GetWorkItemId() string }
@@ -23,7 +23,8 @@ type (
 	aboutBoard interface{ GetSessionId() string }
 )
 
-// maxAttribute keeps what is no id, since it was not validated yet, out of spans.
+// maxAttribute bounds an attribute, in bytes. The request is not validated yet, so a longer value
+// is not an id.
 const maxAttribute = fault.MaxNameChars
 
 // traced starts the span of a call. Calls between services start no trace, because a request
@@ -57,8 +58,8 @@ func (s *server) traced(ctx context.Context, m *method, req any, start time.Time
 	return ctx, span
 }
 
-// continued begins the span of a stream, if its caller is part of a trace: a
-// stream may last indefinitely, so its span would carry no information.
+// continued begins the span of a stream if its caller is part of a trace. Other streams have no
+// span: a stream may last indefinitely, so a trace of its own would say nothing.
 func (s *server) continued(ctx context.Context, m *method, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
 	if parent == "" {
@@ -84,7 +85,7 @@ func endSpan(span trace.Span, err error) {
 		e := fault.From(err)
 		code = e.Code()
 		span.SetAttributes(attribute.String("quartet.reason", string(e.Reason())))
-		switch code { // those that are the server's fault, as OpenTelemetry has it
+		switch code { // the errors of the server, by OpenTelemetry's conventions for gRPC
 		case codes.Unknown, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal, codes.Unavailable, codes.DataLoss:
 			span.SetStatus(otelcodes.Error, string(e.Reason()))
 		}

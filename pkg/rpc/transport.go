@@ -40,7 +40,7 @@ func (e edge) Clone() credentials.TransportCredentials {
 // of this installation, so that a leaked token alone is worthless.
 func vouched(ctx context.Context) error {
 	if _, local := grpc.ServerTransportStreamFromContext(ctx).(*localStream); local {
-		return nil // the context may still have the peer of the call behind it
+		return nil // the peer in ctx may be that of the call that is being served
 	}
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil || p.Addr.Network() == "bufconn" {

@@ -42,17 +42,21 @@ func IsTerminal(w io.Writer) bool {
 	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
-// Printable replaces the characters of s that control a terminal or reorder
-// text by U+FFFD, except newlines and tabs. Agents, models and outside systems
-// wrote s, so it is not trusted.
+// Printable returns s with U+FFFD in place of each character that controls a terminal,
+// such as a carriage return, that embeds, isolates or overrides a direction of text,
+// that separates lines or paragraphs (U+2028, U+2029), or that Unicode does not define
+// or keeps for private use. Newlines and tabs stay, and so do the blanks of all scripts,
+// such as U+00A0, U+202F and U+3000, and the joiners of emoji. Agents, models and
+// outside systems wrote s, so it is not trusted.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) || unicode.In(r, unicode.Cf) && !reordersText(r) {
+		if r == '\n' || r == '\t' || unicode.IsGraphic(r) || unicode.In(r, unicode.Cf) && !reordersText(r) {
 			return r
 		}
 		return '\uFFFD'
 	}, s)
 }
 
-// reordersText reports whether r is a bidirectional override or isolate.
+// reordersText reports whether r is a bidirectional embedding, override or isolate,
+// or the end of one.
 func reordersText(r rune) bool { return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 }

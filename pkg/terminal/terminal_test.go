@@ -15,6 +15,10 @@ func TestPrintableRemovesWhatControlsATerminal(t *testing.T) {
 		"a\u202eb\u2069":  "a\uFFFDb\uFFFD",
 		"a\rb\x07\x00":    "a\uFFFDb\uFFFD\uFFFD",
 		"👩\u200d🚀":        "👩\u200d🚀",
+
+		"10\u00a0000\u202f€\u3000\u2003": "10\u00a0000\u202f€\u3000\u2003", // blanks
+		"a\u2028b\u2029c\u0085":          "a\uFFFDb\uFFFDc\uFFFD",          // ends of lines
+		"\ue000\u0378\xff":               "\uFFFD\uFFFD\uFFFD",             // private, not assigned, not UTF-8
 	} {
 		require.Equal(t, want, Printable(in), "%q", in)
 	}

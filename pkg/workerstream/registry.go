@@ -87,8 +87,8 @@ func (r *Registry[Out]) Send(worker Key, m *Out) {
 	}
 }
 
-// Open returns the sessions that accept work, sorted by worker: those whose header was sent and
-// for which Close was not called.
+// Open returns the sessions that accept work, sorted by worker: those that were welcomed
+// and for which Close was not called.
 func (r *Registry[Out]) Open() []*Session[Out] {
 	r.mu.Lock()
 	var out []*Session[Out]
@@ -179,7 +179,8 @@ type Reservation[Out any] struct {
 // Reserve reserves room in a pool: on the named worker, or else on the one with the most room
 // and, among equals, the smallest id. A worker counts from its hello on, also before its session
 // is open. NOT_FOUND means that the named worker is not connected or not in the pool, WORKER_BUSY
-// that it has no room, and WORKER_POOL_BUSY that no worker of the pool has, or that it has none.
+// that it has no room, and WORKER_POOL_BUSY that no connected worker of the pool has room, or that
+// none is connected.
 func (r *Registry[Out]) Reserve(namespace, pool, workerID string) (*Reservation[Out], error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

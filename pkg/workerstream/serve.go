@@ -30,7 +30,8 @@ type Handler[In any] interface {
 // Serve holds a worker's stream until it ends: when the worker leaves, the handler
 // returns an error, another stream of the worker replaces it, End is called, or
 // stopping closes, after which it returns stopped. It returns nil if the worker
-// closed the stream or its context was cancelled, and otherwise why it ended.
+// closed the stream or the stream's context was cancelled, and otherwise why the
+// session ended.
 func Serve[In, Out any](
 	stream grpc.BidiStreamingServer[In, Out], registry *Registry[Out], s *Session[Out], h Handler[In],
 	stopping <-chan struct{}, stopped error,
@@ -44,7 +45,9 @@ func Serve[In, Out any](
 	if err := h.Welcome(); err != nil {
 		return err
 	}
-	// The header tells the worker that its hello was reconciled.
+	// The header tells the worker that its hello was reconciled. From then on the worker is
+	// ready, so the plane must already count it among those that accept work.
+	registry.setOpen(s, true)
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
@@ -59,7 +62,6 @@ func Serve[In, Out any](
 		s.end(context.Canceled)
 		<-sent
 	}()
-	registry.setOpen(s, true)
 	go receiveLoop(s, stream.Recv, h.Receive)
 	go func() {
 		select {

@@ -23,7 +23,7 @@ type Session[Out any] struct {
 	queued chan struct{} // capacity 1: the outbox is not empty
 
 	// Guarded by the registry's lock.
-	open     bool // Serve has sent the header, and Close was not called
+	open     bool // Serve has sent the header, and Registry.Close was not called
 	reserved int
 	assigned map[string]struct{} // ids
 }
@@ -47,8 +47,8 @@ func (s *Session[Out]) Context() context.Context { return s.ctx }
 // End ends the session. Only the first cause counts.
 func (s *Session[Out]) End(cause error) { s.end(cause) }
 
-// Send queues a message for the worker and never blocks. Messages arrive in the
-// order of Send, or not at all if the session ends first.
+// Send queues a message for the worker and never blocks; the queue is not bounded.
+// Messages arrive in the order of Send, or not at all if the session ends first.
 func (s *Session[Out]) Send(m *Out) {
 	s.mu.Lock()
 	if n := len(s.outbox); n == 0 || s.merge == nil || !s.merge(s.outbox[n-1], m) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ type stream struct {
 	in     chan string
 	out    chan string
 	header chan struct{} // closed by SendHeader
+	// open reports whether the session accepts work; SendHeader fails if it does not.
+	open func() bool
 }
 
 func newStream(t *testing.T) *stream {
@@ -38,6 +41,9 @@ func newStream(t *testing.T) *stream {
 func (s *stream) Context() context.Context { return s.ctx }
 
 func (s *stream) SendHeader(metadata.MD) error {
+	if !s.open() {
+		return errors.New("a worker that has the header is ready, so it must be among those that accept work")
+	}
 	close(s.header)
 	return nil
 }
@@ -96,6 +102,9 @@ var errStopped = errors.New("stopped")
 
 func connect(t *testing.T, r *Registry[string], stopping chan struct{}, worker, boot string) *connection {
 	s := newStream(t)
+	s.open = func() bool {
+		return slices.ContainsFunc(r.Open(), func(o *Session[string]) bool { return o.Key.ID == worker })
+	}
 	h := &handler{
 		session:  NewSession[string](s.ctx, plane.KeyOf("acme", worker), Hello{WorkerID: worker, BootID: boot, Capacity: 2, Pools: []string{"go"}}, time.Now(), nil),
 		received: make(chan string, 10), closed: make(chan struct{}),
@@ -123,7 +132,7 @@ func TestASessionFromHelloToEOF(t *testing.T) {
 		require.Equal(t, fmt.Sprint(i), <-c.received)
 	}
 	require.Same(t, c.session, r.Find(plane.KeyOf("acme", "w1")))
-	require.Eventually(t, func() bool { return len(r.Open()) == 1 }, time.Minute, time.Millisecond)
+	require.Len(t, r.Open(), 1)
 	r.Close(c.session)
 	require.Empty(t, r.Open())
 	close(c.stream.in)

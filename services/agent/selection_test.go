@@ -63,7 +63,7 @@ func TestA6_RunnersChooseByCapability(t *testing.T) {
 		_, err := r.choose(req)
 		require.ErrorIs(t, err, fault.InvalidArgument, name)
 	}
-	_, err := r.service.AcquireTurn(planetest.As(t.Context(), rpc.RoleAdmin), &agentv1.AcquireTurnRequest{AllNamespaces: true, Preset: named})
+	_, err := r.service.AcquireTurn(planetest.As(t.Context(), rpc.RoleInstallationAdmin), &agentv1.AcquireTurnRequest{AllNamespaces: true, Preset: named})
 	require.ErrorIs(t, err, fault.InvalidArgument)
 
 	// The same request id with another choice is another request (SPEC X2).

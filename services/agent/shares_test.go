@@ -40,7 +40,7 @@ func TestD7_ASharedRunnerServesAll(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	shared := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "default", Principal: "pool", Role: rpc.RoleAdmin})
+	shared := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "default", Principal: "pool", Role: rpc.RoleInstallationAdmin})
 	var got []string
 	for i := range 4 {
 		req := &agentv1.AcquireTurnRequest{AllNamespaces: true, Wait: durationpb.New(0), RequestId: fmt.Sprint("r", i)}

@@ -22,6 +22,7 @@ type App struct {
 	edge    *edge
 	gateway *gateway.Service // nil if this process serves no gateway
 	metrics *metricsPort     // nil without metrics-addr
+	tokens  *tokenFiles      // nil unless auth is local
 	group   *life.Group
 }
 
@@ -51,7 +52,7 @@ func New(cfg Config, logger *zap.Logger, version string) (_ *App, err error) {
 	}
 	t := newTable(w)
 	for _, row := range w.services() {
-		if !cfg.serves(row.name) {
+		if !cfg.serves(row.name) || row.name == "worker" && !cfg.executes() {
 			continue
 		}
 		if err := t.add(row); err != nil {

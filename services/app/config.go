@@ -14,12 +14,13 @@ import (
 
 	"quartet/pkg/certs"
 	"quartet/pkg/conf"
+	"quartet/pkg/confine"
+	"quartet/pkg/connlimit"
 	"quartet/pkg/lease"
 	"quartet/pkg/natsd"
 	"quartet/services/agent"
 	"quartet/services/board"
 	"quartet/services/identity"
-	"quartet/services/quota"
 	"quartet/services/task"
 )
 
@@ -27,7 +28,7 @@ import (
 var Services = []string{"agent", "work", "task", "waiting", "board", "identity", "scheduler", "gateway", "worker"}
 
 // planes are the services that have a journal.
-var planes = []string{"agent", "work", "task", "waiting", "board", "identity"}
+var planes = []string{"agent", "work", "task", "waiting", "board", "identity", "audit"}
 
 // Config holds all settings that an operator can set. Flags declares them, with their
 // meaning, unit and default; Complete must be called before use.
@@ -38,8 +39,10 @@ type Config struct {
 	GRPCAddr  string
 	HTTPAddr  string
 	PublicURL string
-	Addresses map[string]string
-	Replicas  int
+	// MaxConnections bounds the connections of grpc-addr and of http-addr.
+	MaxConnections int
+	Addresses      map[string]string
+	Replicas       int
 
 	AdvertiseAddr  string
 	AdvertiseName  string
@@ -52,6 +55,7 @@ type Config struct {
 	PProfAddr string
 
 	MetricsAddr     string
+	MetricsAuth     string
 	OTLPEndpoint    string
 	OTLPProtocol    string
 	TraceRatio      float64
@@ -64,13 +68,18 @@ type Config struct {
 	// NATS holds the credentials for the servers of NATSURL. Its URL is ignored.
 	NATS natsd.Remote
 
-	QuotaAgents     int
-	QuotaItems      int
-	QuotaMiB        int
-	QuotaRequests   int
-	NamespaceQuotas map[string]string
+	QuotaAgents      int
+	QuotaItems       int
+	QuotaMiB         int
+	QuotaRequests    int
+	QuotaDeliveries  int
+	QuotaDeliveryKiB int
+	QuotaStreams     int
+	MaxMemory        int // MiB
+	NamespaceQuotas  map[string]string
 
 	Auth           string
+	Open           bool
 	BootstrapToken string
 	OIDC           identity.TokensConfig
 
@@ -93,6 +102,15 @@ type Config struct {
 	// WorkerMemory is in MiB; it and WorkerProcesses limit every command; 0: no limit.
 	WorkerMemory    int
 	WorkerProcesses int
+	EmbeddedWorker  string // auto, on or off
+	WorkerNetwork   string // what commands reach: none, outside or all
+	WorkerReadable  []string
+	WorkerHidden    []string
+	// WorkerUnconfined lets commands do whatever this process may.
+	WorkerUnconfined bool
+	// WorkerConfiner is the command line of the process that confines commands; see
+	// sandboxes.Config. It is not a setting: the binary sets it to itself.
+	WorkerConfiner []string
 	// WorkerGuard is the command line of the guard process; see worker.Config. It is
 	// not a setting: the binary sets it to itself.
 	WorkerGuard []string
@@ -119,6 +137,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.GRPCAddr, "grpc-addr", "127.0.0.1:7481", "Address on which gRPC is served")
 	s.String(&c.HTTPAddr, "http-addr", "127.0.0.1:7480", "Address on which REST, events and OpenAPI are served")
 	s.String(&c.PublicURL, "public-url", "", "URL at which outside systems reach http-addr, for trigger URLs; empty: http://<http-addr>, with TLS https://<http-addr>")
+	s.Int(&c.MaxConnections, "max-connections", connlimit.DefaultTotal, "Maximum number of connections of grpc-addr, and of http-addr; half of it for one source address")
 	s.Map(&c.Addresses, "addresses", nil, "Addresses of services that other processes serve, as name=host:port")
 	s.String(&c.AdvertiseAddr, "advertise-addr", "", "Address at which other instances reach this process, host:port; empty: grpc-addr, with the machine's name if it listens on all interfaces")
 	s.String(&c.AdvertiseName, "advertise-name", "", "Name in this process's certificate, if it differs from the host in advertise-addr")
@@ -129,14 +148,16 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address on which profiles are served; empty: none")
-	s.String(&c.MetricsAddr, "metrics-addr", "", "Address on which GET /metrics is served to Prometheus, for processes without a gateway, which serves it too; it demands no credential and names no tenant; empty: none")
+	s.String(&c.MetricsAddr, "metrics-addr", "", "Address on which GET /metrics is served to Prometheus, for processes without a gateway, which serves it too; it names no tenant, and demands no credential unless metrics-auth is required; empty: none")
+	s.String(&c.MetricsAuth, "metrics-auth", AuthAuto, "required: GET /metrics needs a key of role admin, operator or integration, on http-addr and on metrics-addr; off: it needs none; auto: required on an http-addr that other machines reach, none on metrics-addr")
 	s.String(&c.OTLPEndpoint, "otlp-endpoint", "", "OpenTelemetry collector to which traces are sent, such as http://127.0.0.1:4317; empty: the value of OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is traced")
 	s.String(&c.OTLPProtocol, "otlp-protocol", "", "Protocol of the collector, grpc or http/protobuf; empty: the value of OTEL_EXPORTER_OTLP_PROTOCOL, else grpc")
 	s.Float(&c.TraceRatio, "trace-ratio", 1, "Share of the traces started by this process that are recorded, 0 to 1; traces that callers sampled are always recorded")
 	s.String(&c.ServiceName, "service-name", "", "This process's service.name in traces; empty: the value of OTEL_SERVICE_NAME, else quartet")
 	s.String(&c.ServiceInstance, "service-instance", "", "This process's service.instance.id in traces; empty: the host's name")
-	s.String(&c.KeyFile, "key-file", "", "File with the installation's key, shared by its processes; empty: <data-dir>/key, created if missing")
-	s.String(&c.Auth, "auth", AuthAuto, "required: every call needs a credential; off: calls without one act as admin, on loopback only; auto: off if grpc-addr and http-addr are loopback, else required")
+	s.String(&c.KeyFile, "key-file", "", "File with the installation's keys, shared by its processes, which read it again when it changes; empty: <data-dir>/key, created if missing")
+	s.String(&c.Auth, "auth", AuthAuto, "required: every call needs a credential; local: the same, and clients of this user on this machine find one, with the role installation_admin, in a file; off: calls without a credential act as admin; auto: local if grpc-addr and http-addr are loopback, as local and off demand, else required")
+	s.Bool(&c.Open, "open", false, "The same as auth=off: every user, web page and command of this machine that can connect is admin")
 	s.Secret(&c.BootstrapToken, "bootstrap-token", "Credential that acts as admin, for creating the first keys; at least 32 characters; empty: none")
 	s.String(&c.OIDC.Issuer, "oidc-issuer", "", "OpenID provider whose tokens (JWT) are accepted beside keys; empty: none")
 	s.String(&c.OIDC.Audience, "oidc-audience", "", "Value that must be among the audiences of a token")
@@ -144,16 +165,20 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.OIDC.Namespace, "oidc-namespace", "", "Namespace of all tokens; either this or oidc-namespace-claim")
 	s.String(&c.OIDC.NamespaceClaim, "oidc-namespace-claim", "", "Claim that names a token's namespace; may be a path such as realm.tenant")
 	s.String(&c.OIDC.RoleClaim, "oidc-role-claim", "", "Claim, a text or a list, that oidc-roles maps to roles; may be a path such as realm_access.roles")
-	s.Map(&c.OIDC.Roles, "oidc-roles", nil, "Role for each value of oidc-role-claim, as admins=admin,developers=operator; of several the most permissive applies")
+	s.Map(&c.OIDC.Roles, "oidc-roles", nil, "Role for each value of oidc-role-claim, as platform=installation_admin,admins=admin,developers=operator; of several the most permissive applies")
 	s.String(&c.TLS.Cert, "tls-cert-file", "", "The server's certificate (PEM, with its chain) for grpc-addr, http-addr and calls to other services; empty: plain text")
 	s.String(&c.TLS.Key, "tls-key-file", "", "Private key of the certificate (PEM)")
 	s.String(&c.TLS.CA, "tls-ca-file", "", "Certificates of the authorities that sign the certificates of the services in addresses (PEM); empty, with tls-cert-file: the system's authorities")
 	s.String(&c.TLS.ClientCA, "tls-client-ca-file", "", "Certificates of the authorities that sign the certificates of clients (PEM); if given, services of other processes must present one")
 	s.Bool(&c.TLS.RequireClient, "tls-require-client-cert", false, "Demand a certificate of every client of grpc-addr and http-addr")
-	s.Int(&c.QuotaAgents, "quota-agents", 0, "Maximum number of agents of a namespace, children included; 0: no limit")
-	s.Int(&c.QuotaItems, "quota-open-items", 0, "Maximum number of open work items of a namespace; 0: no limit")
-	s.Int(&c.QuotaMiB, "quota-mib", 0, "Maximum amount that a namespace may write to journals in total, in MiB; 0: no limit")
-	s.Int(&c.QuotaRequests, "quota-requests", 0, "Maximum requests per second of a namespace to each process, with bursts of one second's requests; 0: no limit")
+	s.Int(&c.QuotaAgents, "quota-agents", autoQuota, "Maximum number of agents of a namespace, children included; 0: no limit; -1: 20000 where credentials are required, else no limit")
+	s.Int(&c.QuotaItems, "quota-open-items", autoQuota, "Maximum number of open work items of a namespace, without those of deleted agents; 0: no limit; -1: 1000000 where credentials are required, else no limit")
+	s.Int(&c.QuotaMiB, "quota-mib", autoQuota, "Maximum amount that a namespace may write to journals in total, in MiB; 0: no limit; -1: 16384 where credentials are required, else no limit")
+	s.Int(&c.QuotaRequests, "quota-requests", autoQuota, "Maximum requests per second of a namespace to each process, with bursts of one second's requests; 0: no limit; -1: 50000 where credentials are required, else no limit")
+	s.Int(&c.QuotaDeliveries, "quota-deliveries", autoQuota, "Maximum deliveries per second to the triggers of a namespace, half of it to one trigger, with bursts of ten seconds' deliveries; 0: no limit; -1: 200 where credentials are required, else no limit")
+	s.Int(&c.QuotaDeliveryKiB, "quota-delivery-kib", autoQuota, "Maximum KiB per second of such deliveries, in the same way; 0: no limit; -1: 2048 where credentials are required, else no limit")
+	s.Int(&c.QuotaStreams, "quota-streams", autoQuota, "Maximum number of streams of a namespace that are open at each process, half of it of one credential; 0: no limit but 4000 for all namespaces; -1: 1000 where credentials are required, else 0")
+	s.Int(&c.MaxMemory, "max-memory-mib", 0, "Memory that this process may use, in MiB: near it nothing new is accepted; 0: three quarters of the memory of the machine, or of its control group")
 	s.Map(&c.NamespaceQuotas, "namespace-quotas", nil, "Quotas of single namespaces, as acme.agents=100,acme.open-items=0,acme.mib=1024,acme.requests=50")
 	s.Map(&c.NamespaceWeights, "namespace-weights", nil, "Weights of namespaces for the turns that runners of all namespaces take, as a=3,b=1, 1 to 1000; default 1")
 	s.Int(&c.MaxChildren, "max-children", agent.DefaultMaxChildren, "Maximum number of private children that an agent supervises at a time")
@@ -170,6 +195,11 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Map(&c.WorkerLabels, "worker-labels", nil, "Labels of this worker, which commands can require, as os=linux,gpu=yes")
 	s.Int(&c.WorkerMemory, "worker-max-memory-mib", 0, "Maximum memory of one command of this worker in MiB; 0: no limit")
 	s.Int(&c.WorkerProcesses, "worker-max-processes", 0, "Maximum number of processes of one command of this worker; 0: no limit")
+	s.String(&c.EmbeddedWorker, "embedded-worker", EmbeddedAuto, "Whether a process with all services executes commands itself: on, off, or auto: unless auth is required")
+	s.String(&c.WorkerNetwork, "worker-network", string(confine.NetworkOutside), "Network that commands reach: none, outside (all but this host) or all")
+	s.Strings(&c.WorkerReadable, "worker-readable", nil, "Files and directories that commands may read, beside the system's programs, toolchains and worker-roots")
+	s.Strings(&c.WorkerHidden, "worker-hidden", nil, "Files and directories inside of worker-roots and worker-readable that do not exist for commands; the data directory is always among them")
+	s.Bool(&c.WorkerUnconfined, "worker-unconfined", false, "Execute commands with all rights of this process; they can read its keys and become admin")
 	return s
 }
 
@@ -210,8 +240,11 @@ func (c *Config) Complete() error {
 	if err := c.checkPartitions(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.completeAuth(), c.TLS.Check(), c.remote().Check()); err != nil {
+	if err := errors.Join(c.completeAuth(), c.completeMetricsAuth(), c.TLS.Check(), c.remote().Check()); err != nil {
 		return err
+	}
+	if c.MaxConnections < 0 || c.MaxConnections == 1 {
+		return fmt.Errorf("max-connections is %d; it must be at least 2, or 0 for %d", c.MaxConnections, connlimit.DefaultTotal)
 	}
 	if c.MaxChildren < 0 {
 		return fmt.Errorf("max-children is %d; it must be at least 1, or 0 for %d", c.MaxChildren, agent.DefaultMaxChildren)
@@ -219,6 +252,9 @@ func (c *Config) Complete() error {
 	// A worker sends a heartbeat every 10 s.
 	if c.CommandLease != 0 && (c.CommandLease < 15*time.Second || c.CommandLease > 24*time.Hour) {
 		return fmt.Errorf("command-lease is %s; it must be 15s to 24h", c.CommandLease)
+	}
+	if err := c.checkConfinement(); err != nil {
+		return err
 	}
 	if c.WorkerMemory < 0 || c.WorkerProcesses < 0 {
 		return fmt.Errorf("worker-max-memory-mib is %d, worker-max-processes %d; they must be at least 1, or 0 for no limit", c.WorkerMemory, c.WorkerProcesses)
@@ -243,6 +279,9 @@ func (c *Config) remote() natsd.Remote {
 	return r
 }
 
+// connections returns the limits of the connections of one address.
+func (c *Config) connections() connlimit.Limits { return connlimit.Limits{Total: c.MaxConnections} }
+
 // weights returns the setting namespace-weights, by namespace.
 func (c *Config) weights() (map[string]int, error) {
 	out := map[string]int{}
@@ -254,13 +293,6 @@ func (c *Config) weights() (map[string]int, error) {
 		out[namespace] = n
 	}
 	return out, nil
-}
-
-// quotas returns the quotas of all namespaces and of single ones.
-func (c *Config) quotas() (*quota.Limits, error) {
-	return quota.Parse(map[string]int{
-		quota.Agents: c.QuotaAgents, quota.OpenItems: c.QuotaItems, quota.MiB: c.QuotaMiB, quota.Requests: c.QuotaRequests,
-	}, c.NamespaceQuotas)
 }
 
 // rechecks returns the setting namespace-rechecks, by namespace.
@@ -276,11 +308,20 @@ func (c *Config) rechecks() (map[string]time.Duration, error) {
 	return out, nil
 }
 
-// serves reports whether this process has a service, or backup, which the processes have that
-// serve work, because they have the agents' homes.
-func (c *Config) serves(name string) bool {
-	if name == "backup" {
-		name = "work"
+// servedWith returns the service whose processes serve a service that has no setting of its own.
+func servedWith(name string) string {
+	switch name {
+	case "backup":
+		return "work"
+	case "audit":
+		return "identity"
 	}
+	return name
+}
+
+// serves reports whether this process has a service, or backup, which the processes have that
+// serve work, because they have the agents' homes, or audit, which those have that serve identity.
+func (c *Config) serves(name string) bool {
+	name = servedWith(name)
 	return slices.Contains(c.Serve, name)
 }

@@ -21,3 +21,23 @@ func TestX12_CommandLeaseLimits(t *testing.T) {
 		require.ErrorContains(t, err, "command-lease is "+term.String())
 	}
 }
+
+func TestI11_WhereMetricsDemandACredential(t *testing.T) {
+	for _, c := range []struct {
+		setting, addr string
+		want          bool
+	}{
+		{AuthAuto, "127.0.0.1:7480", false}, {AuthAuto, "localhost:7480", false}, {AuthAuto, "[::1]:7480", false},
+		{AuthAuto, "0.0.0.0:7480", true}, {AuthAuto, ":7480", true}, {AuthAuto, "10.0.0.7:7480", true},
+		{AuthOff, "0.0.0.0:7480", false}, {AuthRequired, "127.0.0.1:7480", true},
+	} {
+		cfg := Config{MetricsAuth: c.setting, HTTPAddr: c.addr}
+		require.NoError(t, cfg.completeMetricsAuth())
+		require.Equal(t, c.want, cfg.gatewayMetricsAuth(), "%+v", c)
+	}
+	cfg := Config{}
+	require.NoError(t, cfg.completeMetricsAuth())
+	require.Equal(t, AuthAuto, cfg.MetricsAuth)
+	cfg.MetricsAuth = "yes"
+	require.ErrorContains(t, cfg.completeMetricsAuth(), `metrics-auth is "yes"`)
+}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/app/calls"
@@ -17,29 +19,67 @@ import (
 const (
 	AuthAuto     = "auto"
 	AuthRequired = "required"
+	AuthLocal    = "local"
 	AuthOff      = "off"
 )
 
-// completeAuth checks the setting auth, and replaces auto by off or required. If calls
-// without a credential are accepted (off), everybody who can connect is an admin, so
-// grpc-addr and http-addr must be loopback addresses (SPEC X15).
+// completeAuth checks the settings auth and open, and replaces auto by off, local or required. If
+// calls without a credential are accepted (off), everybody who can connect is an admin; with
+// local, whoever can read the token files of this process's user. In both cases grpc-addr and http-addr
+// must be loopback addresses (SPEC X15, I1).
 func (c *Config) completeAuth() error {
+	if c.Open {
+		switch c.Auth {
+		case "", AuthAuto, AuthOff:
+			c.Auth = AuthOff
+		default:
+			return fmt.Errorf("open is the same as auth=%s, and auth is %q; give one of both", AuthOff, c.Auth)
+		}
+	}
 	reachable := errors.Join(loopback("grpc-addr", c.GRPCAddr), loopback("http-addr", c.HTTPAddr))
 	switch c.Auth {
 	case "", AuthAuto:
-		c.Auth = AuthOff
+		c.Auth = AuthLocal
 		if reachable != nil {
 			c.Auth = AuthRequired
 		}
-	case AuthOff:
+	case AuthOff, AuthLocal:
 		if reachable != nil {
-			return fmt.Errorf("auth is off: %w, or omit auth", reachable)
+			return fmt.Errorf("auth is %s: %w, or omit auth", c.Auth, reachable)
 		}
 	case AuthRequired:
 	default:
-		return fmt.Errorf("auth is %q; it must be %s, %s or %s", c.Auth, AuthAuto, AuthRequired, AuthOff)
+		return fmt.Errorf("auth is %q; it must be %s, %s, %s or %s", c.Auth, AuthAuto, AuthRequired, AuthLocal, AuthOff)
 	}
 	return nil
+}
+
+// completeMetricsAuth checks the setting metrics-auth.
+func (c *Config) completeMetricsAuth() error {
+	switch c.MetricsAuth {
+	case "":
+		c.MetricsAuth = AuthAuto
+	case AuthAuto, AuthRequired, AuthOff:
+	default:
+		return fmt.Errorf("metrics-auth is %q; it must be %s, %s or %s", c.MetricsAuth, AuthAuto, AuthRequired, AuthOff)
+	}
+	return nil
+}
+
+// gatewayMetricsAuth reports whether GET /metrics of the gateway demands a credential.
+func (c *Config) gatewayMetricsAuth() bool {
+	return c.MetricsAuth == AuthRequired || c.MetricsAuth == AuthAuto && loopback("http-addr", c.HTTPAddr) != nil
+}
+
+// allowedOrigins returns the origin of public-url: a proxy that speaks TLS sends requests of its own pages
+// over plain HTTP, so that their origin has another scheme. A server that only this machine
+// reaches answers to loopback hosts only, and its pages have one of those as origin.
+func (c *Config) allowedOrigins() []string {
+	u, err := url.Parse(c.PublicURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || loopback("http-addr", c.HTTPAddr) == nil {
+		return nil
+	}
+	return []string{u.Scheme + "://" + u.Host}
 }
 
 // callers authenticates the callers of this process.
@@ -52,8 +92,8 @@ type callers struct {
 // newCallers returns what authenticates the callers of this process: with keys of the
 // installation's key and, if configured, tokens of an OpenID provider and the bootstrap token.
 // follow adds API keys.
-func newCallers(cfg *Config, key []byte, logger *zap.Logger) (*callers, error) {
-	c := &callers{keyring: rpc.NewKeyring(key, cfg.Auth == AuthOff)}
+func newCallers(cfg *Config, keys *keyfile.Source, logger *zap.Logger) (*callers, error) {
+	c := &callers{keyring: rpc.KeyringOf(keys, cfg.Auth == AuthOff)}
 	c.authenticator = &identity.Authenticator{Keyring: c.keyring}
 	cfg.OIDC.Logger = logger
 	tokens, err := identity.NewTokens(cfg.OIDC)

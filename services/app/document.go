@@ -17,7 +17,7 @@ func ConfigurationDocument() string {
 	rows := s.Describe()
 	home, err := os.UserHomeDir()
 	for i := range rows {
-		// The only default that depends on the machine.
+		// The home directory is the only default that depends on the machine.
 		if err == nil && home != "/" {
 			rows[i].Default = strings.Replace(rows[i].Default, home, "~", 1)
 		}

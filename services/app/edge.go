@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/connlimit"
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
 	"quartet/services/board"
@@ -42,13 +43,16 @@ const drainTerm = 5 * time.Second
 // edge is the module that serves the process's one gRPC server: in memory for callers in this
 // process, over TCP for all others.
 type edge struct {
-	addr    string
-	network *rpc.Network
-	server  *rpc.Server
-	names   []string // the services that the network reaches in memory
+	addr        string
+	connections connlimit.Limits
+	network     *rpc.Network
+	server      *rpc.Server
+	names       []string // the services that the network reaches in memory
 	// release are functions that end long polls, so that Stop does not wait for them.
 	release []func()
-	bound   net.Listener
+	// tokens writes the token file of the address; nil: none is written.
+	tokens *tokenFiles
+	bound  net.Listener
 }
 
 // Name implements life.Service.
@@ -60,11 +64,15 @@ func (e *edge) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("grpc-addr %s: %w", e.addr, err)
 	}
+	lis = e.server.Bound(lis, e.connections)
 	e.bound = lis
 	for _, name := range e.names {
 		if err := e.network.Listen(name, e.server); err != nil {
 			return errors.Join(err, lis.Close())
 		}
+	}
+	if err := e.tokens.publish(lis.Addr()); err != nil {
+		return errors.Join(err, lis.Close())
 	}
 	go func() { _ = e.server.Serve(lis) }() // ends with the server
 	return nil
@@ -73,6 +81,9 @@ func (e *edge) Start(ctx context.Context) error {
 // Stop ends long polls, waits for calls in flight, at most drainTerm, and closes the server and the
 // connections.
 func (e *edge) Stop(ctx context.Context) error {
+	if e.bound != nil {
+		e.tokens.remove(e.bound.Addr())
+	}
 	for _, f := range e.release {
 		f()
 	}
@@ -95,18 +106,14 @@ func (e *edge) Addr() string {
 
 // elsewhere returns a connection to the process that serves a gRPC service, such as
 // quartet.work.v1.WorkService: the package is named after the service. It is nil for a service
-// whose address is not configured, and for one that is not Quartet's. Backups are made by the
-// processes that serve work.
+// whose address is not configured, and for one that is not Quartet's.
 func elsewhere(network *rpc.Network, service string) grpc.ClientConnInterface {
 	name, ok := strings.CutPrefix(service, "quartet.")
 	if !ok {
 		return nil
 	}
 	name, _, _ = strings.Cut(name, ".")
-	if name == "backup" {
-		name = "work"
-	}
-	if conn := network.Bare(name); conn != nil {
+	if conn := network.Bare(servedWith(name)); conn != nil {
 		return conn
 	}
 	return nil

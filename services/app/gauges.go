@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"quartet/pkg/meter"
+	"quartet/pkg/rpc"
+	"quartet/services/gateway"
 )
 
 // newRegistry returns the registry of this process's metrics, with those that every
@@ -87,6 +89,7 @@ func (g *gauges) sample(ctx context.Context) {
 type metricsPort struct {
 	addr   string
 	from   prometheus.Gatherer
+	auth   rpc.Authenticator // nil: no credential is demanded
 	server *http.Server
 	bound  net.Listener
 }
@@ -101,7 +104,11 @@ func (m *metricsPort) Start(ctx context.Context) error {
 		return fmt.Errorf("metrics-addr %s: %w", m.addr, err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.from, promhttp.HandlerOpts{}))
+	show := promhttp.HandlerFor(m.from, promhttp.HandlerOpts{})
+	if m.auth != nil {
+		show = gateway.Metered(m.auth, show)
+	}
+	mux.Handle("GET /metrics", show)
 	m.bound, m.server = lis, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 	go func() { _ = m.server.Serve(lis) }() // ends with the server
 	return nil

@@ -20,8 +20,8 @@ import (
 const (
 	gcMaxPercent  = 400
 	gcMinPercent  = 50
-	gcHeadroom    = 256 << 20 // bytes allocated between two collections of an idle process
-	gcMaxHeadroom = 1 << 30   // the same of a busy process
+	gcHeadroom    = 64 << 20 // bytes allocated between two collections of an idle process
+	gcMaxHeadroom = 1 << 30  // the same of a busy process
 	gcInterval    = 4 * time.Second
 	gcPeriod      = time.Second
 	// A process returns unused memory to the system when it was idle for idlePeriods
@@ -31,13 +31,17 @@ const (
 )
 
 // AdjustGC adjusts the garbage collector's percentage to the live heap and the rate of
-// allocations until ctx ends. It does nothing if the operator set GOGC.
-func AdjustGC(ctx context.Context) {
+// allocations until ctx ends, for a process that may use most bytes of memory; 0: it is not known how many. It does
+// nothing if the operator set GOGC.
+func AdjustGC(ctx context.Context, most uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
-	var m gcMonitor
+	m := gcMonitor{headroom: gcMaxHeadroom}
+	if most > 0 {
+		m.headroom = min(m.headroom, most/4)
+	}
 	life.Every(ctx, gcPeriod, func(context.Context) {
 		metrics.Read(sample)
 		percent, release := m.update(sample[0].Value.Uint64(), sample[1].Value.Uint64())
@@ -52,6 +56,7 @@ func AdjustGC(ctx context.Context) {
 
 // gcMonitor decides about the garbage collector; it holds what it remembers between two periods.
 type gcMonitor struct {
+	headroom  uint64 // the most of a busy process
 	allocated uint64 // bytes since the process started
 	rate      uint64 // allocated bytes per second; it falls by at most half per period, so that a short pause counts as busy
 	idle      int    // consecutive idle periods
@@ -68,7 +73,7 @@ func (m *gcMonitor) update(live, allocated uint64) (percent int, release bool) {
 	if m.rate > idleRate {
 		m.idle = 0
 	}
-	p := gcPercentFor(live, m.rate)
+	p := gcPercentFor(live, m.rate, m.headroom)
 	// Setting it stops the world for a moment, so small changes are ignored.
 	if p >= m.percent*9/10 && p <= m.percent*11/10 {
 		p = 0
@@ -79,8 +84,8 @@ func (m *gcMonitor) update(live, allocated uint64) (percent int, release bool) {
 }
 
 // gcPercentFor returns the percentage for a live heap in bytes and a rate of allocations in bytes per
-// second.
-func gcPercentFor(live, rate uint64) int {
-	headroom := min(max(uint64(float64(rate)*gcInterval.Seconds()), gcHeadroom), gcMaxHeadroom)
+// second, and at most so much headroom.
+func gcPercentFor(live, rate, most uint64) int {
+	headroom := min(max(uint64(float64(rate)*gcInterval.Seconds()), gcHeadroom), most)
 	return int(min(max(headroom*100/max(live, 1), gcMinPercent), gcMaxPercent))
 }

@@ -14,8 +14,9 @@ func TestGCPercentForLiveHeapAndRate(t *testing.T) {
 		want       int
 	}{
 		{0, 0, 400},
-		{64 * mib, 0, 400},
-		{128 * mib, 0, 200},
+		{16 * mib, 0, 400},
+		{32 * mib, 0, 200},
+		{128 * mib, 0, 50},
 		{512 * mib, 0, 50},
 		{8192 * mib, 0, 50},
 		{512 * mib, 64 * mib, 50}, // the allocations of four seconds are the minimum headroom
@@ -25,14 +26,21 @@ func TestGCPercentForLiveHeapAndRate(t *testing.T) {
 		{64 * mib, 4096 * mib, 400},
 		{8192 * mib, 4096 * mib, 50},
 	} {
-		require.Equal(t, c.want, gcPercentFor(c.live, c.rate), "%d MiB live, %d MiB/s", c.live/mib, c.rate/mib)
+		require.Equal(t, c.want, gcPercentFor(c.live, c.rate, gcMaxHeadroom), "%d MiB live, %d MiB/s", c.live/mib, c.rate/mib)
 	}
+}
+
+// A process with little memory has less headroom.
+func TestGCPercentWithLittleMemory(t *testing.T) {
+	const mib = 1 << 20
+	require.Equal(t, 200, gcPercentFor(256*mib, 4096*mib, 512*mib))
+	require.Equal(t, 50, gcPercentFor(1024*mib, 4096*mib, 512*mib))
 }
 
 // After a busy time, unused memory is returned once when the process is idle. A short
 // pause is not idle.
 func TestUnusedMemoryIsReleasedOnceWhenIdle(t *testing.T) {
-	var m gcMonitor
+	m := gcMonitor{headroom: gcMaxHeadroom}
 	var allocated uint64
 	var released []int
 	for second, mibs := range []uint64{900, 900, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} {

@@ -5,10 +5,12 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"quartet/deploy/openapi"
 	"quartet/pkg/journal/partitions"
+	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -16,6 +18,7 @@ import (
 	"quartet/services/gateway"
 	"quartet/services/identity"
 	"quartet/services/mcp"
+	"quartet/services/quota"
 	"quartet/services/scheduler"
 	taskoutput "quartet/services/task/output"
 	"quartet/services/worker"
@@ -60,9 +63,9 @@ func (w *wiring) plane(p planeRow) (life.Service, error) {
 // newBackup builds the backup service.
 func (w *wiring) newBackup() (life.Service, error) {
 	return backup.New(backup.Config{
-		Journals: journalStreams(), Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: fingerprint(w.key), Version: w.version,
+		Journals: journalStreams(), Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: func() keyfile.Key { return w.keys.Ring().Active() }, Version: w.version,
 	}, backup.Deps{
-		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Logger: w.logger.Named("backup"),
+		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Record: w.recorder.Stream, Logger: w.logger.Named("backup"),
 	})
 }
 
@@ -76,8 +79,16 @@ func (w *wiring) newScheduler() (life.Service, error) {
 
 // newWorker builds the worker that runs in this process.
 func (w *wiring) newWorker() (life.Service, error) {
+	confinement, err := w.cfg.confinement()
+	if err != nil {
+		return nil, err
+	}
+	if w.cfg.Auth == AuthRequired {
+		w.logger.Warn("this process holds the installation's keys and executes commands of agents; on a machine with others, use separate workers (embedded-worker=off)", zap.Bool("confined", confinement != nil))
+	}
 	return worker.New(worker.Config{
-		ID: w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
+		Confinement: confinement,
+		ID:          w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
 		Pools: w.cfg.WorkerPools, Labels: w.cfg.WorkerLabels, Guard: w.cfg.WorkerGuard,
 		MaxMemory: int64(w.cfg.WorkerMemory) << 20, MaxProcesses: w.cfg.WorkerProcesses,
 		StateDir: filepath.Join(w.cfg.DataDir, "worker"), Tracer: w.app.tracer,
@@ -87,18 +98,19 @@ func (w *wiring) newWorker() (life.Service, error) {
 
 // newGateway builds the gateway, with MCP.
 func (w *wiring) newGateway() (life.Service, error) {
-	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: w.calls.Conn})
+	tools, err := mcp.New(mcp.Config{Version: w.version}, mcp.Deps{Conn: limited(w.calls.Conn, identity.Within)})
 	if err != nil {
 		return nil, err
 	}
-	var limit func(namespace string) error
-	if w.gate != nil {
-		limit = w.gate.Request
+	limits, err := w.cfg.quotas()
+	if err != nil {
+		return nil, err
 	}
-	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr}, gateway.Deps{
-		MCP: tools.Handler, Conn: w.calls.Conn, Waits: waits, Auth: w.creds.authenticator, Limit: limit, TLS: w.tls.http,
+	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr, SourceDeliveries: limits.Default[quota.Deliveries] * sourcesOf, SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(), MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins()}, gateway.Deps{
+		MCP: tools.Handler, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, TLS: w.tls.http,
 		Sources: w.broker.sources, Ready: w.app.Ready, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
+		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
 	})
 	return w.app.gateway, err
 }
@@ -128,10 +140,13 @@ func newTable(w *wiring) *table {
 	t := &table{w: w, gauges: newGauges(w.metrics)}
 	t.module(w.broker)
 	t.module(w.creds.keys, "nats")
-	t.before = []string{"nats", "keys"}
-	if w.gate != nil {
-		t.module(w.gate, "nats")
-		t.before = append(t.before, w.gate.Name())
+	t.before = []string{"nats", "keys", w.gate.Name()}
+	t.module(w.gate, "nats")
+	if most := w.cfg.memory(); most > 0 {
+		t.module(observeMemory(w.gate, most))
+	}
+	if w.cfg.Auth == AuthRequired { // else there is one tenant
+		t.module(observeDelay(w.gate))
 	}
 	if w.cfg.serves("task") {
 		t.module(w.output, "nats")
@@ -186,6 +201,7 @@ func (t *table) complete() []life.Module {
 		edge.names = append(edge.names, "event")
 	}
 	t.module(edge, t.before...)
+	t.module(w.recorder, edge.Name())
 	if w.keeper != nil {
 		// It starts when this process can be reached, and hands over while it still can be.
 		t.module(&leases{cfg: cfg, broker: w.broker, edge: edge, keeper: w.keeper}, edge.Name())
@@ -193,10 +209,15 @@ func (t *table) complete() []life.Module {
 	if cfg.Publish && len(t.planes) > 0 {
 		t.module(&publisher{broker: w.broker, planes: t.planes, logger: w.logger, metrics: w.metrics}, "nats")
 	}
+	t.module(followKeyFile(w.keys, w.logger))
+	t.module(w.processes, edge.Name())
 	t.module(guard(w.broker, t.stalled, w.logger), t.before...)
 	t.module(&life.Periodic{Label: "gauges", Period: samplePeriod, Do: t.gauges.sample}, t.before...)
 	if cfg.MetricsAddr != "" {
 		w.app.metrics = &metricsPort{addr: cfg.MetricsAddr, from: w.metrics}
+		if cfg.MetricsAuth == AuthRequired {
+			w.app.metrics.auth = w.creds.authenticator
+		}
 		t.module(w.app.metrics)
 	}
 	if cfg.PProfAddr != "" {

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
 	"quartet/services/app/calls"
+	"quartet/services/audit"
 	"quartet/services/board"
 	"quartet/services/identity"
 	"quartet/services/task"
@@ -40,7 +41,7 @@ func (w *wiring) planes() []planeRow {
 		{"agent", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return agent.New(agent.Config{Share: share, Weights: w.weights, MaxChildren: w.cfg.MaxChildren}, agent.Deps{
 				Deps: d, Work: w.calls.Work(), Waiting: waitingv1.NewWaitingServiceClient(w.calls.To("waiting")),
-				Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Boards: boardv1.NewBoardServiceClient(w.calls.To("board")), Conn: w.calls.Conn, MintRun: w.creds.keyring.MintRun, Allowed: allowed,
+				Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Boards: boardv1.NewBoardServiceClient(w.calls.To("board")), Conn: limited(w.calls.Conn, identity.WithinAgents), MintRun: w.creds.keyring.MintRun, Allowed: allowed,
 			})
 		}, []string{"nats"}, nil, nil},
 		{"work", func(d plane.Deps, share partitions.Share) (planeService, error) {
@@ -52,9 +53,9 @@ func (w *wiring) planes() []planeRow {
 				return nil, err
 			}
 			return waiting.New(waiting.Config{Share: share, PublicURL: w.app.publicURL(), DefaultRecheck: w.cfg.DefaultRecheck, NamespaceRechecks: rechecks}, waiting.Deps{
-				Deps: d, Work: w.calls.Work(), Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Agents: w.calls, TriggerSecret: triggerSecrets(w.key),
+				Deps: d, Work: w.calls.Work(), Tasks: taskv1.NewTaskServiceClient(w.calls.To("task")), Agents: w.calls, Keys: w.keys, Quota: w.gate,
 			})
-		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName}, nil},
+		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName, waitingv1.WaitingService_CheckDelivery_FullMethodName}, nil},
 		{"task", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls}})
 		}, []string{"nats", "output"}, nil, nil},
@@ -66,7 +67,8 @@ func (w *wiring) planes() []planeRow {
 			})
 		}, []string{"nats"}, nil, nil},
 		{"identity", func(d plane.Deps, _ partitions.Share) (planeService, error) {
-			return identity.New(identity.Deps{Deps: d, Secret: identity.Secrets(w.key), Known: w.creds.keys.Known, Version: w.version})
+			return identity.New(identity.Deps{Deps: d, Installation: w.keys, Known: w.creds.keys.Known, Processes: w.processes.list, Usage: w.gate.Usage, Version: w.version})
 		}, []string{"nats"}, nil, nil},
+		{"audit", func(d plane.Deps, _ partitions.Share) (planeService, error) { return audit.New(d) }, []string{"nats"}, nil, nil},
 	}
 }

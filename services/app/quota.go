@@ -2,8 +2,19 @@ package app
 
 import (
 	"context"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
+	"google.golang.org/grpc"
+
+	"quartet/pkg/life"
 	"quartet/pkg/rpc"
+	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
 )
@@ -19,4 +30,130 @@ func permitWithin(gate *quota.Gate) func(ctx context.Context, method string, a r
 		}
 		return gate.Request(a.Namespace)
 	}
+}
+
+// recordedWithin returns what happens around every call: it is recorded in the audit log, and then
+// counted against the namespace's quota.
+func recordedWithin(recorder *audit.Recorder, gate *quota.Gate) func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
+	return func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
+		return recorder.Unary(ctx, method, req, func(ctx context.Context, req any) (any, error) {
+			return gate.Unary(ctx, method, req, handle)
+		})
+	}
+}
+
+// autoQuota is the value of a quota that depends on whether credentials are required: if so it is that of
+// sharedQuotas, otherwise there is none, because the server is one person's.
+const autoQuota = -1
+
+// sharedQuotas are the quotas of each namespace of a server with credentials, unless set. They admit the
+// callers of bench, which are more than healthy tenants are.
+var sharedQuotas = map[string]int{
+	quota.Agents: 20_000, quota.OpenItems: 1_000_000, quota.MiB: 16_384, quota.Requests: 50_000,
+	quota.Deliveries: 200, quota.DeliveryKiB: 2048, quota.Streams: 1000,
+}
+
+// sourcesOf is how many times the deliveries of a namespace one source address may send: a sender such as a
+// code host has few addresses for all of its customers.
+const sourcesOf = 4
+
+// quotas returns the quotas of all namespaces and of single ones. Complete was called before.
+func (c *Config) quotas() (*quota.Limits, error) {
+	all := map[string]int{
+		quota.Agents: c.QuotaAgents, quota.OpenItems: c.QuotaItems, quota.MiB: c.QuotaMiB, quota.Requests: c.QuotaRequests,
+		quota.Deliveries: c.QuotaDeliveries, quota.DeliveryKiB: c.QuotaDeliveryKiB, quota.Streams: c.QuotaStreams,
+	}
+	for kind, n := range all {
+		if n != autoQuota {
+			continue
+		}
+		all[kind] = 0
+		if c.Auth == AuthRequired {
+			all[kind] = sharedQuotas[kind]
+		}
+	}
+	return quota.Parse(all, c.NamespaceQuotas)
+}
+
+// memoryPart is the part of the machine's memory that a process may use by default.
+const memoryPart = 0.75
+
+// memory returns how many bytes of memory the process may use, 0 if that is not known.
+func (c *Config) memory() uint64 {
+	if c.MaxMemory > 0 {
+		return uint64(c.MaxMemory) << 20
+	}
+	return uint64(float64(machineMemory()) * memoryPart)
+}
+
+// machineMemory returns the bytes of memory of the control group of this process, or of the machine; 0 if
+// the system does not say, which is so except on Linux.
+func machineMemory() uint64 {
+	var most uint64
+	if raw, err := os.ReadFile("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(raw)) {
+			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemTotal:" {
+				kib, _ := strconv.ParseUint(fields[1], 10, 64) // 0 is unknown
+				most = kib << 10
+			}
+		}
+	}
+	if raw, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64); err == nil && (most == 0 || n < most) {
+			most = n
+		}
+	}
+	return most
+}
+
+// observePeriod is how often the live heap is reported to the gate.
+const observePeriod = 250 * time.Millisecond
+
+// observeMemory returns the module that reports the live heap to a gate, and makes the garbage collector work
+// harder before the process uses all memory that it may.
+func observeMemory(gate *quota.Gate, most uint64) life.Service {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(most / 10 * 9))
+	}
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	return &life.Periodic{Label: "memory", Period: observePeriod, Do: func(context.Context) {
+		metrics.Read(sample)
+		gate.Observe(sample[0].Value.Uint64())
+	}}
+}
+
+// delayPeriod is how often the delay of goroutines is reported to the gate.
+const delayPeriod = 20 * time.Millisecond
+
+// observeDelay returns the module that reports to a gate how long goroutines wait for a processor.
+func observeDelay(gate *quota.Gate) life.Service {
+	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
+	var before []uint64
+	return &life.Periodic{Label: "delay", Period: delayPeriod, Do: func(context.Context) {
+		metrics.Read(sample)
+		h := sample[0].Value.Float64Histogram()
+		gate.ObserveDelay(ninth(h, before))
+		before = append(before[:0], h.Counts...)
+	}}
+}
+
+// ninth returns the value below which nine tenths of what a histogram has counted since before are, 0 if it has
+// counted nothing.
+func ninth(h *metrics.Float64Histogram, before []uint64) time.Duration {
+	var all uint64
+	since := slices.Clone(h.Counts)
+	for i := range since {
+		if i < len(before) {
+			since[i] -= before[i]
+		}
+		all += since[i]
+	}
+	rest := all / 10
+	for i := len(since) - 1; i >= 0; i-- {
+		if since[i] > rest {
+			return time.Duration(max(h.Buckets[i], 0) * float64(time.Second))
+		}
+		rest -= since[i]
+	}
+	return 0
 }

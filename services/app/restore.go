@@ -12,15 +12,18 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"filippo.io/age"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"quartet/pkg/archive"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
 	"quartet/services/backup"
 	taskoutput "quartet/services/task/output"
@@ -37,7 +40,7 @@ const (
 	finished   = ".restored"
 )
 
-// fingerprint returns a value by which two keys can be compared without revealing them.
+// fingerprint returns the value by which backups of the older format name the installation's key.
 func fingerprint(key []byte) string {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte("fingerprint"))
@@ -53,41 +56,90 @@ func journalStreams() []string {
 	return names
 }
 
+// Backup names a backup and how it may be read.
+type Backup struct {
+	// File is its path.
+	File string
+	// IdentityFile has identities of age, for a backup for recipients. Optional.
+	IdentityFile string
+	// Unauthenticated accepts a backup that cannot be authenticated (see archive.Keys).
+	Unauthenticated bool
+	// Check only reads the backup.
+	Check bool
+}
+
+// Restored is what a backup contains.
+type Restored struct {
+	Manifest archive.Manifest
+	Totals   archive.Totals
+	// Authenticated is false for a backup that was accepted although it is not authenticated.
+	Authenticated bool
+}
+
 // Restore creates an installation from a backup (see `quartet restore --help`). The file
-// is read twice, so that nothing is written if it is incomplete or damaged. After any other
-// error the servers of nats-url may have part of it.
-func Restore(ctx context.Context, cfg Config, file string) (archive.Manifest, archive.Totals, error) {
+// is authenticated before anything in it is interpreted, and then read twice, so that nothing
+// is written if it is incomplete or damaged, and nothing becomes visible if it was changed
+// meanwhile. After any other error the servers of nats-url may have part of it.
+func Restore(ctx context.Context, cfg Config, b Backup) (Restored, error) {
+	var out Restored
 	if err := cfg.Complete(); err != nil {
-		return archive.Manifest{}, archive.Totals{}, err
+		return out, err
 	}
-	f, err := os.Open(file)
+	keys, err := b.keys(cfg)
 	if err != nil {
-		return archive.Manifest{}, archive.Totals{}, err
+		return out, err
+	}
+	f, err := os.Open(b.File)
+	if err != nil {
+		return out, err
 	}
 	defer f.Close()
-	m, totals, err := archive.Read(f, archive.Visitor{})
+	opened, err := archive.Open(f, keys)
 	if err != nil {
-		return m, totals, err
+		return out, err
+	}
+	out.Authenticated = opened.Authenticated()
+	if out.Manifest, out.Totals, err = opened.Read(archive.Visitor{}); err != nil || b.Check {
+		return out, err
 	}
 	unlock, err := lockDir(cfg.DataDir)
 	if err != nil {
-		return m, totals, err
+		return out, err
 	}
 	defer func() { _ = unlock() }()
 	if err := undo(cfg); err != nil {
-		return m, totals, err
+		return out, err
 	}
-	if err := checkTarget(cfg, m); err != nil {
-		return m, totals, err
+	if err := checkTarget(cfg, out.Manifest); err != nil {
+		return out, err
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return m, totals, err
+	return out, restore(ctx, cfg, out.Manifest, opened, out.Totals)
+}
+
+// keys reads what the backup is opened with. That there is no key file is not an error yet.
+func (b Backup) keys(cfg Config) (archive.Keys, error) {
+	keys := archive.Keys{Unauthenticated: b.Unauthenticated}
+	var err error
+	if keys.Ring, err = keyfile.Load(cfg.KeyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return keys, err
 	}
-	return m, totals, restore(ctx, cfg, m, f, totals)
+	if b.IdentityFile == "" {
+		return keys, nil
+	}
+	f, err := os.Open(b.IdentityFile)
+	if err != nil {
+		return keys, fmt.Errorf("identity file: %w", err)
+	}
+	defer f.Close()
+	if keys.Identities, err = age.ParseIdentities(f); err != nil {
+		return keys, fmt.Errorf("identity file %s is not as age-keygen writes it: it must have lines with AGE-SECRET-KEY-…", b.IdentityFile)
+	}
+	return keys, nil
 }
 
 // checkTarget refuses a data directory that contains journals or homes, and the key of
-// another installation. That there is no key is not an error.
+// another installation. That there is no key is not an error: a backup that was authenticated
+// had one.
 func checkTarget(cfg Config, m archive.Manifest) error {
 	for _, dir := range []string{filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir} {
 		entries, err := os.ReadDir(dir)
@@ -99,13 +151,13 @@ func checkTarget(cfg Config, m archive.Manifest) error {
 		}
 	}
 	if _, err := os.Stat(cfg.KeyFile); errors.Is(err, fs.ErrNotExist) {
-		return nil // the operator may put it there later
+		return nil
 	}
-	key, err := loadKey(cfg.KeyFile)
+	ring, err := keyfile.Load(cfg.KeyFile)
 	if err != nil {
 		return err
 	}
-	if m.Key != "" && m.Key != fingerprint(key) {
+	if m.Key != "" && !slices.ContainsFunc(ring.Keys(), func(k keyfile.Key) bool { return m.Key == k.ID || m.Key == fingerprint(k.Secret) }) {
 		return fmt.Errorf("%s is not the key of the installation in the backup; replace it by that key, or remove it", cfg.KeyFile)
 	}
 	return nil
@@ -166,7 +218,7 @@ func place(store, home string) error {
 
 // restore writes the backup into directories with the suffix unfinished, and renames
 // them when all is on disk. With nats-url the journals are written to its servers at once.
-func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader, totals archive.Totals) error {
+func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.File, totals archive.Totals) error {
 	store, home := filepath.Join(cfg.DataDir, "nats"+unfinished), cfg.HomeDir+unfinished
 	for _, dir := range []string{store, home} { // left by a restore that was interrupted
 		if err := os.RemoveAll(dir); err != nil {
@@ -209,7 +261,7 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from io.Reader
 // refill creates the streams in nc, publishes the messages of the backup from and writes its
 // files below homes, and compares the streams with totals. It is an error if a stream has
 // messages already.
-func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, homes *os.Root, from io.Reader, totals archive.Totals) error {
+func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, homes *os.Root, from *archive.File, totals archive.Totals) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {
 		return err
@@ -235,7 +287,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 		}
 	}
 	p := &publishing{js: js}
-	if _, _, err := archive.Read(from, archive.Visitor{
+	if _, _, err := from.Read(archive.Visitor{
 		Message: func(m archive.Message) error { return p.publish(ctx, m) },
 		File:    func(name string, mode, _ int64, body io.Reader) error { return putFile(homes, name, mode, body) },
 	}); err != nil {

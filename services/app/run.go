@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"quartet/pkg/confine"
 	"quartet/pkg/version"
 )
 
@@ -23,7 +24,10 @@ const (
 // Run starts a process with these settings and serves until ctx ends, then stops it, within
 // StopTerm. It returns the error of the start or of the stop.
 func Run(ctx context.Context, cfg Config) error {
-	go AdjustGC(ctx)
+	go AdjustGC(ctx, cfg.memory())
+	if err := confine.Protect(); err != nil {
+		return fmt.Errorf("protect the memory of this process: %w", err)
+	}
 	logger, err := NewLogger(cfg.LogLevel)
 	if err != nil {
 		return err
@@ -56,6 +60,9 @@ func (a *App) printAddresses(took time.Duration) {
 		fmt.Fprintf(os.Stderr, "  REST   %s/v1   OpenAPI %s/openapi.json   events %s/v1/events\n", at, at, at)
 	}
 	fmt.Fprintf(os.Stderr, "  gRPC   %s\n", a.GRPCAddr())
+	if path := a.tokens.path(a.HTTPAddr()); path != "" {
+		fmt.Fprintf(os.Stderr, "  token  curl -H @%s %s://%s/v1/agents\n", path, a.scheme(), a.HTTPAddr())
+	}
 }
 
 // NewLogger returns a logger that writes JSON lines of level and above to stderr.

@@ -3,7 +3,6 @@ package app
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +53,9 @@ func TestCompleteRefusesWhatCannotWork(t *testing.T) {
 		`auth is "maybe"`:                     func(c *Config) { c.Auth = "maybe" },
 		"grpc-addr :7481 is reachable":        func(c *Config) { c.Auth, c.GRPCAddr = AuthOff, ":7481" },
 		"http-addr 192.0.2.1:80 is reachable": func(c *Config) { c.Auth, c.HTTPAddr = AuthOff, "192.0.2.1:80" },
+		"auth is local: grpc-addr :7481":      func(c *Config) { c.Auth, c.GRPCAddr = AuthLocal, ":7481" },
+		"auth is off: http-addr :7480":        func(c *Config) { c.Open, c.HTTPAddr = true, ":7480" },
+		`open is the same as auth=off`:        func(c *Config) { c.Open, c.Auth = true, AuthRequired },
 	} {
 		cfg := defaults(t)
 		change(&cfg)
@@ -64,11 +66,30 @@ func TestCompleteRefusesWhatCannotWork(t *testing.T) {
 // SPEC X15: without an explicit setting a credential is demanded exactly where other
 // machines can connect.
 func TestAuthFollowsTheAddresses(t *testing.T) {
-	for addr, want := range map[string]string{"127.0.0.1:0": AuthOff, "localhost:1": AuthOff, "[::1]:1": AuthOff, ":1": AuthRequired, "0.0.0.0:1": AuthRequired, "192.0.2.1:1": AuthRequired} {
+	for addr, want := range map[string]string{"127.0.0.1:0": AuthLocal, "localhost:1": AuthLocal, "[::1]:1": AuthLocal, ":1": AuthRequired, "0.0.0.0:1": AuthRequired, "192.0.2.1:1": AuthRequired} {
 		cfg := defaults(t)
 		cfg.GRPCAddr = addr
 		require.NoError(t, cfg.Complete(), addr)
 		require.Equal(t, want, cfg.Auth, addr)
+	}
+}
+
+// SPEC G4.1: pages of public-url may call a server that other machines reach.
+func TestG4_TheOriginOfThePublicURL(t *testing.T) {
+	for _, c := range []struct {
+		addr, url string
+		want      []string
+	}{
+		{":7480", "https://quartet.example.com", []string{"https://quartet.example.com"}},
+		{":7480", "https://quartet.example.com:8443/base?x#y", []string{"https://quartet.example.com:8443"}},
+		{"127.0.0.1:7480", "https://quartet.example.com", nil},
+		{":7480", "", nil},
+		{":7480", "ftp://quartet.example.com", nil},
+		{":7480", "quartet.example.com", nil},
+		{":7480", "https://", nil},
+		{":7480", "https://%", nil},
+	} {
+		require.Equal(t, c.want, (&Config{HTTPAddr: c.addr, PublicURL: c.url}).allowedOrigins(), "%+v", c)
 	}
 }
 
@@ -139,33 +160,6 @@ func TestAllowedFollowsTheTableOfRoles(t *testing.T) {
 	require.False(t, allowed(rpc.RoleAdmin, "/quartet.agent.v1.AgentService/NoSuchMethod"))
 }
 
-func TestKeyIsCreatedOnceAndNeverReplaced(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "data", "key")
-	key, err := loadKey(path)
-	require.NoError(t, err)
-	require.Len(t, key, 32)
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	require.EqualValues(t, 0o600, info.Mode().Perm())
-	again, err := loadKey(path)
-	require.NoError(t, err)
-	require.Equal(t, key, again)
-	require.Equal(t, fingerprint(key), fingerprint(again))
-
-	secret := triggerSecrets(key)
-	require.Equal(t, secret("trg_1"), triggerSecrets(key)("trg_1"))
-	require.NotEqual(t, secret("trg_1"), secret("trg_2"))
-
-	for _, damaged := range []string{"", "abc", strings.Repeat("0", 62), strings.Repeat("x", 64)} {
-		require.NoError(t, os.WriteFile(path, []byte(damaged), 0o600))
-		_, err := loadKey(path)
-		require.ErrorContains(t, err, "does not hold 64 or more hex digits")
-		kept, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Equal(t, damaged, string(kept), "a damaged key is not replaced")
-	}
-}
-
 func TestDataDirectoryHasOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := lockDir(dir)
@@ -199,7 +193,7 @@ func TestUnitsOfAHost(t *testing.T) {
 func TestNewThatFailsLeavesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	cfg := defaults(t)
-	cfg.OTLPEndpoint, cfg.WorkerID = "http://127.0.0.1:1", "No Name"
+	cfg.OTLPEndpoint, cfg.WorkerID, cfg.WorkerUnconfined = "http://127.0.0.1:1", "No Name", true
 	_, err := New(cfg, nil, "test")
 	require.ErrorContains(t, err, "worker id")
 	goleak.VerifyNone(t, before)
@@ -249,20 +243,20 @@ func TestModulesOfAProcess(t *testing.T) {
 	}{
 		"everything": {
 			serve: Services, publish: true,
-			want: []string{"nats", "keys", "output", "agent", "work", "waiting", "task", "board", "identity", "backup", "scheduler", "worker", "gateway", "rpc", "publisher", "guard", "gauges"},
+			want: []string{"nats", "keys", "quota", "memory", "output", "agent", "work", "waiting", "task", "board", "identity", "audit", "backup", "scheduler", "worker", "gateway", "rpc", "audit-recorder", "publisher", "key-file", "processes", "guard", "gauges"},
 		},
 		"one plane of an installation": {
 			serve: []string{"work"}, nats: "nats://127.0.0.1:4222", publish: true,
-			want: []string{"nats", "keys", "work", "backup", "rpc", "leases", "guard", "gauges"},
+			want: []string{"nats", "keys", "quota", "memory", "work", "backup", "rpc", "audit-recorder", "leases", "key-file", "processes", "guard", "gauges"},
 		},
 		"a gateway": {
 			serve: []string{"gateway"}, nats: "nats://127.0.0.1:4222", publish: true,
-			want: []string{"nats", "keys", "gateway", "rpc", "guard", "gauges"},
+			want: []string{"nats", "keys", "quota", "memory", "gateway", "rpc", "audit-recorder", "key-file", "processes", "guard", "gauges"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := defaults(t)
-			cfg.Serve, cfg.NATSURL, cfg.Publish, cfg.HTTPAddr = c.serve, c.nats, c.publish, "127.0.0.1:0"
+			cfg.Serve, cfg.NATSURL, cfg.Publish, cfg.HTTPAddr, cfg.WorkerUnconfined = c.serve, c.nats, c.publish, "127.0.0.1:0", true
 			require.NoError(t, cfg.Complete())
 			a := &App{cfg: cfg, logger: zap.NewNop()}
 			w, err := a.wire("test")

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -10,11 +11,15 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/requests"
+	"quartet/pkg/keyfile"
 	"quartet/pkg/lease"
+	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 	"quartet/services/app/calls"
+	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
 )
@@ -22,23 +27,25 @@ import (
 // wiring holds what the services of a process are built from. Its connections and journals are opened
 // when the modules start.
 type wiring struct {
-	app     *App
-	cfg     *Config
-	logger  *zap.Logger
-	version string
-	key     []byte         // the installation's key
-	weights map[string]int // by namespace
-	metrics *prometheus.Registry
-	creds   *callers
-	tls     transports
-	network *rpc.Network
-	calls   calls.Planes
-	broker  *broker
-	output  *output
-	keeper  *lease.Keeper // nil unless other processes may serve the same planes
-	gate    *quota.Gate   // nil without quotas
-	server  *rpc.Server
-	deps    plane.Deps
+	app       *App
+	cfg       *Config
+	logger    *zap.Logger
+	version   string
+	keys      *keyfile.Source // the installation's keys
+	weights   map[string]int  // by namespace
+	metrics   *prometheus.Registry
+	creds     *callers
+	tls       transports
+	network   *rpc.Network
+	calls     calls.Planes
+	broker    *broker
+	output    *output
+	keeper    *lease.Keeper // nil unless other processes may serve the same planes
+	gate      *quota.Gate
+	server    *rpc.Server
+	processes *processes
+	recorder  *audit.Recorder // records calls in the audit log
+	deps      plane.Deps
 }
 
 // wire builds what all services share, from the settings. It reads the installation's key,
@@ -49,11 +56,16 @@ func (a *App) wire(version string) (*wiring, error) {
 	if w.weights, err = a.cfg.weights(); err != nil {
 		return nil, err
 	}
-	if w.key, err = loadKey(a.cfg.KeyFile); err != nil {
+	if w.keys, err = keyfile.Open(a.cfg.KeyFile, time.Now()); err != nil {
 		return nil, err
 	}
-	if w.creds, err = newCallers(w.cfg, w.key, a.logger); err != nil {
+	if w.creds, err = newCallers(w.cfg, w.keys, a.logger); err != nil {
 		return nil, err
+	}
+	if a.cfg.Auth == AuthLocal {
+		token := localToken(w.keys.Ring().Active())
+		w.creds.authenticator.SetLocal(token)
+		a.tokens = &tokenFiles{token: token, logger: a.logger}
 	}
 	if w.tls, err = openTLS(a.cfg.TLS, a.logger); err != nil {
 		return nil, err
@@ -62,15 +74,20 @@ func (a *App) wire(version string) (*wiring, error) {
 		return nil, err
 	}
 	w.network = rpc.NewNetwork(rpc.NetworkConfig{
-		Service: "quartet", Token: w.creds.keyring.MintService("quartet"), Addresses: a.cfg.Addresses,
+		Service: "quartet", Renewed: w.creds.keyring.ServiceToken("quartet"), Addresses: a.cfg.Addresses,
 		Transport: w.tls.dial, Tracer: a.tracer, NewID: id.New().New,
 	})
 	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds()}
 	w.output = &output{broker: w.broker}
 	w.creds.follow(w.broker, w.calls, a.logger)
+	w.creds.authenticator.Run = w.calls.RunHolds
+	w.recorder = audit.NewRecorder(audit.RecorderConfig{
+		Client: auditv1.NewAuditServiceClient(w.calls.To("identity")), Logger: a.logger.Named("audit"),
+	})
+	w.creds.authenticator.Refused = w.recorder.Refused
 	w.deps = plane.Deps{
-		Log: w.broker.log, Sources: w.broker.sources, Feeds: w.broker.feeds, Partitions: w.broker.partitions,
+		Log: w.broker.log, Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Partitions: w.broker.partitions,
 		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics,
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
@@ -83,23 +100,21 @@ func (a *App) wire(version string) (*wiring, error) {
 		return nil, err
 	}
 	w.gate = quota.NewGate(quota.Config{
-		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Logger: a.logger, Metrics: w.metrics,
+		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
 	})
 	w.server = rpc.NewServer(w.serverConfig())
-	a.edge = &edge{addr: a.cfg.GRPCAddr, network: w.network, server: w.server}
+	a.edge = &edge{addr: a.cfg.GRPCAddr, connections: a.cfg.connections(), network: w.network, server: w.server, tokens: a.tokens}
+	w.processes = newProcesses(w, a.edge)
 	return w, nil
 }
 
 // serverConfig returns the configuration of the process's gRPC server.
 func (w *wiring) serverConfig() rpc.Config {
-	c := rpc.Config{
-		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: identity.Permit, Fence: w.calls.Fence,
+	return rpc.Config{
+		Within: identity.Within, Around: recordedWithin(w.recorder, w.gate), Stream: w.gate.Stream, Enter: w.gate.Enter,
+		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: permitWithin(w.gate), Fence: w.calls.Fence,
 		Log: w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
 		Ready:     w.app.Ready,
 		Elsewhere: func(service string) grpc.ClientConnInterface { return elsewhere(w.network, service) },
 	}
-	if w.gate != nil {
-		c.Around, c.Permit = w.gate.Unary, permitWithin(w.gate)
-	}
-	return c
 }

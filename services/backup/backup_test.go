@@ -3,14 +3,18 @@ package backup
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"filippo.io/age"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -18,6 +22,7 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/fault"
+	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd/natsdtest"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
@@ -58,7 +63,14 @@ type download struct {
 	largest int
 	chunks  int
 	all     bytes.Buffer
+	// contents is what the last message said.
+	contents *backupv1.BackupContents
 }
+
+// ring has the installation's key.
+var ring = keyfile.New(time.Now())
+
+func cfgKey() keyfile.Key { return ring.Active() }
 
 func (d *download) Context() context.Context { return d.context() }
 
@@ -71,6 +83,9 @@ func (d *download) Send(resp *backupv1.ExportBackupResponse) error {
 	d.chunks++
 	d.largest = max(d.largest, len(resp.GetChunk()))
 	d.all.Write(resp.GetChunk())
+	if resp.GetContents() != nil {
+		d.contents = resp.GetContents()
+	}
 	return nil
 }
 
@@ -86,8 +101,11 @@ type contents struct {
 func unpack(t *testing.T, raw io.Reader) contents {
 	t.Helper()
 	c := contents{messages: map[string][]archive.Message{}, files: map[string]string{}, modes: map[string]os.FileMode{}}
-	var err error
-	c.manifest, c.totals, err = archive.Read(raw, archive.Visitor{
+	all, err := io.ReadAll(raw)
+	require.NoError(t, err)
+	f, err := archive.Open(bytes.NewReader(all), archive.Keys{Ring: ring})
+	require.NoError(t, err)
+	c.manifest, c.totals, err = f.Read(archive.Visitor{
 		Message: func(m archive.Message) error {
 			m.Data = bytes.Clone(m.Data)
 			c.messages[m.Stream] = append(c.messages[m.Stream], m)
@@ -105,6 +123,7 @@ func unpack(t *testing.T, raw io.Reader) contents {
 
 func export(t *testing.T, cfg Config, nc *nats.Conn, req *backupv1.ExportBackupRequest) (*download, error) {
 	t.Helper()
+	cfg.Key = func() keyfile.Key { return ring.Active() }
 	s, err := New(cfg, Deps{Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int { return map[string]int{"work": 6} }})
 	require.NoError(t, err)
 	out := &download{context: t.Context}
@@ -127,13 +146,25 @@ func TestABackupHoldsStreamsAndHomes(t *testing.T) {
 	require.NoError(t, os.Symlink(secret, filepath.Join(home, "acme", "a1", "link")))
 	require.NoError(t, os.Symlink(filepath.Dir(secret), filepath.Join(home, "acme", "a1", "directory")))
 
-	cfg := Config{Journals: []string{"J_work", "J_agent", "J_task"}, Output: "OUTPUT", Home: home, Key: "fp", Version: "v1"}
+	cfg := Config{Journals: []string{"J_work", "J_agent", "J_task"}, Output: "OUTPUT", Home: home, Key: func() keyfile.Key { return ring.Active() }, Version: "v1"}
 	out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{})
 	require.NoError(t, err)
+	sum := sha256.Sum256(out.all.Bytes())
+	require.Equal(t, hex.EncodeToString(sum[:]), out.contents.GetSha256())
+	require.NotContains(t, out.all.String(), "notes")
 	c := unpack(t, &out.all)
+	require.Equal(t, ring.Active().ID, out.contents.GetInstallationKeyId())
+	require.Equal(t, "v1", out.contents.GetVersion())
+	require.True(t, out.contents.GetCutAt().AsTime().Equal(c.manifest.CutAt))
+	require.EqualValues(t, 3, out.contents.GetFiles())
+	require.Len(t, out.contents.GetStreams(), 4)
+	for _, s := range out.contents.GetStreams() {
+		require.EqualValues(t, c.totals.Streams[s.GetName()].Messages, s.GetMessages())
+		require.EqualValues(t, c.totals.Streams[s.GetName()].Bytes, s.GetBytes())
+	}
 	require.Equal(t, []string{"J_work", "J_agent", "J_task", "OUTPUT"}, c.manifest.Streams)
 	require.Equal(t, []string{"J_work", "J_agent", "J_task"}, cfg.Journals, "the settings are not changed")
-	require.Equal(t, "fp", c.manifest.Key)
+	require.Equal(t, ring.Active().ID, c.manifest.Key)
 	require.Equal(t, "v1", c.manifest.Version)
 	require.Equal(t, map[string]int{"work": 6}, c.manifest.Partitions)
 	for name, n := range map[string]int{"J_work": 300, "J_agent": 1, "J_task": 0, "OUTPUT": 5} {
@@ -212,15 +243,17 @@ func TestWhatIsMissing(t *testing.T) {
 	require.ErrorIs(t, err, fault.Storage, "a journal that is missing is a loss")
 	require.ErrorContains(t, err, "J_agent")
 
-	_, err = New(Config{Journals: []string{"J_work"}}, Deps{})
+	_, err = New(Config{Journals: []string{"J_work"}, Key: cfgKey}, Deps{})
 	require.Error(t, err)
-	_, err = New(Config{}, Deps{Conn: func() *nats.Conn { return nc }})
+	_, err = New(Config{Journals: []string{"J_work"}}, Deps{Conn: func() *nats.Conn { return nc }})
+	require.Error(t, err)
+	_, err = New(Config{Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})
 	require.Error(t, err)
 }
 
 func TestABackupEndsWithItsCaller(t *testing.T) {
 	nc, _ := broker(t, map[string]int{"J_work": 10})
-	s, err := New(Config{Journals: []string{"J_work"}}, Deps{Conn: func() *nats.Conn { return nc }})
+	s, err := New(Config{Journals: []string{"J_work"}, Key: cfgKey}, Deps{Conn: func() *nats.Conn { return nc }})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &download{context: func() context.Context { return ctx }, onChunk: func() error { cancel(); return context.Canceled }}
@@ -229,4 +262,29 @@ func TestABackupEndsWithItsCaller(t *testing.T) {
 	cut := &download{context: t.Context, onChunk: func() error { return io.ErrClosedPipe }}
 	require.Error(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, cut))
 	require.Zero(t, cut.all.Len())
+}
+
+// A backup is for those whom the request names, and a wrong recipient is refused before anything
+// is read.
+func TestI21_RecipientsOfABackup(t *testing.T) {
+	nc, _ := broker(t, map[string]int{"J_work": 3})
+	mine, err := age.GenerateX25519Identity()
+	require.NoError(t, err)
+	cfg := Config{Journals: []string{"J_work"}}
+	out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{Recipients: []string{mine.Recipient().String()}})
+	require.NoError(t, err)
+	file := bytes.NewReader(out.all.Bytes())
+	_, err = archive.Open(file, archive.Keys{Ring: ring})
+	require.ErrorIs(t, err, archive.ErrIdentity, "the installation's key alone does not read it")
+	f, err := archive.Open(file, archive.Keys{Ring: ring, Identities: []age.Identity{mine}})
+	require.NoError(t, err)
+	_, totals, err := f.Read(archive.Visitor{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, totals.Streams["J_work"].Messages)
+
+	for _, bad := range [][]string{{"age1"}, {""}, slices.Repeat([]string{mine.Recipient().String()}, archive.MaxRecipients+1)} {
+		out, err := export(t, cfg, nc, &backupv1.ExportBackupRequest{Recipients: bad})
+		require.ErrorIs(t, err, fault.InvalidArgument)
+		require.Zero(t, out.chunks)
+	}
 }

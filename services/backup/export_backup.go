@@ -4,16 +4,22 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
+	"filippo.io/age"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/archive"
 	"quartet/pkg/fault"
@@ -35,11 +41,26 @@ const (
 
 // ExportBackup streams a backup: the journals and, unless omit_output is set, the output of
 // commands, as of the moment of the call, and the files of the homes as they are when they are
-// read. It returns STORAGE if the backup is incomplete.
-func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]) error {
+// read. The file is sealed before it leaves the process. It returns STORAGE if the backup is
+// incomplete.
+func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]) (failure error) {
 	ctx := out.Context()
-	began := time.Now()
-	totals, err := s.export(ctx, req.GetOmitOutput(), sender{out})
+	if s.deps.Record != nil {
+		ended, err := s.deps.Record(ctx, backupv1.BackupService_ExportBackup_FullMethodName, req)
+		if err != nil {
+			return err
+		}
+		defer func() { ended(failure) }()
+	}
+	recipients, err := archive.ParseRecipients(req.GetRecipients())
+	if err != nil {
+		return fault.InvalidArgument.New("recipients: "+err.Error(), "field", "recipients").WithField("recipients", "must be recipients of age")
+	}
+	began, sum := time.Now(), sha256.New()
+	m, totals, err := s.export(ctx, req.GetOmitOutput(), recipients, io.MultiWriter(sender{out}, sum))
+	if err == nil {
+		err = out.Send(&backupv1.ExportBackupResponse{Contents: contentsOf(m, totals, hex.EncodeToString(sum.Sum(nil)))})
+	}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
@@ -56,15 +77,27 @@ func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.Serve
 	return nil
 }
 
-// export writes the backup to a writer. After an error what was written is not a complete backup.
-func (s *Service) export(ctx context.Context, omitOutput bool, to io.Writer) (archive.Totals, error) {
+// contentsOf describes a backup.
+func contentsOf(m archive.Manifest, t archive.Totals, sum string) *backupv1.BackupContents {
+	c := &backupv1.BackupContents{Version: m.Version, CutAt: timestamppb.New(m.CutAt), InstallationKeyId: m.Key, Sha256: sum, Files: int64(t.Files)}
+	for _, name := range slices.Sorted(maps.Keys(t.Streams)) {
+		s := t.Streams[name]
+		c.Streams = append(c.Streams, &backupv1.BackupStream{Name: name, Messages: int64(s.Messages), Bytes: int64(s.Bytes)})
+	}
+	return c
+}
+
+// export writes the sealed backup to a writer. After an error what was written is not a complete
+// backup.
+func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.Recipient, to io.Writer) (archive.Manifest, archive.Totals, error) {
+	key := s.cfg.Key()
 	js, err := jetstream.New(s.deps.Conn())
 	if err != nil {
-		return archive.Totals{}, err
+		return archive.Manifest{}, archive.Totals{}, err
 	}
 	// The broker stamps messages as it stores them. What follows from a message
 	// is stored after it, so a moment cuts through all streams at once.
-	m := archive.Manifest{Version: s.cfg.Version, CutAt: time.Now().UTC(), Key: s.cfg.Key, Streams: s.cfg.Journals}
+	m := archive.Manifest{Version: s.cfg.Version, CutAt: time.Now().UTC(), Key: key.ID, Streams: s.cfg.Journals}
 	if s.deps.Partitions != nil {
 		m.Partitions = s.deps.Partitions()
 	}
@@ -73,20 +106,27 @@ func (s *Service) export(ctx context.Context, omitOutput bool, to io.Writer) (ar
 		case err == nil:
 			m.Streams = append(m.Streams[:len(m.Streams):len(m.Streams)], s.cfg.Output)
 		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return archive.Totals{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
+			return m, archive.Totals{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
 		}
 	}
 	buffered := bufio.NewWriterSize(to, chunkBytes)
-	w, err := archive.NewWriter(buffered, m)
+	seal, err := archive.Seal(buffered, key, recipients)
 	if err != nil {
-		return archive.Totals{}, err
+		return m, archive.Totals{}, err
+	}
+	w, err := archive.NewWriter(seal, m)
+	if err != nil {
+		return m, archive.Totals{}, err
 	}
 	totals, err := s.fill(ctx, js, m, w)
 	if err != nil {
 		w.Abandon()
-		return totals, err
+		return m, totals, err
 	}
-	return totals, buffered.Flush()
+	if err := seal.Close(); err != nil {
+		return m, totals, err
+	}
+	return m, totals, buffered.Flush()
 }
 
 // fill writes the streams of the manifest and the homes, and completes the archive.

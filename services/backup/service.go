@@ -7,7 +7,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
+	"quartet/pkg/keyfile"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
 
@@ -19,8 +21,9 @@ type Config struct {
 	Output string
 	// Home is the directory of the agents' homes; it may be missing.
 	Home string
-	// Key is the fingerprint of the installation's key.
-	Key string
+	// Key returns the installation's active key, which authenticates a backup and, if it is
+	// for no recipients, encrypts it. Required.
+	Key func() keyfile.Key
 	// Version is the build's.
 	Version string
 }
@@ -31,7 +34,9 @@ type Deps struct {
 	Conn func() *nats.Conn
 	// Partitions are into how many each plane is split; nil: none is.
 	Partitions func() map[string]int
-	Logger     *zap.Logger
+	// Record records an export in the audit log before it begins; nil: it is not recorded.
+	Record func(ctx context.Context, method string, req proto.Message) (ended func(err error), err error)
+	Logger *zap.Logger
 }
 
 // Service is BackupService.
@@ -44,8 +49,8 @@ type Service struct {
 
 // New checks that cfg and deps are complete.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if len(cfg.Journals) == 0 || deps.Conn == nil {
-		return nil, errors.New("backup: Journals and Deps.Conn are needed")
+	if len(cfg.Journals) == 0 || cfg.Key == nil || deps.Conn == nil {
+		return nil, errors.New("backup: Journals, Key and Deps.Conn are needed")
 	}
 	if deps.Logger == nil {
 		deps.Logger = zap.NewNop()

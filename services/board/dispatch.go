@@ -21,7 +21,6 @@ import (
 const (
 	// MaxWait bounds how long a call waits for a run to end.
 	MaxWait           = 55 * time.Second
-	defaultRunTime    = time.Hour
 	maxRunTime        = 24 * time.Hour
 	maxDispatches     = 100    // standing dispatches of a board that are open
 	maxRunsOfBoard    = 20_000 // runs of a board in progress
@@ -45,12 +44,9 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	); err != nil {
 		return nil, err
 	}
-	limit, err := span("timeout", req.GetTimeout(), defaultRunTime, maxRunTime)
+	limit, err := runTime("timeout", req.GetTimeout())
 	if err != nil {
 		return nil, err
-	}
-	if req.GetTimeout() != nil && limit < time.Second {
-		return nil, fault.Invalid("timeout", limit.String(), "must be at least 1s")
 	}
 	wait, err := span("wait", req.GetWait(), 0, MaxWait)
 	if err != nil {
@@ -135,6 +131,15 @@ func span(field string, d *durationpb.Duration, def, most time.Duration) (time.D
 	return d.AsDuration(), nil
 }
 
+// runTime returns how long a run may take: d, or the default if it is nil.
+func runTime(field string, d *durationpb.Duration) (time.Duration, error) {
+	limit, err := span(field, d, model.DefaultRunTime, maxRunTime)
+	if err == nil && limit < time.Second {
+		err = fault.Invalid(field, limit.String(), "must be at least 1s")
+	}
+	return limit, err
+}
+
 // GetWorkerRun reads a run and, if requested, waits for it to end.
 func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunRequest) (*boardv1.GetWorkerRunResponse, error) {
 	if err := fault.First(
@@ -204,7 +209,7 @@ func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRun
 // as it is (S2-219, S2-418).
 func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorkerRunRequest) (*boardv1.CancelWorkerRunResponse, error) {
 	if err := fault.First(
-		s.operate(ctx, "agent.cancel_worker_run", req.GetSessionId()),
+		s.operate(ctx, "board_cancel_run", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), fault.ID("run_id", req.GetRunId(), "run_"),
 	); err != nil {
 		return nil, err
@@ -230,7 +235,6 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 	if err != nil {
 		return nil, err
 	}
-	s.workers.Cancel(k.Namespace, req.GetRunId())
 	run, _, err := s.awaitRun(ctx, k, req.GetBoardId(), req.GetRunId(), 0)
 	return &boardv1.CancelWorkerRunResponse{Run: run}, err
 }

@@ -15,7 +15,7 @@ import (
 // CompleteBoard ends a board whose required steps are completed (S2-425 to S2-427).
 func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardRequest) (*boardv1.CompleteBoardResponse, error) {
 	if err := fault.First(
-		s.orchestrate(ctx, "board_complete", req.GetSessionId()),
+		s.mayEnd(ctx, "board_complete", req.GetSessionId(), false),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()),
 		fault.TextBytes("reason", req.GetReason(), fault.MaxFreeTextBytes, false),
 	); err != nil {
@@ -60,8 +60,8 @@ func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardReque
 	return &boardv1.CancelBoardResponse{Board: out.board, EventIds: out.ids, EventsWritten: out.count, TimedOutRunIds: out.timedOut}, nil
 }
 
-// endRequest is a FailBoard or a CancelBoard: method is the RPC, tool the tool whose operators
-// may call it.
+// endRequest is a FailBoard or a CancelBoard: method is the name of the RPC, and tool that of the
+// same call for agents, for refusals.
 type endRequest struct {
 	method, tool              string
 	status                    model.BoardStatus // that the board will have
@@ -84,7 +84,7 @@ type ended struct {
 // asked to stop, and the end is written once they have, or after CancelWait.
 func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 	if err := fault.First(
-		s.operate(ctx, e.tool, e.session),
+		s.mayEnd(ctx, e.tool, e.session, true),
 		fault.RequestID(e.requestID), fault.Name("board_id", e.board),
 		fault.TextBytes("reason", e.reason, fault.MaxFreeTextBytes, false),
 	); err != nil {

@@ -18,24 +18,46 @@ func (s *Service) orchestrate(ctx context.Context, tool, sessionID string) error
 		return err
 	}
 	switch a.Role {
-	case rpc.RoleAdmin, rpc.RoleService:
+	case rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleService:
 		return nil
 	case rpc.RoleAgent:
-		if a.AgentID != sessionID {
-			return fault.PermissionDenied.Newf("agent %s is not the orchestrator of session %s", a.AgentID, sessionID).With("session_id", sessionID)
-		}
-		if s.deps.Orchestrates == nil {
-			return nil
-		}
-		may, err := s.deps.Orchestrates(ctx, a.AgentID)
-		if err != nil || may {
-			return err
-		}
-		return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; the profile of agent %s has no boards", tool, a.AgentID).With("tool", tool)
+		return s.orchestrateAs(ctx, a.AgentID, tool, sessionID)
 	case "":
 		return fault.Unauthenticated.New("the call has no actor; send a credential")
 	}
 	return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; role %s does not have it", tool, a.Role).With("tool", tool).With("role", a.Role)
+}
+
+// orchestrateAs is orchestrate for an agent. One whose profile has no boards, such as a private
+// child, gets TOOL_NOT_AVAILABLE for every session (S2-458, S2-459), and others PERMISSION_DENIED
+// for sessions that are not theirs.
+func (s *Service) orchestrateAs(ctx context.Context, agentID, tool, sessionID string) error {
+	has, err := true, error(nil)
+	if s.deps.Orchestrates != nil {
+		has, err = s.deps.Orchestrates(ctx, agentID)
+	}
+	switch {
+	case err == nil && !has:
+		return fault.ToolNotAvailable.Newf("%s belongs to orchestrators; the profile of agent %s has no boards", tool, agentID).With("tool", tool)
+	case agentID != sessionID:
+		return fault.PermissionDenied.Newf("agent %s is not the orchestrator of session %s", agentID, sessionID).With("session_id", sessionID)
+	}
+	return err
+}
+
+// mayEnd is orchestrate for calls that end a board, and also admits operators if operators is
+// set. Everybody else who is known but is no orchestrator gets PERMISSION_DENIED, as for
+// UpdateBoard, since the call changes a board (S2-460).
+func (s *Service) mayEnd(ctx context.Context, tool, sessionID string, operators bool) error {
+	actor := rpc.ActorFrom(ctx)
+	switch role := actor.Role; {
+	case operators && role == rpc.RoleOperator:
+		return fault.Name("session_id", sessionID)
+	case role == "", actor.HasAny(rpc.RoleAdmin, rpc.RoleService, rpc.RoleAgent):
+		return s.orchestrate(ctx, tool, sessionID)
+	default:
+		return fault.PermissionDenied.Newf("role %s may not end a board; only its orchestrator may call %s", role, tool).With("role", role).With("tool", tool)
+	}
 }
 
 // operate is orchestrate, and also admits operators, for calls that read or stop something.

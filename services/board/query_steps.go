@@ -15,7 +15,7 @@ const runCandidates = 5
 
 // QuerySteps reads steps in the order of their creation (S2-354 to S2-375). A run gets
 // the steps that it could claim now or, if it names steps, those in the order in which it
-// names them; of a board that has ended it gets none.
+// names them; of a board that has ended it gets none. The filters hold for runs too.
 func (s *Service) QuerySteps(ctx context.Context, req *boardv1.QueryStepsRequest) (*boardv1.QueryStepsResponse, error) {
 	runID, err := s.reader(ctx, "board_query_steps", req.GetSessionId())
 	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()),
@@ -99,13 +99,20 @@ func (q query) all(b *model.Board) *boardv1.QueryStepsResponse {
 
 // matches reports whether the request selects a step.
 func (q query) matches(rec *boardv1.Step) bool {
-	st := rec.GetStatus()
 	switch {
-	case model.Finished(st) && !q.req.GetIncludeTerminalSteps():
-		return false
-	case len(q.req.GetStatuses()) > 0 && !slices.Contains(q.req.GetStatuses(), st):
+	case model.Finished(rec.GetStatus()) && !q.req.GetIncludeTerminalSteps():
 		return false
 	case len(q.req.GetStepIds()) > 0 && !slices.Contains(q.req.GetStepIds(), rec.GetStepId()):
+		return false
+	}
+	return q.filtered(rec)
+}
+
+// filtered reports whether the filters of the request other than ids and include_terminal_steps
+// select a step.
+func (q query) filtered(rec *boardv1.Step) bool {
+	switch {
+	case len(q.req.GetStatuses()) > 0 && !slices.Contains(q.req.GetStatuses(), rec.GetStatus()):
 		return false
 	case q.req.GetWorkerPoolId() != "" && rec.GetWorkerPoolId() != q.req.GetWorkerPoolId():
 		return false
@@ -113,25 +120,33 @@ func (q query) matches(rec *boardv1.Step) bool {
 	return q.req.GetClaimedByAgentId() == "" || rec.GetClaimedByAgentId() == q.req.GetClaimedByAgentId()
 }
 
-// claimable returns the steps that a run could claim now (S2-366).
+// claimable returns those of the steps that a run could claim now which the request selects
+// (S2-366). no_step_claimed says that it could claim none, whatever the request selects.
 func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsResponse {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
+	found := false
 	if r.Step == nil && r.Running() && b.Dispatchable() {
 		ready, n := b.Ready[r.Record.GetWorkerPoolId()], 0
 		for i := ready.Next(0, r.AllowedSet); i >= 0; i = ready.Next(i+1, r.AllowedSet) {
-			if !q.add(out, &n, b.Order[i].Record) {
+			found = true
+			if rec := b.Order[i].Record; q.filtered(rec) && !q.add(out, &n, rec) {
 				break
 			}
 		}
 	}
-	out.NoStepClaimed = len(out.Steps) == 0 && r.Step == nil
+	out.NoStepClaimed = !found && r.Step == nil
 	return out
 }
 
-// named returns the steps that a run names in its request, in that order. It refuses those
-// that it may not read.
+// named returns those of the steps that a run names which the request selects, in the order of
+// the names. It refuses steps that the run may not read. Without a limit it returns all, in any
+// status, since they are named.
 func (q query) named(b *model.Board, r *model.Run) (*boardv1.QueryStepsResponse, error) {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
+	if q.req.GetLimit() == 0 {
+		q.limit = len(q.req.GetStepIds())
+	}
+	n, full := 0, false
 	for _, id := range q.req.GetStepIds() {
 		s := b.Steps[id]
 		if s == nil {
@@ -140,7 +155,9 @@ func (q query) named(b *model.Board, r *model.Run) (*boardv1.QueryStepsResponse,
 		if !r.Sees(s) {
 			return nil, model.OutOfScope(r, id)
 		}
-		out.Steps = append(out.Steps, b.ShownStep(s, q.leases))
+		if !full && q.filtered(s.Record) {
+			full = !q.add(out, &n, b.ShownStep(s, q.leases))
+		}
 	}
 	return out, nil
 }

@@ -222,8 +222,8 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 		case *boardv1.OwnerDeleted:
 			ownerDeleted = true
 		case *boardv1.BoardTerminating:
-			// In the frame of an OwnerDeleted, no caller may be waiting for the end. If one
-			// is, both write the same end, once.
+			// Behind an OwnerDeleted in the same frame, it is possible that no caller waits
+			// for the end. If one does, both try to write the end, and it is written once.
 			if ownerDeleted {
 				s.endInBackground(ev)
 			}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
@@ -18,7 +19,7 @@ import (
 func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenStandingDispatchRequest) (*boardv1.OpenStandingDispatchResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowed)
 	if err := fault.First(
-		s.orchestrate(ctx, "board_dispatch_worker", req.GetSessionId()),
+		s.orchestrate(ctx, "board_open_dispatch", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), patch.OptionalName("worker_pool_id", req.GetWorkerPoolId()), err,
 		fault.TextBytes("instruction", req.GetInstruction(), fault.MaxFreeTextBytes, false),
 	); err != nil {
@@ -26,6 +27,10 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 	}
 	if n := req.GetMaxParallel(); n < 0 || n > maxParallel {
 		return nil, fault.LimitExceeded.Newf("max_parallel is %d; it must be 1 to %d", n, maxParallel).WithField("max_parallel", "must be 1 to 10000")
+	}
+	limit, err := runTime("step_timeout", req.GetStepTimeout())
+	if err != nil {
+		return nil, err
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	out, err := s.do(ctx, change{
@@ -45,7 +50,7 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 			return []*journal.Event{b.NewEvent("", &boardv1.StandingDispatchOpened{Dispatch: &boardv1.StandingDispatch{
 				DispatchId: env.NewID("dsp_"), SessionId: k.ID, BoardId: b.ID, WorkerPoolId: cmp.Or(req.GetWorkerPoolId(), b.DefaultPool),
 				MaxParallel: cmp.Or(req.GetMaxParallel(), defaultParallel), AllowedStepIds: allowed, Instruction: req.GetInstruction(),
-				Open: true, OpenedAt: timestamppb.New(env.Now),
+				Open: true, OpenedAt: timestamppb.New(env.Now), StepTimeout: durationpb.New(limit),
 			}})}, nil
 		},
 	})
@@ -62,7 +67,7 @@ func (s *Service) OpenStandingDispatch(ctx context.Context, req *boardv1.OpenSta
 // is not open, or never was, changes nothing and is no error.
 func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseStandingDispatchRequest) (*boardv1.CloseStandingDispatchResponse, error) {
 	if err := fault.First(
-		s.operate(ctx, "board_dispatch_worker", req.GetSessionId()),
+		s.operate(ctx, "board_close_dispatch", req.GetSessionId()),
 		fault.RequestID(req.GetRequestId()), fault.Name("board_id", req.GetBoardId()), fault.ID("dispatch_id", req.GetDispatchId(), "dsp_"),
 	); err != nil {
 		return nil, err
@@ -86,7 +91,7 @@ func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseS
 
 // ListStandingDispatches reads the open standing dispatches of a board.
 func (s *Service) ListStandingDispatches(ctx context.Context, req *boardv1.ListStandingDispatchesRequest) (*boardv1.ListStandingDispatchesResponse, error) {
-	if err := fault.First(s.operate(ctx, "board_dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
+	if err := fault.First(s.operate(ctx, "board_list_dispatches", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err
 	}
 	return viewBoard(ctx, s, sessionKey(ctx, req.GetSessionId()), req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.ListStandingDispatchesResponse, error) {

@@ -213,7 +213,7 @@ func TestX15_WhoMayDoWhat(t *testing.T) {
 	_, err = r.service.ClaimStep(r.owner(), &boardv1.ClaimStepRequest{SessionId: owner, BoardId: "one", StepId: "a"})
 	require.ErrorIs(t, err, fault.ToolNotAvailable)
 	_, err = r.service.CompleteBoard(worker, &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "one"})
-	require.ErrorIs(t, err, fault.ToolNotAvailable)
+	require.ErrorIs(t, err, fault.PermissionDenied)
 	_, err = r.service.GetBoard(worker, &boardv1.GetBoardRequest{SessionId: owner, BoardId: "one"})
 	require.NoError(t, err)
 	_, err = r.service.UpdateBoard(r.operator(), block)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,4 +56,27 @@ func TestBoardWalSync(t *testing.T) {
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, "what? nobody knows\n", string(raw))
+}
+
+// With -o json too, replay and verify say how much of a log is cut off (SPEC B1.4).
+func TestB1_ATornLogIsSaidInJSON(t *testing.T) {
+	r := newHarness(t)
+	for file, torn := range map[string]float64{"testdata/cut.wal.jsonl": 5, "-": 0} {
+		for _, verb := range [][]string{{"board", "replay"}, {"board", "wal", "verify"}} {
+			if file == "-" {
+				file = filepath.Join(t.TempDir(), "whole.wal.jsonl")
+				require.NoError(t, os.WriteFile(file, []byte(strings.Repeat(walLine+"\n", 2)), 0o600))
+			}
+			got := r.run(append(verb, file, "-o", "json")...)
+			require.Zero(t, got.code, got.err)
+			var doc struct {
+				Board     map[string]any `json:"board"`
+				Lines     float64        `json:"lines"`
+				TornBytes float64        `json:"tornBytes"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(got.out), &doc))
+			require.Equal(t, "build", doc.Board["boardId"])
+			require.Equal(t, []float64{2, torn}, []float64{doc.Lines, doc.TornBytes})
+		}
+	}
 }

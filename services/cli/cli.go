@@ -55,6 +55,9 @@ type Servers struct {
 	// killed worker leaves behind: workers.GuardCommand in the binary. It is empty
 	// in tests, because a test binary cannot be started as a guard.
 	Guard []string
+	// Confine is the command line of the process that confines commands:
+	// workers.ConfineCommand in the binary, empty in tests.
+	Confine []string
 	// Doctor diagnoses an installation.
 	Doctor admin.Examine
 	// Version describes the build.
@@ -135,10 +138,10 @@ func Command(s Servers) *cobra.Command {
 		}
 	}
 	grouped("run", s.serverCommands(ss)...)
-	grouped("run", workers.Command(ss, s.Worker, s.Guard), mcpCommand(ss, s.MCP), runCommand(ss, s.Run), admin.CertsCommand(ss))
-	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss))
-	grouped("see", agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.WhoAmICommand(ss))
-	root.AddCommand(workers.GuardProcessesCommand(), versionCommand(ss, s.Version))
+	grouped("run", workers.Command(ss, s.Worker, s.Guard, s.Confine), mcpCommand(ss, s.MCP), runCommand(ss, s.Run), admin.CertsCommand(ss))
+	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss))
+	grouped("see", agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
+	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))
 	return root
 }
 
@@ -169,8 +172,12 @@ func (s Servers) serverCommands(ss *session.Session) []*cobra.Command {
 		Use: "dev", Short: "Run everything in this process", Args: input.None,
 		Long: `Run all services in one process with an embedded NATS server, and store the data
 on this disk. By default only clients on this machine can connect. What was
-answered is kept across a stop or a crash.`,
-		Example: "  quartet dev\n  quartet dev --data-dir /tmp/quartet",
+answered is kept across a stop or a crash.
+
+Clients of the user who runs it find its token by themselves; others are refused. The
+token is in a file that this command names when it starts, for curl -H @FILE. --open
+admits every user, web page and command of this machine that can connect.`,
+		Example: "  quartet dev\n  quartet dev --data-dir /tmp/quartet\n  quartet dev --open",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.Dev == nil {
 				return errNoServers
@@ -192,5 +199,5 @@ other processes. "all" runs all of them.`,
 	}
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
-	return []*cobra.Command{dev, serve, admin.BackupCommand(ss), admin.RestoreCommand(ss, s.Restore, shared), admin.DoctorCommand(ss, s.Doctor, shared)}
+	return []*cobra.Command{dev, serve, admin.BackupCommand(ss), admin.ExportCommand(ss), admin.RestoreCommand(ss, s.Restore, shared), admin.DoctorCommand(ss, s.Doctor, shared)}
 }

@@ -36,7 +36,7 @@ func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnI
 		Long: `Serve the tools, plans and briefs of one agent over the Model Context Protocol on
 stdin and stdout, as a client of a running server. A coding agent starts this
 command itself; see docs/guides/durable-memory.md. The same is served over HTTP at
-http://127.0.0.1:7480/mcp/AGENT.
+http://127.0.0.1:7480/mcp/AGENT, with the line in the server's token file as header.
 
 --tools memory serves the ten tools of a durable memory, with short schemas that
 take less than 2000 tokens of the model's context; --tools all serves every tool.

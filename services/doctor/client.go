@@ -58,7 +58,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 		role := strings.ToLower(strings.TrimPrefix(me.GetRole().String(), "ROLE_"))
 		r.ok("credential", "you are %s, %s of namespace %s", me.GetPrincipal(), role, me.GetNamespace())
 	case errors.Is(err, fault.Unauthenticated) && !c.Token:
-		r.add("credential", Problem, "give a key with --token, $QUARTET_TOKEN or $QUARTET_TOKEN_FILE; on the server's machine `quartet key create NAME --role admin --bootstrap` makes the first one", "the server asks for a credential, and none was given")
+		r.add("credential", Problem, "give a key with --token, $QUARTET_TOKEN or $QUARTET_TOKEN_FILE; on the server's machine `quartet key create NAME --role admin --bootstrap` makes the first one. A server of `quartet dev` is used by the user who started it", "the server asks for a credential, and none was given: %s", e.Message())
 	case errors.Is(err, fault.Unauthenticated):
 		r.add("credential", Problem, "ask an admin for another key; `quartet key list --all` shows those there are", "the credential is refused: %s", e.Message())
 	default:
@@ -99,6 +99,8 @@ func (r *report) unreachable(c Client, err error) {
 	e := fault.From(err)
 	text := e.Message()
 	switch {
+	case errors.Is(err, fault.Unauthenticated):
+		r.add("connection", Problem, "do what the message says, or give a key with --token or $QUARTET_TOKEN", "%s", text)
 	case strings.Contains(text, "certificate") || strings.Contains(text, "x509"):
 		r.add("connection", Problem, "give who signed the server's certificate with --tls-ca-file, connect by a name that stands in it, or renew it", "the server at %s shows a certificate that is not accepted: %s", c.Address, text)
 	case strings.Contains(text, "first record does not look like a TLS handshake"):

@@ -43,6 +43,7 @@ type Server struct {
 	GRPCAddr, HTTPAddr         string
 	CertFile, TLSKeyFile       string
 	AuthRequired, OpenToOthers bool   // OpenToOthers: a port is not on loopback
+	AuthLocal                  bool   // credentials are required, and clients of this user find one
 	Issuer                     string // of OpenID tokens; empty: none
 	Replicas                   int    // of each journal
 }
@@ -67,8 +68,10 @@ func (r *report) server(ctx context.Context, s Server, answered bool) {
 		r.ok("exposure", "other machines reach the ports, with TLS and credentials")
 	case s.AuthRequired:
 		r.ok("exposure", "only this machine reaches the ports, with credentials")
+	case s.AuthLocal:
+		r.ok("exposure", "only this machine reaches the ports; this user's programs find the credential, others need one")
 	default:
-		r.ok("exposure", "only this machine reaches the ports; everybody on it is the admin")
+		r.ok("exposure", "only this machine reaches the ports; every user, web page and command on it is the admin")
 	}
 	r.issuer(ctx, s)
 }

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/fault"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/rpc"
 )
 
 // writeTime is how long a client may read nothing before it is disconnected. It can
@@ -28,6 +29,27 @@ func (g *Service) streamEvents(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, err)
 		return
 	}
+	if a := rpc.ActorFrom(r.Context()); g.deps.Fence != nil && a.RunID != "" {
+		if err := g.deps.Fence(r.Context(), eventv1.EventService_WatchEvents_FullMethodName, a); err != nil {
+			refuse(w, r, err)
+			return
+		}
+	}
+	if g.deps.Within != nil {
+		if err := g.deps.Within(rpc.ActorFrom(r.Context()), eventv1.EventService_WatchEvents_FullMethodName, req); err != nil {
+			refuse(w, r, err)
+			return
+		}
+	}
+	if g.deps.Stream != nil {
+		release, err := g.deps.Stream(rpc.ActorFrom(r.Context()))
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		defer release()
+	}
+	leaveSoon(r.Context())
 	stream, err := g.events.open(r.Context(), req)
 	if err != nil {
 		refuse(w, r, err)
@@ -100,6 +122,9 @@ type httpSink struct {
 	form    form
 }
 
+// Abort implements sink.
+func (s *httpSink) Abort(error) { _ = s.control.SetWriteDeadline(time.Now()) }
+
 // Send implements sink.
 func (s *httpSink) Send(m *eventv1.WatchEventsResponse) error {
 	line, err := s.form.line(m)
@@ -159,7 +184,7 @@ func (sse) line(m *eventv1.WatchEventsResponse) ([]byte, error) {
 	if ev == nil {
 		return []byte(": heartbeat\nid: " + m.GetHeartbeatCursor() + "\n\n"), nil
 	}
-	data, err := protoJSON(ev)
+	data, err := pbjson.MarshalProtoJSON(ev)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/memlog"
@@ -213,6 +214,7 @@ type collected struct {
 }
 
 func (c *collected) Flush() error { return nil }
+func (c *collected) Abort(error)  {}
 
 func (c *collected) Send(m *eventv1.WatchEventsResponse) error {
 	if m.GetEvent() == nil {
@@ -263,7 +265,7 @@ func TestX10_NoGapNoDuplicateAtAnyCursor(t *testing.T) {
 				write(rapid.SampledFrom(watched).Draw(t, "plane"), rapid.IntRange(0, parts-1).Draw(t, "partition"), rapid.IntRange(0, 5).Draw(t, "lines"))
 			}
 		}
-		e := &events{heartbeat: time.Hour, closing: make(chan struct{}), sources: func(p string) ([]journal.Source, error) {
+		e := &events{heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind), sources: func(p string) ([]journal.Source, error) {
 			var out []journal.Source
 			for i, l := range logs[p] {
 				out = append(out, journal.NewSource(p, i, l))
@@ -318,7 +320,7 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	e := &events{heartbeat: time.Hour, closing: make(chan struct{}), sources: func(p string) ([]journal.Source, error) {
+	e := &events{heartbeat: time.Hour, life: t.Context(), behind: admission.NewHeld(maxBehind), sources: func(p string) ([]journal.Source, error) {
 		return []journal.Source{journal.NewSource(p, 0, logs[p])}, nil
 	}}
 	ctx := rpc.WithActor(t.Context(), rpc.Actor{Namespace: "default", Principal: "op", Role: rpc.RoleOperator})
@@ -333,7 +335,7 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 }
 
 func TestSecretsOfRecordsAreConcealed(t *testing.T) {
-	raw := &journal.RawEvent{Payload: json.RawMessage(`{"trigger":{"trigger_id":"trg_1","token_hash":"abc","sealed_signing_secret":"c2VhbGVk"},"token_hash":"d"}`)}
+	raw := &journal.RawEvent{Event: journal.Event{Plane: "waiting"}, Payload: json.RawMessage(`{"trigger":{"trigger_id":"trg_1","token_hash":"abc","sealed_signing_secret":"c2VhbGVk"},"token_hash":"d"}`)}
 	ev, err := eventOf(raw)
 	require.NoError(t, err)
 	require.NotContains(t, ev.String(), "token_hash")

@@ -3,12 +3,14 @@ package gateway
 import (
 	"context"
 	"math"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
@@ -32,6 +34,7 @@ type batch struct {
 	at   time.Time // of the first hit; zero without one
 	hits []hit     // in the order of their lines
 	last bool      // no later frame existed when the stream was opened
+	sent func()    // gives back what is held for the hits; nil: nothing is
 }
 
 // hit is an event that passed the filter.
@@ -43,29 +46,153 @@ type hit struct {
 // follow sends a batch for every frame, also for those without hits, which advance the
 // cursor: frames before f.end to f.past, later ones to live. It blocks while nobody receives,
 // and returns when ctx ends or, for a watch that stops, after the frames before f.end.
+//
+// Reading a journal takes memory. So when a later frame cannot be sent soon, follow stops reading, waits, and
+// then reads on in its turn.
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
-	follower.Run(ctx, f.src, f.from.seq, w.events.log, func(seq uint64, lines []journal.Line) error {
-		if w.stop && seq >= f.end {
+	r := &reading{feed: f, watch: w, live: live, next: f.from.seq, caughtUp: func() {}}
+	for r.read(ctx) {
+		if !r.unblock(ctx) {
+			return
+		}
+	}
+}
+
+// sendTime is how long follow goes on to read while a batch cannot be sent.
+const sendTime = time.Second
+
+// reading is the state of follow.
+type reading struct {
+	*feed
+	*watch
+	live chan<- batch
+	next uint64 // the first frame that was not sent
+
+	// If read stopped because something blocks, it is one of these: the bytes that must be held for the frame at next,
+	// or the batch that nobody receives.
+	needs   int64
+	blocked *batch
+	held    func() // gives back what is held for the frame at next; nil: nothing is
+
+	end      uint64 // of the journal when reading began again
+	caughtUp func() // ends the turn in which the frames before end are read
+}
+
+// read reads frames and sends them until something blocks, and then returns true. It returns false when there is
+// nothing more to do.
+func (r *reading) read(ctx context.Context) bool {
+	defer func() { r.caughtUp() }()
+	follower.Run(ctx, r.src, r.next, r.events.log, func(seq uint64, lines []journal.Line) error {
+		if r.stop && seq >= r.feed.end {
 			return follower.Stop
 		}
-		b := batch{feed: f, seq: seq, hits: f.hits(w, seq, lines), last: seq+1 >= f.end}
-		if len(b.hits) > 0 {
+		if seq+1 >= r.end {
+			r.caughtUp()
+		}
+		b := batch{feed: r.feed, seq: seq, last: seq+1 >= r.feed.end}
+		if seq >= r.feed.end { // few streams read what is before
+			if !r.hold(ctx, &b, lines) {
+				return follower.Stop
+			}
+		}
+		if b.hits = r.hits(r.watch, seq, lines); len(b.hits) > 0 {
 			b.at = b.hits[0].event.GetCreatedAt().AsTime()
+		} else {
+			b.received()
 		}
-		out := live
-		if seq < f.end {
-			out = f.past
+		if seq < r.feed.end {
+			select {
+			case r.past <- b:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		} else if !r.send(ctx, b) {
+			return follower.Stop
 		}
-		select {
-		case out <- b:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if w.stop && b.last {
+		r.next = seq + 1
+		if r.stop && b.last {
 			return follower.Stop
 		}
 		return nil
 	})
+	return ctx.Err() == nil && (r.needs > 0 || r.blocked != nil)
+}
+
+// hold holds the bytes of a frame for its batch, and returns false if there is no room.
+func (r *reading) hold(ctx context.Context, b *batch, lines []journal.Line) bool {
+	if r.held != nil { // since unblock
+		b.sent, r.held = r.held, nil
+		return true
+	}
+	bytes := int64(0)
+	for _, line := range lines {
+		if r.filter.wantsLine(line.Type()) {
+			bytes += int64(len(line.Text))
+		}
+	}
+	if bytes == 0 {
+		return true
+	}
+	var ok bool
+	if b.sent, ok = r.share.Try(ctx, r.cancel, bytes); !ok {
+		r.needs = bytes
+	}
+	return ok
+}
+
+// send sends a batch to live, and returns false if nobody receives it for sendTime.
+func (r *reading) send(ctx context.Context, b batch) bool {
+	select {
+	case r.live <- b:
+		return true
+	default:
+	}
+	late := time.NewTimer(sendTime)
+	defer late.Stop()
+	select {
+	case r.live <- b:
+		return true
+	case <-late.C:
+		r.blocked = &b
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// unblock waits until what blocked read does so no more, and until it is the feed's turn to read what was written
+// meanwhile. It returns false when ctx ends.
+func (r *reading) unblock(ctx context.Context) bool {
+	if r.blocked != nil {
+		select {
+		case r.live <- *r.blocked:
+		case <-ctx.Done():
+			return false
+		}
+		r.next, r.blocked = r.blocked.seq+1, nil
+	}
+	var err error
+	if r.needs > 0 {
+		if r.held, err = r.share.Wait(ctx, r.cancel, r.needs); err != nil {
+			return false
+		}
+		r.needs = 0
+	}
+	if r.end, err = r.src.End(ctx); err != nil || r.end <= r.next {
+		return ctx.Err() == nil
+	}
+	done, err := r.events.turn(ctx, r.caller)
+	if err != nil {
+		return false
+	}
+	r.caughtUp = sync.OnceFunc(done)
+	return true
+}
+
+// received is called when the hits of a batch were sent, or there are none.
+func (b *batch) received() {
+	if b.sent != nil {
+		b.sent()
+	}
 }
 
 // hits returns the events of a frame's lines that the filter accepts and that are not before
@@ -101,30 +228,15 @@ func (f *feed) hits(w *watch, seq uint64, lines []journal.Line) []hit {
 func eventOf(raw *journal.RawEvent) (*eventv1.Event, error) {
 	payload := &structpb.Struct{}
 	if len(raw.Payload) > 0 {
-		if err := pbjson.Unmarshal(raw.Payload, payload); err != nil {
+		if err := pbjson.Unmarshal(bus.Conceal(raw.Plane, raw.Payload), payload); err != nil {
 			return nil, err
 		}
 	}
-	conceal(payload)
 	return &eventv1.Event{
 		EventId: raw.ID, EventType: raw.Type, WalSeq: int64(raw.WalSeq & math.MaxInt64), Namespace: raw.Namespace, Plane: raw.Plane,
 		AgentId: raw.AgentID, SessionId: raw.SessionID, TaskId: raw.TaskID, StepId: raw.StepID, WorkItemId: raw.WorkItemID,
-		ActorAgentId: raw.ActorAgentID, ActorRunId: raw.ActorRunID, Principal: raw.Principal, RequestId: raw.RequestID,
+		ActorAgentId: raw.ActorAgentID, ActorRunId: raw.ActorRunID, ActorKeyId: raw.ActorKeyID, Principal: raw.Principal, RequestId: raw.RequestID,
 		Payload: payload, CreatedAt: timestamppb.New(raw.CreatedAt),
 		ReadinessFrom: raw.ReadinessFrom, ReadinessTo: raw.ReadinessTo, ReadinessReason: raw.ReadinessReason, Traceparent: raw.Traceparent,
 	}, nil
-}
-
-// concealed are the fields of records that clients are never sent: the hash of a trigger's secret
-// and its encrypted signing secret.
-var concealed = []string{"token_hash", "sealed_signing_secret"}
-
-// conceal removes the concealed fields from a payload and from the records in it, one level below.
-func conceal(payload *structpb.Struct) {
-	for _, name := range concealed {
-		delete(payload.GetFields(), name)
-		for _, v := range payload.GetFields() {
-			delete(v.GetStructValue().GetFields(), name)
-		}
-	}
 }

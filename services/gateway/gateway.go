@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/admission"
+	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/life"
@@ -33,16 +35,24 @@ const drainTime = 5 * time.Second
 type Config struct {
 	// HTTPAddr is where to listen. Default DefaultHTTPAddr.
 	HTTPAddr string
-	// AllowedOrigins are the web origins, beside those of loopback, whose pages
-	// may call the gateway, such as "https://console.example.com".
+	// AllowedOrigins are the web origins, beside the gateway's own, whose pages may call
+	// it, such as "https://console.example.com".
 	AllowedOrigins []string
 	// AllowedHosts are the host names that a gateway bound to loopback accepts in
 	// requests, beside the loopback ones: those of a proxy in front of it.
 	AllowedHosts []string
 	// MaxBody bounds a request's body. Default 4 MiB (SPEC X8).
 	MaxBody int64
+	// Connections bounds connections, above all those whose callers have shown no valid
+	// credential.
+	Connections connlimit.Limits
 	// Heartbeat is the longest time between two messages of an event stream. Default 15 s.
 	Heartbeat time.Duration
+	// SourceDeliveries and SourceDeliveryKiB are how many deliveries to triggers, and KiB of them, a
+	// source address may send per second; 0: no limit.
+	SourceDeliveries, SourceDeliveryKiB int
+	// MetricsAuth makes GET /metrics demand a credential; see Metered.
+	MetricsAuth bool
 }
 
 // Deps is what the gateway needs of its process.
@@ -54,8 +64,22 @@ type Deps struct {
 	Auth rpc.Authenticator
 	// TLS configures the listener; nil: plain HTTP.
 	TLS *tls.Config
+	// Fence returns RUN_STALE for a call of a run that has ended, as in rpc.Config; nil: runs are
+	// not checked. Calls of planes are fenced by their servers, so it is called for streams of events.
+	Fence func(ctx context.Context, method string, a rpc.Actor) error
+	// Permit refuses methods that the role of an actor may not call, before the body of the
+	// request is read; nil: the planes refuse them.
+	Permit func(ctx context.Context, method string, a rpc.Actor) error
+	// Within refuses a stream of events that is beyond what the key of an actor is limited to; nil: keys are
+	// not limited. Conn checks the requests to planes.
+	Within func(a rpc.Actor, method string, req any) error
 	// Limit counts a request of a namespace, or refuses it; nil refuses none.
 	Limit func(namespace string) error
+	// Stream counts a stream of events over HTTP until release is called, or refuses it; nil refuses
+	// none. Streams over gRPC are counted by their servers.
+	Stream func(a rpc.Actor) (release func(), err error)
+	// Enter waits until a request of an actor may run; nil: it may at once.
+	Enter func(ctx context.Context, a rpc.Actor) (*admission.Turn, error)
 	// Waits reports whether an RPC that is no stream may wait for most of a minute, such as
 	// /quartet.agent.v1.AgentService/AcquireTurn; nil: none does.
 	Waits func(method string) bool
@@ -76,6 +100,10 @@ type Deps struct {
 	Tracer *tracing.Tracer
 	// Version is that of the build.
 	Version string
+	// Listening is called with the address before requests are accepted, and Closing before the
+	// gateway stops listening; nil: nothing is called.
+	Listening func(net.Addr) error
+	Closing   func(net.Addr)
 }
 
 // Service serves HTTP and EventService. It is a life.Service.
@@ -121,7 +149,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	g := &Service{cfg: cfg, deps: deps}
 	life, halt := context.WithCancel(context.Background())
 	g.life, g.halt = life, halt
-	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, closing: life.Done(), log: deps.Logger}
+	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, life: life, log: deps.Logger, behind: admission.NewHeld(maxBehind)}
 	return g, nil
 }
 
@@ -152,17 +180,30 @@ func (g *Service) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, lis.Close())
 	}
+	if g.deps.Listening != nil {
+		if err := g.deps.Listening(lis.Addr()); err != nil {
+			return errors.Join(fmt.Errorf("gateway: %w", err), lis.Close())
+		}
+	}
+	var reg prometheus.Registerer
+	if g.deps.Metrics != nil {
+		reg = g.deps.Metrics
+	}
+	lis = connlimit.Listen(lis, "http", g.cfg.Connections, reg)
 	g.listener = lis
 	g.server = &http.Server{
-		Handler: handler,
+		Handler:     handler,
+		ConnContext: withConn,
 		// A client that sends its header slowly holds a connection for 10 s at most.
 		// There is no limit for a whole response, because streams have no end; their
 		// writes have deadlines of their own.
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		TLSConfig:         g.deps.TLS,
-		ErrorLog:          zap.NewStdLog(g.deps.Logger.Named("http")),
+		MaxHeaderBytes:    maxHeader,
+		// What a connection buffers before a handler reads it.
+		HTTP2:     &http.HTTP2Config{MaxReceiveBufferPerConnection: 2 << 16, MaxReceiveBufferPerStream: 1 << 16},
+		TLSConfig: g.deps.TLS,
+		ErrorLog:  zap.NewStdLog(g.deps.Logger.Named("http")),
 	}
 	g.served = make(chan struct{})
 	go func(srv *http.Server, served chan struct{}) {
@@ -184,10 +225,13 @@ func (g *Service) Stop(ctx context.Context) error {
 	g.stopping.Store(true)
 	g.halt()
 	g.mu.Lock()
-	srv, served := g.server, g.served
+	lis, srv, served := g.listener, g.server, g.served
 	g.mu.Unlock()
 	if srv == nil {
 		return nil
+	}
+	if g.deps.Closing != nil {
+		g.deps.Closing(lis.Addr())
 	}
 	drain, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()

@@ -14,9 +14,10 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// A page of any site in a browser can reach loopback, where callers need no credential.
-// Two checks refuse it: of the header Host, which also prevents DNS rebinding, and of the
-// header Origin, which browsers set and pages cannot change.
+// A page of any site in a browser can reach loopback. Callers need a credential there too, which a
+// page does not have, unless the server accepts calls without one. Two checks refuse pages
+// in any case: of the header Host, which prevents DNS rebinding, and of the headers Origin and
+// Sec-Fetch-Site, which browsers set and pages cannot change.
 
 // hosts refuses requests that name another host than loopback, the allowed hosts
 // and those of the allowed origins, if the gateway is bound to loopback. Elsewhere
@@ -36,48 +37,68 @@ func (g *Service) hosts(loopback bool, next http.Handler) http.Handler {
 	})
 }
 
-// origins refuses requests of pages whose origin is not allowed, except GET and HEAD: by CORS a
-// browser lets a page read the response only if its origin is allowed. It answers preflight
-// requests of allowed origins. Requests without the header Origin pass.
-func (g *Service) origins(loopback bool, next http.Handler) http.Handler {
+// origins refuses requests of pages whose origin is not this server's own or allowed, before their
+// credential is checked and their body read. It answers preflight requests of allowed
+// origins. Requests that no page sent pass, such as those of programs and of a browser's address line.
+func (g *Service) origins(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		origin := r.Header.Get("Origin")
-		if origin == "" {
-			next.ServeHTTP(w, r)
+		w.Header().Add("Vary", "Origin, Sec-Fetch-Site")
+		if err := g.checkPage(r); err != nil {
+			refuse(w, r, err)
 			return
 		}
-		w.Header().Add("Vary", "Origin")
-		allowed := g.allowedOrigin(origin, r.Host, loopback)
-		if allowed {
+		if origin := r.Header.Get("Origin"); origin != "" {
 			w.Header().Set("Access-Control-Allow-Origin", origin)
 			w.Header().Set("Access-Control-Expose-Headers", "ETag, Idempotent-Replayed, Retry-After")
+			if r.Method == http.MethodOptions {
+				w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
+				w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name")
+				w.Header().Set("Access-Control-Max-Age", "600")
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
 		}
-		switch {
-		case r.Method == http.MethodOptions && allowed:
-			w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
-			w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Mcp-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name")
-			w.Header().Set("Access-Control-Max-Age", "600")
-			w.WriteHeader(http.StatusNoContent)
-		case r.Method != http.MethodGet && r.Method != http.MethodHead && !allowed:
-			refuse(w, r, fault.PermissionDenied.New("pages of this origin may not call here; allow the origin to change that", "origin", origin))
-		default:
-			next.ServeHTTP(w, r)
-		}
+		next.ServeHTTP(w, r)
 	})
 }
 
-// allowedOrigin reports whether pages of an origin may call: it is configured, on loopback, or, for a
-// gateway that others can reach, of the host that the request names.
-func (g *Service) allowedOrigin(origin, host string, loopback bool) bool {
-	if slices.Contains(g.cfg.AllowedOrigins, origin) {
-		return true
+// checkPage returns the refusal of a request that a page of another origin caused, nil for other
+// requests. Browsers send Origin with all requests but some GET and HEAD, for
+// which Sec-Fetch-Site tells whose page it was; same-site is another port of the same host.
+func (g *Service) checkPage(r *http.Request) error {
+	if origins, given := r.Header["Origin"]; given {
+		if len(origins) == 1 && g.allowedOrigin(origins[0], r) {
+			return nil
+		}
+		origin := strings.Join(origins, ", ")
+		return fault.PermissionDenied.New("web pages of other origins may not call this server; its own origin is the scheme, host and port of its address", "origin", origin[:min(len(origin), maxOrigin)])
 	}
-	from, err := originHost(origin)
+	switch site := r.Header.Get("Sec-Fetch-Site"); site {
+	case "", "none", "same-origin":
+		return nil
+	default:
+		return fault.PermissionDenied.New("web pages of other origins may not call this server; enter its address in the browser itself", "sec_fetch_site", site[:min(len(site), maxOrigin)])
+	}
+}
+
+// maxOrigin is how much of an origin a refusal repeats, in bytes.
+const maxOrigin = 255
+
+// allowedOrigin reports whether pages of an origin may call: it is configured, or it is the scheme, host
+// and port to which the request was sent. On loopback the host was checked already.
+func (g *Service) allowedOrigin(origin string, r *http.Request) bool {
+	from, err := canonicalOrigin(origin)
 	if err != nil {
 		return false // for example "null"
 	}
-	// The gateway's own pages. On loopback the Host was checked already.
-	return isLoopbackHost(hostOnly(from)) || !loopback && from == host
+	own := "http://" + r.Host
+	if r.TLS != nil {
+		own = "https://" + r.Host
+	}
+	return slices.ContainsFunc(append([]string{own}, g.cfg.AllowedOrigins...), func(allowed string) bool {
+		allowed, err := canonicalOrigin(allowed)
+		return err == nil && from == allowed
+	})
 }
 
 // allowedOriginHost reports whether a host, without its port, is that of a configured origin.
@@ -101,7 +122,8 @@ func plain(next http.Handler) http.Handler {
 }
 
 // authenticated serves requests with a valid credential, with its actor in their context. It
-// refuses the credentials of services, and a namespace that sends more requests than it may.
+// refuses the credentials of services, and a namespace that sends more requests than it may, and waits for
+// the turn of the request.
 // The context of the request ends when the credential does.
 func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +132,7 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 		if values, given := r.Header["Authorization"]; given {
 			const scheme = "bearer "
 			if len(values) != 1 || len(values[0]) <= len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
-				refuse(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
+				g.refuseCaller(w, r, fault.Unauthenticated.New("the Authorization header must be: Bearer <token>"))
 				return
 			}
 			bearer = values[0][len(scheme):]
@@ -121,16 +143,22 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			err = fault.Unauthenticated.New("services speak gRPC; their credentials are not taken here")
 		}
 		if err != nil {
-			refuse(w, r, err)
+			g.refuseCaller(w, r, err)
 			return
 		}
+		proven(r)
 		if g.deps.Limit != nil {
 			if err := g.deps.Limit(actor.Namespace); err != nil {
 				refuse(w, r, err)
 				return
 			}
 		}
-		ctx := rpc.WithActor(r.Context(), actor)
+		ctx, turn, err := g.enter(rpc.WithActor(r.Context(), actor), actor)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		defer turn.Leave()
 		if holder, ok := g.deps.Auth.(rpc.Holder); ok && bearer != "" {
 			held, release := holder.Hold(ctx, bearer)
 			defer release()
@@ -140,13 +168,26 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 	})
 }
 
+// canonicalOrigin returns an http or https origin in lower case and with its port.
+func canonicalOrigin(origin string) (string, error) {
+	host, err := originHost(origin)
+	if err != nil {
+		return "", err
+	}
+	scheme, _, _ := strings.Cut(strings.ToLower(origin), ":")
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		host = net.JoinHostPort(strings.Trim(host, "[]"), map[string]string{"http": "80", "https": "443"}[scheme])
+	}
+	return scheme + "://" + strings.ToLower(host), nil
+}
+
 // originHost returns the host of an http or https origin, with its port if it names one.
 func originHost(origin string) (host string, err error) {
 	u, err := url.Parse(origin)
 	if err != nil {
 		return "", err
 	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || !strings.EqualFold(origin, u.Scheme+"://"+u.Host) {
 		return "", errors.New("must be a scheme and a host, such as https://console.example.com")
 	}
 	return u.Host, nil

@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/pbjson"
+	"quartet/pkg/rpc"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 )
@@ -57,6 +58,11 @@ func (g *Service) decoded(routes routeTable) runtime.Middleware {
 // gets: for a GET the caller's own query, for a DELETE all fields, whether they were in the
 // query or in the body.
 func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in *input, path map[string]string) (query url.Values, err error) {
+	if g.deps.Permit != nil {
+		if err := g.deps.Permit(r.Context(), rt.method, rpc.ActorFrom(r.Context())); err != nil {
+			return nil, err
+		}
+	}
 	if err := in.headers(r); err != nil {
 		return nil, err
 	}
@@ -127,6 +133,7 @@ var errStopping = errors.New("the gateway is stopping")
 // requests that may wait for most of a minute. Their callers get a response at once that says to
 // repeat the request, instead of being disconnected after drainTime. release must be called.
 func (g *Service) endedByStop(ctx context.Context) (ended context.Context, release func()) {
+	leaveSoon(ctx)
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(g.life, func() { cancel(errStopping) })
 	return ctx, func() {

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -17,9 +16,6 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/pbjson"
 )
-
-// bodyTime is how long a client may take to send a body.
-const bodyTime = 30 * time.Second
 
 // input is a request of the REST API after decoding. The middleware makes it and puts it in
 // the place of the body, where the marshaler (see codec) and refuse find it.
@@ -161,38 +157,4 @@ func revisionOf(tag string) (int64, error) {
 		return 0, fault.Invalid("If-Match", tag, `must be a revision in quotes, such as "3": the ETag of the record`)
 	}
 	return n, nil
-}
-
-// drainTime413 is how long a client may go on sending what is too large, before the response
-// and the end of the connection.
-const drainTime413 = time.Second
-
-// readBody reads at most limit bytes, within bodyTime. A larger body is refused with
-// TOO_LARGE after reading and discarding as much again, for drainTime413 at most: most
-// clients read the response only when they have sent everything, and a connection that is
-// closed earlier takes the response with it.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a writer without deadlines has no slow clients
-	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
-	var body []byte
-	var err error
-	announced := r.ContentLength > limit
-	if !announced {
-		body, err = io.ReadAll(io.LimitReader(r.Body, limit+1))
-	}
-	switch {
-	case announced || int64(len(body)) > limit:
-		_ = control.SetReadDeadline(time.Now().Add(drainTime413))
-		rest := 2*limit - int64(len(body))
-		// One byte more tells whether that was all.
-		if n, err := io.CopyN(io.Discard, r.Body, rest+1); !errors.Is(err, io.EOF) || n > rest {
-			w.Header().Set("Connection", "close") // the rest of the body is still in it
-		}
-		l := strconv.FormatInt(limit, 10)
-		return nil, fault.TooLarge.New("the body is larger than the limit of "+l+" bytes", "limit", l)
-	case err != nil:
-		return nil, fault.InvalidArgument.New("the body could not be read to its end").WithCause(err)
-	}
-	return body, nil
 }

@@ -181,7 +181,7 @@ func TestX4_TheActorIsTheCredentials(t *testing.T) {
 		require.Equal(t, 200, a.status, string(a.body))
 		return a.json(t)["agent"].(map[string]any)["postureReason"].(string)
 	}
-	require.Equal(t, "default/local/admin", who())
+	require.Equal(t, "default/local/installation_admin", who())
 	token := r.keys.Mint(rpc.Actor{Namespace: "acme", Principal: "olga", Role: rpc.RoleOperator})
 	require.Equal(t, "acme/olga/operator", who("Authorization", "Bearer "+token))
 	require.Equal(t, "acme/olga/operator", who("Authorization", "bearer "+token,

@@ -53,6 +53,8 @@ func (nothingRuns) RunningTasks(context.Context, string, string) ([]work.Running
 	return nil, nil
 }
 func (nothingRuns) AgentExists(context.Context, string) error { return nil }
+func (nothingRuns) LaneRoom(context.Context, string) error    { return nil }
+
 func (nothingRuns) Supervision(context.Context, string) (string, []string, error) {
 	return "", nil, nil
 }
@@ -63,9 +65,29 @@ type waitingDouble struct {
 	mu        sync.Mutex
 	delivered []*waitingv1.DeliverTriggerRequest
 	actors    []rpc.Actor
+	checked   []int64 // sizes
 }
 
 const goodToken = "qtr_secretsecretsecret"
+
+func (d *waitingDouble) CheckDelivery(_ context.Context, req *waitingv1.CheckDeliveryRequest) (*waitingv1.CheckDeliveryResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch token := req.GetToken(); {
+	case token == "revoked":
+		return nil, fault.TriggerRevoked.New("this trigger was revoked")
+	case token == "busy":
+		return nil, fault.RateLimited.New("too many").WithRetryAfter(3 * time.Second)
+	case strings.HasPrefix(token, goodToken):
+		d.checked = append(d.checked, req.GetBodyBytes())
+		namespace, trigger, ok := strings.Cut(strings.TrimPrefix(token, goodToken), ".")
+		if !ok {
+			namespace, trigger = "default", "trg_1"
+		}
+		return &waitingv1.CheckDeliveryResponse{Namespace: namespace, TriggerId: trigger}, nil
+	}
+	return nil, fault.NotFound.New("no such trigger")
+}
 
 func (d *waitingDouble) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	d.mu.Lock()
@@ -78,10 +100,10 @@ func (d *waitingDouble) DeliverTrigger(ctx context.Context, req *waitingv1.Deliv
 			rpc.Replayed(ctx)
 		}
 		return &waitingv1.DeliverTriggerResponse{Outcome: waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, DeliveryId: "dlv_1"}, nil
-	case "revoked":
-		return nil, fault.TriggerRevoked.New("this trigger was revoked")
+	case goodToken + "unsigned.trg_2":
+		return nil, fault.SignatureInvalid.New("the signature is wrong")
 	}
-	return nil, fault.NotFound.New("no such trigger")
+	return &waitingv1.DeliverTriggerResponse{Outcome: waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_COALESCED}, nil
 }
 
 // taskDouble keeps what was asked for.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
+	"quartet/pkg/connlimit"
 	"quartet/pkg/tracing"
 )
 
@@ -28,10 +29,10 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 	if g.deps.MCP != nil {
 		known.Handle("/mcp/", g.authenticated(g.waiting(g.span(mcpPattern, true, g.bounded(g.deps.MCP(refuse)).ServeHTTP))))
 	}
-	known.Handle("/openapi.json", only(http.MethodGet, http.HandlerFunc(g.openAPI)))
+	rates := connlimit.NewRates(scarceRate, scarceBurst)
+	known.Handle("/openapi.json", only(http.MethodGet, scarce(rates, http.HandlerFunc(g.openAPI))))
 	known.Handle("/version", only(http.MethodGet, http.HandlerFunc(g.version)))
-	known.Handle("/metrics", only(http.MethodGet, g.metrics()))
-	known.Handle("/{$}", only(http.MethodGet, http.HandlerFunc(g.home)))
+	known.Handle("/metrics", only(http.MethodGet, scarce(rates, g.metrics())))
 	known.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { unrouted(w, r, http.StatusNotFound) })
 
 	// Probes and outside systems may use any host name.
@@ -43,8 +44,10 @@ func (g *Service) handler(loopback bool) (http.Handler, error) {
 		return nil, err
 	}
 	all.Handle(triggerPath+"{token}", only(http.MethodPost, g.span(triggerPath+"{token}", true, deliver.ServeHTTP)))
-	all.Handle("/", g.hosts(loopback, g.origins(loopback, known)))
-	return g.counted(g.logged(secure(plain(all)))), nil
+	// Links of web pages may lead to the start page, which tells nothing but the version.
+	all.Handle("/{$}", g.hosts(loopback, only(http.MethodGet, http.HandlerFunc(g.home))))
+	all.Handle("/", g.hosts(loopback, g.origins(known)))
+	return g.counted(g.logged(arriving(secure(plain(all))))), nil
 }
 
 // bounded reads the body, within its limits of size and time, before it calls next. It is
@@ -138,10 +141,15 @@ func (g *Service) openAPI(w http.ResponseWriter, r *http.Request) {
 
 // metrics returns the handler that shows the metrics to Prometheus.
 func (g *Service) metrics() http.Handler {
-	if g.deps.Metrics == nil {
-		return promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})
+	from := g.deps.Metrics
+	if from == nil {
+		from = prometheus.NewRegistry()
 	}
-	return promhttp.HandlerFor(g.deps.Metrics, promhttp.HandlerOpts{})
+	show := promhttp.HandlerFor(from, promhttp.HandlerOpts{})
+	if g.cfg.MetricsAuth {
+		return Metered(g.deps.Auth, show)
+	}
+	return show
 }
 
 // page is the start page, in which {{.}} stands for the version. It is no template:

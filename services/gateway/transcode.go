@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,18 +14,19 @@ import (
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
 )
 
 // setQueryParser makes the generated handlers of the process use queryParser: grpc-gateway has one
@@ -88,6 +88,9 @@ func (g *Service) api() (http.Handler, error) {
 		}},
 		{"board", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return boardv1.RegisterBoardServiceHandlerClient(ctx, m, boardv1.NewBoardServiceClient(c))
+		}},
+		{"identity", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return auditv1.RegisterAuditServiceHandlerClient(ctx, m, auditv1.NewAuditServiceClient(c))
 		}},
 		{"identity", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return identityv1.RegisterIdentityServiceHandlerClient(ctx, m, identityv1.NewIdentityServiceClient(c))
@@ -161,10 +164,10 @@ func (codec) StreamContentType(any) string { return "application/x-ndjson" }
 func (codec) Marshal(v any) ([]byte, error) {
 	switch v := v.(type) {
 	case proto.Message:
-		return protoJSON(v)
+		return pbjson.MarshalProtoJSON(v)
 	case map[string]any: // an element of a stream
 		if m, ok := v["result"].(proto.Message); ok {
-			inner, err := protoJSON(m)
+			inner, err := pbjson.MarshalProtoJSON(m)
 			return append(append([]byte(`{"result":`), inner...), '}'), err
 		}
 	case map[string]proto.Message: // the error that ends one
@@ -203,18 +206,4 @@ func (c codec) NewEncoder(w io.Writer) runtime.Encoder {
 		}
 		return err
 	})
-}
-
-// protoJSON returns ProtoJSON without the blanks that protojson adds at random.
-func protoJSON(m proto.Message) ([]byte, error) {
-	b, err := protojson.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	out.Grow(len(b))
-	if err := json.Compact(&out, b); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
 }

@@ -1,17 +1,23 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
 )
 
@@ -43,34 +49,81 @@ var deliveryKeys = []string{
 	"Ce-Id",                          // CloudEvents over HTTP, with ce-source
 }
 
-// deliveries returns the handler for deliveries of outside systems (SPEC P3). The token in
-// the path is the only credential; it appears in no log and no response, and an Authorization
-// header is ignored.
+// deliveries serves the deliveries of outside systems (SPEC P3). The token in the path is the only
+// credential; it appears in no log and no response, and an Authorization header is ignored.
+type deliveries struct {
+	gateway *Service
+	waiting waitingv1.WaitingServiceClient
+	bounds  *deliveryBounds
+}
+
+// deliveries returns the handler for deliveries of outside systems.
 func (g *Service) deliveries() (http.Handler, error) {
 	plane, err := g.deps.Conn("waiting")
 	if err != nil {
 		return nil, fmt.Errorf("gateway: waiting: %w", err)
 	}
-	waiting := waitingv1.NewWaitingServiceClient(plane)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A body that is too large is refused before the token is looked up, so that the refusal
-		// does not disclose whether the token exists.
-		body, err := readBody(w, r, maxDelivery)
-		if err != nil {
-			refuse(w, r, err)
-			return
-		}
-		req := &waitingv1.DeliverTriggerRequest{
-			Token: r.PathValue("token"), ContentType: contentType(r.Header.Get("Content-Type")), Body: body,
-			HubSignature_256: r.Header.Get("X-Hub-Signature-256"),
-			WebhookId:        r.Header.Get("Webhook-Id"), WebhookTimestamp: r.Header.Get("Webhook-Timestamp"), WebhookSignature: r.Header.Get("Webhook-Signature"),
-		}
-		if req.RequestId, err = deliveryKey(r.Header); err != nil {
-			refuse(w, r, err)
-			return
-		}
-		g.deliver(w, r, waiting, req)
-	}), nil
+	var reg prometheus.Registerer
+	if g.deps.Metrics != nil {
+		reg = g.deps.Metrics
+	}
+	return &deliveries{gateway: g, waiting: waitingv1.NewWaitingServiceClient(plane), bounds: newDeliveryBounds(g.cfg, reg)}, nil
+}
+
+// ServeHTTP implements http.Handler. All that can be refused without the body is refused before it is
+// read (SPEC G9).
+func (d *deliveries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The namespace and agent follow from the token; those of this actor are not used.
+	ctx := rpc.WithActor(r.Context(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "trigger", Role: rpc.RoleIntegration})
+	source := connlimit.SourceOf(r.Context())
+	size := r.ContentLength
+	if size < 0 || size > maxDelivery { // a larger one is refused by readBody
+		size = maxDelivery
+	}
+	found, err := d.waiting.CheckDelivery(ctx, &waitingv1.CheckDeliveryRequest{Token: r.PathValue("token"), BodyBytes: size})
+	switch {
+	case errors.Is(err, fault.RateLimited), errors.Is(err, fault.QuotaExceeded): // the token is valid
+		refuse(w, r, err)
+		return
+	case errors.Is(err, fault.NotFound):
+		d.gateway.refuseCaller(w, r, d.bounds.wrong(source, err))
+		return
+	case err != nil:
+		d.gateway.refuseCaller(w, r, err)
+		return
+	}
+	done, err := d.bounds.admit(source, found.GetNamespace(), found.GetTriggerId(), size)
+	if err != nil {
+		refuse(w, r, err)
+		return
+	}
+	defer done()
+	_, turn, err := d.gateway.enter(ctx, rpc.Actor{Namespace: found.GetNamespace(), Role: rpc.RoleIntegration})
+	if err != nil {
+		refuse(w, r, err)
+		return
+	}
+	defer turn.Leave()
+	release, ok := grant(r, 2*maxDelivery+maxHeader) // as much as readBody reads, and chunks' headers
+	if !ok {
+		return // the sender has left
+	}
+	defer release()
+	body, err := readBody(w, r, maxDelivery)
+	if err != nil {
+		refuse(w, r, err)
+		return
+	}
+	req := &waitingv1.DeliverTriggerRequest{
+		Token: r.PathValue("token"), ContentType: contentType(r.Header.Get("Content-Type")), Body: body,
+		HubSignature_256: r.Header.Get("X-Hub-Signature-256"),
+		WebhookId:        r.Header.Get("Webhook-Id"), WebhookTimestamp: r.Header.Get("Webhook-Timestamp"), WebhookSignature: r.Header.Get("Webhook-Signature"),
+	}
+	if req.RequestId, err = deliveryKey(r.Header); err != nil {
+		refuse(w, r, err)
+		return
+	}
+	d.deliver(ctx, w, r, source, req)
 }
 
 // deliveryKey returns the request id of a delivery, "" if its sender gives none. The value of
@@ -114,19 +167,21 @@ func contentType(s string) string {
 }
 
 // deliver calls DeliverTrigger and responds with its result.
-func (g *Service) deliver(w http.ResponseWriter, r *http.Request, waiting waitingv1.WaitingServiceClient, req *waitingv1.DeliverTriggerRequest) {
-	// The namespace and agent follow from the token; those of this actor are not used.
-	ctx := rpc.WithActor(r.Context(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "trigger", Role: rpc.RoleIntegration})
+func (d *deliveries) deliver(ctx context.Context, w http.ResponseWriter, r *http.Request, source netip.Addr, req *waitingv1.DeliverTriggerRequest) {
 	var header metadata.MD
-	resp, err := waiting.DeliverTrigger(ctx, req, grpc.Header(&header))
+	resp, err := d.waiting.DeliverTrigger(ctx, req, grpc.Header(&header))
+	if errors.Is(err, fault.SignatureInvalid) {
+		err = d.bounds.wrong(source, err)
+	}
 	if err != nil {
-		refuse(w, r, err)
+		d.gateway.refuseCaller(w, r, err)
 		return
 	}
+	proven(r)
 	if rpc.WasReplayed(header) {
 		w.Header().Set("Idempotent-Replayed", "true")
 	}
-	out, err := protoJSON(resp)
+	out, err := pbjson.MarshalProtoJSON(resp)
 	if err != nil {
 		refuse(w, r, fault.Internal(err))
 		return

@@ -12,10 +12,12 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/gateway/pending"
 )
 
 // watched are the planes whose events are streamed, in the order of planeNumbers.
@@ -32,14 +34,28 @@ type events struct {
 
 	sources   func(plane string) ([]journal.Source, error) // the journals of a plane
 	heartbeat time.Duration                                // after how long without an event one is sent
-	closing   <-chan struct{}                              // closed when the gateway stops
+	life      context.Context                              //nolint:containedctx // ends when the gateway stops
 	log       *zap.Logger
+	pending   pending.Bytes
+	// behind counts the streams that read journals from before they were opened.
+	behind *admission.Held
 }
+
+const (
+	// maxBehind is how many streams of events may read what was written before they were opened at a
+	// time, because each holds up to 9 MiB of each journal; maxBehindIn is how many of one namespace, and
+	// maxBehindOf of one caller. Further ones wait.
+	maxBehind   = 16
+	maxBehindIn = 4
+	maxBehindOf = 2
+)
 
 // sink is where a stream is sent. Flush is called when no further event is ready.
 type sink interface {
 	Send(*eventv1.WatchEventsResponse) error
 	Flush() error
+	// Abort makes a Send or Flush fail that is in progress. Both may be called meanwhile.
+	Abort(err error)
 }
 
 // grpcSink sends a stream over gRPC, which needs no flush.
@@ -49,6 +65,9 @@ type grpcSink struct {
 
 // Flush implements sink.
 func (grpcSink) Flush() error { return nil }
+
+// Abort implements sink.
+func (s grpcSink) Abort(err error) { rpc.Abort(s.Context(), err) }
 
 // WatchEvents streams the namespace's events (SPEC X10).
 func (e *events) WatchEvents(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
@@ -63,9 +82,12 @@ func (e *events) WatchEvents(req *eventv1.WatchEventsRequest, out grpc.ServerStr
 type watch struct {
 	events *events
 	filter filter
-	at     vector  // everything before it was sent or did not pass the filter
-	feeds  []*feed // of the partitions that the filter accepts
-	stop   bool    // end after the events that existed when the stream was opened
+	caller string                  // whose stream it is: namespace, principal and key
+	at     vector                  // everything before it was sent or did not pass the filter
+	feeds  []*feed                 // of the partitions that the filter accepts
+	share  *pending.Share          // of its namespace
+	cancel context.CancelCauseFunc // ends the stream; set with share by run
+	stop   bool                    // end after the events that existed when the stream was opened
 }
 
 // open checks a request and finds where its stream begins: at a cursor, at the start of the
@@ -79,7 +101,8 @@ func (e *events) open(ctx context.Context, req *eventv1.WatchEventsRequest) (*wa
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleService); err != nil {
 		return nil, err
 	}
-	w := &watch{events: e, filter: f, stop: req.GetStopAtEnd()}
+	a := rpc.ActorFrom(ctx)
+	w := &watch{events: e, filter: f, caller: a.Namespace + "/" + a.Principal + "/" + a.KeyID, stop: req.GetStopAtEnd()}
 	ends, err := w.findEnds(ctx)
 	if err != nil {
 		return nil, err
@@ -178,16 +201,33 @@ func beginning(ends vector) vector {
 // events that existed at the call are sent. One goroutine sends, so that a cursor has
 // exactly the events that were sent before it. A slow client slows the feeds.
 func (w *watch) run(ctx context.Context, out sink) error {
-	ctx, cancel := context.WithCancel(ctx)
+	share, closed := w.events.pending.Open(w.filter.namespace)
+	defer closed()
+	ctx, cancel := context.WithCancelCause(ctx)
+	w.share, w.cancel = share, func(cause error) {
+		cancel(cause)
+		out.Abort(cause)
+	}
 	live := make(chan batch, len(w.feeds)+1)
 	var feeds sync.WaitGroup
 	defer feeds.Wait()
-	defer cancel()
+	defer cancel(nil)
 	var behind []*feed
 	for _, fd := range w.feeds {
 		if fd.from.seq < fd.end {
 			behind = append(behind, fd)
-		} else if w.stop {
+		}
+	}
+	caughtUp := func() {}
+	if len(behind) > 0 {
+		var err error
+		if caughtUp, err = w.events.turn(ctx, w.caller); err != nil {
+			return err
+		}
+		defer caughtUp()
+	}
+	for _, fd := range w.feeds {
+		if w.stop && fd.from.seq >= fd.end {
 			continue
 		}
 		feeds.Go(func() { fd.follow(ctx, w, live) })
@@ -204,6 +244,7 @@ func (w *watch) run(ctx context.Context, out sink) error {
 	if err := s.catchUp(ctx, behind); err != nil || w.stop {
 		return errors.Join(err, out.Flush())
 	}
+	caughtUp()
 	for {
 		b, err := s.receive(ctx, live)
 		if err == nil {
@@ -216,6 +257,20 @@ func (w *watch) run(ctx context.Context, out sink) error {
 			return err
 		}
 	}
+}
+
+// turn waits until a stream of a caller may read what was written before it was opened. The caller calls
+// done when it has.
+func (e *events) turn(ctx context.Context, caller string) (done func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(e.life, func() { cancel(errEventsStopping) })()
+	namespace, _, _ := strings.Cut(caller, "/")
+	done, err = e.behind.Wait(ctx, 1, admission.Use{Kind: "caller", Name: caller, Limit: maxBehindOf}, admission.Use{Kind: "namespace", Name: namespace, Limit: maxBehindIn})
+	if err != nil {
+		return nil, context.Cause(ctx)
+	}
+	return done, nil
 }
 
 // sending is a watch while it runs. One goroutine uses it.
@@ -271,8 +326,8 @@ func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error)
 			}
 			s.silence.Reset(s.events.heartbeat)
 		case <-ctx.Done():
-			return batch{}, ctx.Err()
-		case <-s.events.closing:
+			return batch{}, context.Cause(ctx)
+		case <-s.events.life.Done():
 			return batch{}, errEventsStopping
 		}
 	}
@@ -291,6 +346,7 @@ func (s *sending) send(b batch) error {
 		}
 	}
 	*pos = position{seq: b.seq + 1}
+	b.received()
 	if len(b.hits) > 0 {
 		s.silence.Reset(s.events.heartbeat)
 	}

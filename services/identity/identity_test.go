@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -40,8 +41,8 @@ func newRig(t testing.TB) *rig {
 	r.keys = NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
 	var err error
 	r.service, err = New(Deps{
-		Deps:   plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk},
-		Secret: Secrets([]byte("installation")), Known: func(ctx context.Context, id string) { r.keys.Known(ctx, id) },
+		Deps:         plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk},
+		Installation: keyfile.Fixed(keyfile.Of([]byte("installation"))), Known: func(ctx context.Context, id string) { r.keys.Known(ctx, id) },
 	})
 	require.NoError(t, err)
 	require.NoError(t, r.service.Start(context.Background()))
@@ -54,7 +55,7 @@ func newRig(t testing.TB) *rig {
 }
 
 func (r *rig) admin() context.Context {
-	return rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleAdmin})
+	return rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin})
 }
 
 func (r *rig) create(req *identityv1.CreateKeyRequest) *identityv1.CreateKeyResponse {
@@ -80,13 +81,15 @@ func TestX4_TheActorOfAKey(t *testing.T) {
 		{&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_WORKER, Namespace: "acme"}, rpc.Actor{Namespace: "acme", Principal: "ci", Role: rpc.RoleWorker}},
 		{&identityv1.CreateKeyRequest{Name: "k", Role: identityv1.Role_ROLE_AGENT, Namespace: "acme", AgentId: "keeper"}, rpc.Actor{Namespace: "acme", Principal: "agent/keeper", Role: rpc.RoleAgent, AgentID: "keeper"}},
 	} {
-		got, err := r.enters(r.create(c.req).GetSecret())
+		created := r.create(c.req)
+		c.want.KeyID = created.GetKey().GetKeyId()
+		got, err := r.enters(created.GetSecret())
 		require.NoError(t, err)
 		require.Equal(t, c.want, got)
 	}
 }
 
-// TestX15_ASecretIsAllOrNothing: whatever is changed of it lets nobody in.
+// TestX15_ASecretIsAllOrNothing: a secret with any change is refused.
 func TestX15_ASecretIsAllOrNothing(t *testing.T) {
 	r := newRig(t)
 	secret := r.create(&identityv1.CreateKeyRequest{Name: "ci", Role: identityv1.Role_ROLE_OPERATOR}).GetSecret()
@@ -287,17 +290,36 @@ func TestApplyRefusesWhatDoesNotFit(t *testing.T) {
 // TestX15_KeysHaveALimit at, below and above it.
 func TestX15_KeysHaveALimit(t *testing.T) {
 	st := NewState()
-	env := journal.Env{Now: epoch, Actor: journal.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleAdmin}, NewID: func(p string) string { return p + "x" }}
+	env := journal.Env{Now: epoch, Actor: journal.Actor{Namespace: "default", Principal: "root", Role: rpc.RoleInstallationAdmin}, NewID: func(p string) string { return p + "x" }}
 	req := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER}
 	for i := range MaxKeys - 1 {
 		st.keys[fmt.Sprint(i)] = &record{}
 	}
-	_, err := decideCreateKey(st, env, req, "acme", Secrets(nil))
+	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.NoError(t, err)
 	st.keys["last"] = &record{}
-	_, err = decideCreateKey(st, env, req, "acme", Secrets(nil))
+	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
 	require.ErrorIs(t, err, fault.QuotaExceeded)
 	require.Equal(t, fmt.Sprint(MaxKeys), fault.From(err).Metadata()["limit"])
+}
+
+// TestI15_KeysOfANamespaceHaveALimit at, below and above it.
+func TestI15_KeysOfANamespaceHaveALimit(t *testing.T) {
+	st := NewState()
+	env := journal.Env{Now: epoch, Actor: journal.Actor{Namespace: "acme", Principal: "own", Role: rpc.RoleAdmin}, NewID: func(p string) string { return p + "x" }}
+	req := &identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER}
+	for i := range MaxNamespaceKeys - 1 {
+		require.NoError(t, st.Apply(&journal.Event{Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: fmt.Sprint(i), Namespace: "acme"}}}))
+	}
+	_, err := decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
+	require.NoError(t, err)
+	require.NoError(t, st.Apply(&journal.Event{Payload: &identityv1.KeyCreated{Key: &identityv1.Key{KeyId: "last", Namespace: "acme"}}}))
+	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
+	require.ErrorIs(t, err, fault.QuotaExceeded)
+	require.Equal(t, fmt.Sprint(MaxNamespaceKeys), fault.From(err).Metadata()["limit"])
+	env.Actor.Role = rpc.RoleInstallationAdmin
+	_, err = decideCreateKey(st, env, req, "acme", keyfile.Of(nil).Active())
+	require.NoError(t, err)
 }
 
 func TestBootstrapTokens(t *testing.T) {
@@ -310,7 +332,7 @@ func TestBootstrapTokens(t *testing.T) {
 	require.NoError(t, d.SetBootstrap(strings.Repeat("x", MinBootstrap)))
 	a, err := d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap))
 	require.NoError(t, err)
-	require.Equal(t, rpc.RoleAdmin, a.Role)
+	require.Equal(t, rpc.RoleInstallationAdmin, a.Role)
 	_, err = d.Authenticate(t.Context(), strings.Repeat("x", MinBootstrap+1))
 	require.ErrorIs(t, err, fault.Unauthenticated)
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/clock"
+	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
@@ -27,11 +29,12 @@ const (
 	// useGrain is the resolution of last_used_at. A key in constant use takes six journal
 	// lines an hour.
 	useGrain = 10 * time.Minute
-	// catchUpTerm is how long the check of an unknown secret may wait for the journal, and
-	// catchUpQueue how many checks may wait at once, which bounds what a caller who guesses
-	// secrets can occupy.
+	// catchUpTerm is how long the check of an unknown secret may wait for the journal,
+	// catchUpQueue how many checks may wait at once, and catchUpShare how many of them of one
+	// source, which bounds what callers who guess secrets can occupy.
 	catchUpTerm  = 2 * time.Second
-	catchUpQueue = 64
+	catchUpQueue = 1024
+	catchUpShare = 64
 )
 
 // KeysConfig holds the dependencies of Keys.
@@ -56,7 +59,9 @@ type Keys struct {
 	sources  []journal.Source
 	journal  *follower.Set
 	catchUps chan struct{} // holds a value while a caller of await reads the end of the journal
-	waiting  atomic.Int64  // callers in await
+	awaiting sync.Mutex
+	waiting  map[netip.Addr]int // callers in await, by source
+	waiters  int                // the sum of waiting
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 }
@@ -80,7 +85,7 @@ func NewKeys(cfg KeysConfig) *Keys {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	k := &Keys{cfg: cfg, known: map[string]*credential{}, catchUps: make(chan struct{}, 1)}
+	k := &Keys{cfg: cfg, known: map[string]*credential{}, catchUps: make(chan struct{}, 1), waiting: map[netip.Addr]int{}}
 	k.journal = follower.NewSet(cfg.Logger.Named("keys"), func(_ journal.Source, lines []journal.Line) {
 		for _, line := range lines {
 			k.apply(line)
@@ -209,7 +214,7 @@ func (c *credential) revoked() bool {
 
 // actorOf returns the actor that a key authenticates.
 func actorOf(key *identityv1.Key) rpc.Actor {
-	a := rpc.Actor{Namespace: key.GetNamespace(), Principal: key.GetName(), Role: roleNames[key.GetRole()]}
+	a := rpc.Actor{Namespace: key.GetNamespace(), Principal: key.GetName(), Role: roleNames[key.GetRole()], KeyID: key.GetKeyId(), Agents: rpc.NamesOf(key.GetAgentIds()), Tools: rpc.NamesOf(key.GetTools())}
 	if a.Role == rpc.RoleAgent {
 		// As the credentials of its runs, so that a request id means the same by
 		// either way (SPEC X2).
@@ -218,7 +223,7 @@ func actorOf(key *identityv1.Key) rpc.Actor {
 	return a
 }
 
-// Authenticate implements rpc.Authenticator for secrets of keys.
+// Authenticate implements rpc.Authenticator for the secrets of API keys.
 func (k *Keys) Authenticate(ctx context.Context, secret string) (rpc.Actor, error) {
 	c, err := k.check(ctx, secret)
 	if err != nil {
@@ -315,15 +320,16 @@ func (k *Keys) find(id string) *credential {
 // catchUpTerm.
 func (k *Keys) Known(ctx context.Context, id string) { _ = k.await(ctx, id) }
 
-// await waits until a key or everything that is in the journal now is known, before the key
-// is refused as unknown. One caller at a time reads the end of the journal. It returns NOT_READY
-// if that takes longer than catchUpTerm, and UNAUTHENTICATED if catchUpQueue callers wait already.
+// await waits until a key is known, or until everything that the journal contains now has been
+// read, after which the caller may refuse the key as unknown. One caller at a time reads the end
+// of the journal. It returns NOT_READY if that takes longer than catchUpTerm, and UNAUTHENTICATED
+// if catchUpQueue callers wait already, or catchUpShare from the same source.
 func (k *Keys) await(ctx context.Context, id string) error {
-	if k.waiting.Add(1) > catchUpQueue {
-		k.waiting.Add(-1)
+	from := connlimit.SourceOf(ctx)
+	if !k.enqueue(from) {
 		return unknown()
 	}
-	defer k.waiting.Add(-1)
+	defer k.dequeue(from)
 	ctx, cancel := context.WithTimeout(ctx, catchUpTerm)
 	defer cancel()
 	select {
@@ -341,6 +347,29 @@ func (k *Keys) await(ctx context.Context, id string) error {
 	return nil
 }
 
+// enqueue reports whether a check of a source may wait for the journal. If it may, dequeue must be called
+// after the wait.
+func (k *Keys) enqueue(from netip.Addr) bool {
+	k.awaiting.Lock()
+	defer k.awaiting.Unlock()
+	if k.waiters >= catchUpQueue || k.waiting[from] >= catchUpShare {
+		return false
+	}
+	k.waiters++
+	k.waiting[from]++
+	return true
+}
+
+// dequeue records the end of a wait that enqueue admitted.
+func (k *Keys) dequeue(from netip.Addr) {
+	k.awaiting.Lock()
+	defer k.awaiting.Unlock()
+	k.waiters--
+	if k.waiting[from]--; k.waiting[from] == 0 {
+		delete(k.waiting, from)
+	}
+}
+
 // notKnown returns NOT_READY for a key that may exist but is not known in this process yet.
 func notKnown(err error) error {
 	return fault.NotReady.New("the key cannot be checked now, because the journal is not read to its end; repeat the call in a moment").WithCause(err)
@@ -349,8 +378,8 @@ func notKnown(err error) error {
 // reportEvery is how often uses are reported.
 const reportEvery = 10 * time.Second
 
-// reportUses reports the keys whose last use is later than the one reported before. After an
-// error they are reported the next time.
+// reportUses reports the keys whose last use is later than the one reported before, at most maxUses
+// of them. The rest, and all of them after an error, are reported the next time.
 func (k *Keys) reportUses(ctx context.Context) {
 	var uses []*identityv1.KeyUse
 	var reported []*credential

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -13,13 +14,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// GetKey returns a key, without its secret.
+// GetKey returns a key, without its secret. A key of another namespace does not exist for a
+// namespace's admin.
 func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*identityv1.GetKeyResponse, error) {
 	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.ID("key_id", req.GetKeyId(), keyPrefix)); err != nil {
 		return nil, err
 	}
 	k, _, err := plane.View(ctx, s.engine, "", func(st *State) (*identityv1.Key, error) {
-		if r := st.keys[req.GetKeyId()]; r != nil {
+		if r := st.keys[req.GetKeyId()]; r != nil && administers(rpc.ActorFrom(ctx), r.key.GetNamespace()) == nil {
 			return r.seen(s.deps.Clock.Now()), nil
 		}
 		return nil, noKey(req.GetKeyId())
@@ -27,17 +29,18 @@ func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*i
 	return &identityv1.GetKeyResponse{Key: k}, err
 }
 
-// ListKeys returns keys in order of creation (SPEC X9), of all namespaces unless the request
-// names one. Keys that have ended are left out unless include_ended is set.
+// ListKeys returns keys in order of creation (SPEC X9), of the namespace that the request
+// names, otherwise of all that the caller administers. Keys that have ended are left out unless include_ended is set.
 func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest) (*identityv1.ListKeysResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
 		return nil, err
 	}
 	if req.GetNamespace() != "" {
-		if err := fault.Name("namespace", req.GetNamespace()); err != nil {
+		if err := fault.First(fault.Name("namespace", req.GetNamespace()), administers(rpc.ActorFrom(ctx), req.GetNamespace())); err != nil {
 			return nil, err
 		}
 	}
+	namespace := cmp.Or(req.GetNamespace(), scopeOf(rpc.ActorFrom(ctx)))
 	list, err := page.Read("keys", req)
 	if err != nil {
 		return nil, err
@@ -50,7 +53,7 @@ func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest)
 		}
 		for _, id := range st.order[at:] {
 			k := st.keys[id].seen(now)
-			if req.GetNamespace() != "" && k.GetNamespace() != req.GetNamespace() ||
+			if namespace != "" && k.GetNamespace() != namespace ||
 				!req.GetIncludeEnded() && k.GetStatus() != identityv1.KeyStatus_KEY_STATUS_ACTIVE {
 				continue
 			}
@@ -72,7 +75,7 @@ func (s *Service) WhoAmI(ctx context.Context, _ *identityv1.WhoAmIRequest) (*ide
 		return nil, fault.Unauthenticated.New("the call has no actor; send a credential")
 	}
 	return &identityv1.WhoAmIResponse{
-		Namespace: a.Namespace, Principal: a.Principal, Role: roleOf(a.Role), AgentId: a.AgentID, RunId: a.RunID,
+		Namespace: a.Namespace, Principal: a.Principal, Role: roleOf(a.Role), AgentId: a.AgentID, RunId: a.RunID, AgentIds: a.Agents.List(), Tools: a.Tools.List(),
 		ServerTime: timestamppb.New(s.deps.Clock.Now()), ServerVersion: s.deps.Version,
 	}, nil
 }

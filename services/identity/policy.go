@@ -11,14 +11,15 @@ import (
 )
 
 // Roles are the roles of SPEC X15, in the order of the documented table.
-var Roles = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleWorker, rpc.RoleIntegration, rpc.RoleService}
+var Roles = []string{rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleWorker, rpc.RoleIntegration, rpc.RoleService}
 
 // letters are the roles in the rows below.
-const letters = "AORGWIS"
+const letters = "NAORGWIS"
 
-// policy says which roles may call a method (SPEC X15), a letter for each role: Admin,
+// policy says which roles may call a method (SPEC X15), a letter for each role: iNstallation admin, Admin,
 // Operator, Runner, aGent, Worker, Integration, Service. "between" is for calls that a
-// service makes, for any actor. The planes restrict further: an agent acts for itself only,
+// service makes, for any actor. An admin of the installation may call everything that an admin may
+// call, and has no letter in those rows. The planes restrict further: an agent acts for itself only,
 // and a worker for what was dispatched to it. docs/roles.md is generated from this table.
 var policy = map[string]map[string]string{
 	"quartet.agent.v1.AgentService": {
@@ -48,7 +49,7 @@ var policy = map[string]map[string]string{
 	"quartet.waiting.v1.WaitingService": {
 		"WaitFor": "AOGS", "CreateWait": "AOGS", "CancelWait": "AOGS", "GetWait": "AORGS", "ListWaits": "AORGS",
 		"CreateExternalTrigger": "AOGS", "CancelExternalTrigger": "AOGS", "RotateExternalTrigger": "AOGS", "ListExternalTriggers": "AORGS", "GetExternalTrigger": "AORGS",
-		"DeliverTrigger": "AOIS", "CreateTimer": "AOGS", "CancelTimer": "AOGS", "ListTimers": "AORGS", "GetTimer": "AORGS",
+		"DeliverTrigger": "AOIS", "CheckDelivery": between, "CreateTimer": "AOGS", "CancelTimer": "AOGS", "ListTimers": "AORGS", "GetTimer": "AORGS",
 	},
 	"quartet.board.v1.BoardService": {
 		"GetTemplate": "AOGS", "CreateBoard": "AGS", "GetBoard": "AOGWS", "ListBoards": "AOGS", "UpdateBoard": "AOGS",
@@ -61,8 +62,9 @@ var policy = map[string]map[string]string{
 	"quartet.board.v1.BoardWorkerService":      {"Connect": "AWS"},
 	"quartet.event.v1.EventService":            {"WatchEvents": "AORGS"},
 	"quartet.scheduler.v1.SchedulerService":    {"Explain": "AORGS"},
-	"quartet.identity.v1.IdentityService":      {"CreateKey": "A", "GetKey": "A", "ListKeys": "A", "RevokeKey": "A", "WhoAmI": letters, "ReportKeyUse": between},
-	"quartet.backup.v1.BackupService":          {"ExportBackup": "A"},
+	"quartet.identity.v1.IdentityService":      {"CreateKey": "A", "GetKey": "A", "ListKeys": "A", "RevokeKey": "A", "ListProcesses": "N", "GetUsage": "A", "WhoAmI": letters, "ReportKeyUse": between},
+	"quartet.backup.v1.BackupService":          {"ExportBackup": "N"},
+	"quartet.audit.v1.AuditService":            {"ListAudit": "A", "RecordAudit": between},
 	"grpc.reflection.v1.ServerReflection":      {"ServerReflectionInfo": letters},
 	"grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": letters},
 }
@@ -73,8 +75,9 @@ const between = "between"
 // rule is a parsed row of the table.
 type rule struct {
 	roles   []string
-	between bool // only services may call it, for any actor
-	tool    bool // a tool of the board contract: the board plane refuses it with the tool's name
+	named   []string // roles as errors name them: without one that another implies
+	between bool     // only services may call it, for any actor
+	tool    bool     // a tool of the board contract: the board plane refuses it with the tool's name
 }
 
 // rules are the rows of policy, by full method name.
@@ -92,6 +95,13 @@ func compile() map[string]*rule {
 				for _, letter := range who {
 					r.roles = append(r.roles, Roles[strings.IndexRune(letters, letter)])
 				}
+				if strings.Contains(who, "A") {
+					r.roles = append(r.roles, rpc.RoleInstallationAdmin)
+				}
+			}
+			r.named = r.roles
+			if slices.Contains(r.roles, rpc.RoleAdmin) {
+				r.named = slices.DeleteFunc(slices.Clone(r.roles), func(role string) bool { return role == rpc.RoleInstallationAdmin })
 			}
 			out["/"+service+"/"+method] = r
 		}
@@ -126,7 +136,7 @@ func Permit(ctx context.Context, method string, a rpc.Actor) error {
 		return nil // refused by the plane, which knows the tool's name
 	}
 	_, name, _ := strings.Cut(method[1:], "/")
-	return fault.PermissionDenied.New(fmt.Sprintf("role %s may not call %s; it takes %s", a.Role, name, strings.Join(r.roles, " or ")),
+	return fault.PermissionDenied.New(fmt.Sprintf("role %s may not call %s; it takes %s", a.Role, name, strings.Join(r.named, " or ")),
 		"role", a.Role, "principal", a.Principal, "method", method)
 }
 
@@ -171,7 +181,9 @@ Who calls is what its credential says, and a credential has one role in one name
 what each role may call, over gRPC and over the REST routes of the same methods; anything else is refused with
 ` + "`PERMISSION_DENIED`" + ` (` + "`TOOL_NOT_AVAILABLE`" + ` on boards). Within a role its plane decides further:
 
-- **admin** manages credentials of all namespaces, and does everything else in its own.
+- **installation_admin** manages the installation: credentials, quotas, usage, audit and export of all namespaces, and backups. In its own namespace it
+  is an admin.
+- **admin** manages one namespace, its credentials included, and does everything that can be done there.
 - **operator** works for one namespace; it never picks items, submits rounds or claims steps.
 - **runner** takes turns. What happens inside a turn is done with the turn's own credential, which acts as the agent.
 - **agent** is one agent, by a key or by the credential of a run; it acts for itself and no other agent. A run's

@@ -25,7 +25,7 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 	return plane.Do(ctx, s.engine, plane.Command[*State, *identityv1.RevokeKeyResponse]{
 		Method: "RevokeKey", RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
-			return decideRevokeKey(st, env, req.GetKeyId())
+			return decideRevokeKey(st, env, plane.ActorOf(env.Actor), req.GetKeyId())
 		},
 		Answer: journal.AnswerOf(func(p *identityv1.KeyRevoked) *identityv1.RevokeKeyResponse {
 			return &identityv1.RevokeKeyResponse{Key: p.GetKey()}
@@ -34,15 +34,18 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 }
 
 // decideRevokeKey is the rule of RevokeKey.
-func decideRevokeKey(st *State, env journal.Env, keyID string) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
+func decideRevokeKey(st *State, env journal.Env, actor rpc.Actor, keyID string) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
 	var d journal.Decision[*identityv1.RevokeKeyResponse]
 	r := st.keys[keyID]
 	switch {
-	case r == nil:
+	case r == nil, administers(actor, r.key.GetNamespace()) != nil:
 		return d, noKey(keyID)
 	case r.key.GetRevokedAt() != nil:
 		d.Reply = &identityv1.RevokeKeyResponse{Key: r.seen(env.Now)}
 		return d, nil
+	}
+	if err := mayIssue(actor, r.key.GetRole()); err != nil {
+		return d, err
 	}
 	k := proto.CloneOf(r.key)
 	k.RevokedAt, k.RevokedBy, k.Status = timestamppb.New(env.Now), by(env.Actor), identityv1.KeyStatus_KEY_STATUS_REVOKED

@@ -6,7 +6,10 @@ import (
 	"encoding/hex"
 	"strings"
 
+	"quartet/pkg/fault"
 	"quartet/pkg/id"
+	"quartet/pkg/keyfile"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
 const (
@@ -17,14 +20,22 @@ const (
 	secretLength = len(SecretPrefix) + id.Length + 1 + 2*sha256.Size
 )
 
-// Secrets derives the secret of a key, of 256 bits, from its id and the installation's key.
-// It is not stored, and a repeated CreateKey returns the same one (SPEC X2).
-func Secrets(installation []byte) func(keyID string) string {
-	return func(keyID string) string {
-		mac := hmac.New(sha256.New, installation)
-		mac.Write([]byte("api-key\x00" + keyID))
-		return SecretPrefix + strings.TrimPrefix(keyID, keyPrefix) + "_" + hex.EncodeToString(mac.Sum(nil))
+// secretOf derives the secret of an API key, of 256 bits, from its id and a key of the
+// installation. It is not stored, and a repeated CreateKey returns the same one (SPEC X2).
+func secretOf(installation keyfile.Key, keyID string) string {
+	mac := hmac.New(sha256.New, installation.Secret)
+	mac.Write([]byte("api-key\x00" + keyID))
+	return SecretPrefix + strings.TrimPrefix(keyID, keyPrefix) + "_" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// secretAgain derives the secret of an API key that was created before. It returns
+// INSTALLATION_KEY_RETIRED if the installation's key from which the secret was derived is retired.
+func secretAgain(ring keyfile.Ring, k *identityv1.Key) (string, error) {
+	installation, ok := ring.Find(k.GetInstallationKeyId())
+	if !ok {
+		return "", fault.InstallationKeyRetired.New("the key was created, but its secret cannot be shown again: the installation's key from which it was derived was retired; revoke it and create another one", "key_id", k.GetKeyId())
 	}
+	return secretOf(installation, k.GetKeyId()), nil
 }
 
 // keyOf returns the id of the key that a secret names; ok is false for a text that has not the

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
 )
@@ -14,11 +15,15 @@ import (
 // Deps are what the plane needs of its process.
 type Deps struct {
 	plane.Deps
-	// Secret gives the secret that follows from a key's id (see Secrets).
-	Secret func(keyID string) string
-	// Known waits until this process lets a new key in, so that whoever was just
-	// given one can use it here at once. Optional.
+	// Installation has the installation's keys, from which the secrets of API keys follow.
+	Installation *keyfile.Source
+	// Known waits until this process accepts a new key, so that the caller who
+	// created it can use it here at once. Optional.
 	Known func(ctx context.Context, keyID string)
+	// Processes returns the server processes of the installation that run. Optional.
+	Processes func(ctx context.Context) ([]*identityv1.Process, error)
+	// Usage returns the quotas of a namespace, and how much of them it uses. Optional.
+	Usage func(ctx context.Context, namespace string) ([]*identityv1.QuotaUse, error)
 	// Version is the build's.
 	Version string
 }
@@ -33,11 +38,17 @@ type Service struct {
 
 // New validates the dependencies. It opens nothing; see Start.
 func New(deps Deps) (*Service, error) {
-	if deps.Secret == nil {
-		return nil, errors.New("identity: Deps needs Secret")
+	if deps.Installation == nil {
+		return nil, errors.New("identity: Deps needs Installation")
 	}
 	if deps.Known == nil {
 		deps.Known = func(context.Context, string) {}
+	}
+	if deps.Processes == nil {
+		deps.Processes = func(context.Context) ([]*identityv1.Process, error) { return nil, nil }
+	}
+	if deps.Usage == nil {
+		deps.Usage = func(context.Context, string) ([]*identityv1.QuotaUse, error) { return nil, nil }
 	}
 	err := deps.Complete()
 	return &Service{deps: deps}, err

@@ -24,12 +24,13 @@ type record struct {
 
 // State holds all keys. Records are replaced and never changed.
 type State struct {
-	keys  map[string]*record
-	order []string // ids in order of creation, which is also their alphabetical order
+	keys   map[string]*record
+	counts map[string]int // keys by namespace, ended ones included
+	order  []string       // ids in order of creation, which is also their alphabetical order
 }
 
 // NewState returns the state of an empty journal.
-func NewState() *State { return &State{keys: map[string]*record{}} }
+func NewState() *State { return &State{keys: map[string]*record{}, counts: map[string]int{}} }
 
 // Apply folds one event into the state.
 func (s *State) Apply(ev *journal.Event) error {
@@ -41,6 +42,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		}
 		s.keys[id] = &record{key: p.GetKey(), hash: p.GetSecretHash()}
 		s.order = append(s.order, id)
+		s.counts[p.GetKey().GetNamespace()]++
 	case *identityv1.KeyRevoked:
 		old := s.keys[p.GetKey().GetKeyId()]
 		if old == nil {

@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -16,8 +17,9 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"go.uber.org/zap"
-	"golang.org/x/time/rate"
 
+	"quartet/pkg/certs"
+	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
 	"quartet/pkg/rpc"
 )
@@ -31,8 +33,8 @@ const (
 	tokenMax        = 16 << 10
 	providerTimeout = 10 * time.Second // of one request to the provider
 	// checksASecond and checksAtOnce limit the checks of tokens that are not remembered: a
-	// token signed with an unknown key causes a request for the provider's keys, and a
-	// caller who invents tokens must not cause any number of these.
+	// token signed with an unknown key causes a request for the provider's keys, and the
+	// number of these that a caller with forged tokens can cause must be bounded.
 	checksASecond, checksAtOnce = 50, 200
 )
 
@@ -51,18 +53,18 @@ type TokensConfig struct {
 	Namespace, NamespaceClaim string
 	// RoleClaim names a claim that holds a text or a list of texts. Roles maps a
 	// value of it to the role that it gives. If several values give roles, the
-	// first of them in the order of tokenRoles counts, so admin before operator.
+	// first of them in the order of tokenRoles counts, so installation_admin before admin.
 	// The names of claims may be paths: "realm_access.roles".
 	RoleClaim string
 	Roles     map[string]string
 	Logger    *zap.Logger
 }
 
-// tokenRoles are the roles that a provider may give. The credential of an agent comes with
-// its turn, and that of a service from the installation's key.
-var tokenRoles = []string{rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration}
+// tokenRoles are the roles that a provider may give. Agents receive their credential with their
+// turn, and services make theirs with the installation's key.
+var tokenRoles = []string{rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleWorker, rpc.RoleIntegration}
 
-// Check returns what is missing or contradictory.
+// Check returns an error that names a setting that is missing or contradicts another one.
 func (c *TokensConfig) Check() error {
 	if c.Issuer == "" {
 		if c.Audience != "" || len(c.Roles) > 0 || c.Namespace != "" || c.NamespaceClaim != "" || c.RoleClaim != "" {
@@ -106,7 +108,7 @@ func onLoopback(host string) bool {
 type Tokens struct {
 	cfg    TokensConfig
 	client *http.Client
-	checks *rate.Limiter // of tokens that are not in good
+	checks *connlimit.Rates // of tokens that are not in good
 
 	discovering sync.Mutex // guards the next two, and is held during discovery
 	verifier    *oidc.IDTokenVerifier
@@ -135,10 +137,11 @@ func NewTokens(cfg TokensConfig) (*Tokens, error) {
 		cfg.Logger = zap.NewNop()
 	}
 	return &Tokens{
-		cfg: cfg, checks: rate.NewLimiter(checksASecond, checksAtOnce), good: map[[sha256.Size]byte]admitted{},
-		client: &http.Client{Timeout: providerTimeout, Transport: &http.Transport{
+		cfg: cfg, checks: connlimit.NewRates(checksASecond, checksAtOnce), good: map[[sha256.Size]byte]admitted{},
+		client: &http.Client{Timeout: providerTimeout, Transport: &strongKeys{logger: cfg.Logger, next: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 30 * time.Second, TLSHandshakeTimeout: providerTimeout,
-		}},
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, VerifyConnection: certs.VerifyPeer}, ForceAttemptHTTP2: true,
+		}}},
 	}, nil
 }
 
@@ -170,9 +173,8 @@ func tokenOver(at time.Time) error {
 }
 
 // admit checks a token, or finds it among those that were valid within the last minute
-// (tokenKept). It returns RATE_LIMITED if too many tokens that are not remembered are checked,
-// NOT_READY if the provider cannot be reached, and UNAUTHENTICATED or PERMISSION_DENIED for a
-// token that is not accepted.
+// (tokenKept). It returns RATE_LIMITED if a source sends too many tokens that are not remembered, NOT_READY
+// if the provider cannot be reached, and UNAUTHENTICATED or PERMISSION_DENIED for a token that is not accepted.
 func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	if len(token) > tokenMax {
 		return admitted{}, fault.Unauthenticated.New("the token is longer than 16 KiB")
@@ -184,10 +186,8 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	if ok && now.Before(a.until) {
 		return a, nil
 	}
-	if r := t.checks.Reserve(); r.Delay() > 0 {
-		wait := r.Delay()
-		r.Cancel()
-		return admitted{}, fault.RateLimited.New("too many new tokens are being checked; repeat the request in a moment").WithRetryAfter(wait)
+	if wait := t.checks.Take(connlimit.SourceOf(ctx)); wait > 0 {
+		return admitted{}, fault.RateLimited.New("too many new tokens of this address are being checked; repeat the request in a moment").WithRetryAfter(wait)
 	}
 	verifier, err := t.provider(ctx)
 	if err != nil {
@@ -237,9 +237,9 @@ func (t *Tokens) provider(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 	return t.verifier, nil
 }
 
-// refused returns the error for a token that could not be verified, as far as its bearer may know
-// the reason: UNAUTHENTICATED, or NotReady with a time to retry if the provider's keys cannot be
-// fetched, since the token may then be good. The details are logged.
+// refused returns the error for a token that could not be verified: NOT_READY with a time to retry if the
+// provider's keys cannot be fetched, since the token may be valid, and UNAUTHENTICATED otherwise. Its message
+// says only what the bearer may know; the details are logged.
 func (t *Tokens) refused(err error) error {
 	var over *oidc.TokenExpiredError
 	if errors.As(err, &over) {

@@ -19,6 +19,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/mcp"
 	"quartet/tests/dev"
+	"quartet/tests/proc"
 )
 
 // byHand speaks the protocol without an SDK, so that it can speak it badly.
@@ -118,7 +119,7 @@ type post struct {
 }
 
 func (r *rig) handOnHTTP(t *testing.T, agentID string) *post {
-	p := &post{rig: r, t: t, path: "/mcp/" + agentID, hc: &http.Client{Transport: &http.Transport{}}}
+	p := &post{rig: r, t: t, path: "/mcp/" + agentID, hc: &http.Client{Transport: proc.WithToken{RoundTripper: &http.Transport{}}}}
 	t.Cleanup(p.hc.CloseIdleConnections)
 	return p
 }

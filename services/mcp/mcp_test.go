@@ -19,6 +19,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/mcp"
 	"quartet/tests/dev"
+	"quartet/tests/proc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -109,7 +110,7 @@ func (r *rig) transports() map[string]func(*testing.T, *heard) *sdk.ClientSessio
 // overHTTP connects the SDK's own client.
 func (r *rig) overHTTP(ctx context.Context, path string, h *heard) (*sdk.ClientSession, error) {
 	c := h.client()
-	hc := &http.Client{Transport: &http.Transport{}}
+	hc := &http.Client{Transport: proc.WithToken{RoundTripper: &http.Transport{}}}
 	r.t.Cleanup(hc.CloseIdleConnections)
 	return c.Connect(ctx, &sdk.StreamableClientTransport{Endpoint: r.URL() + path, HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1}, nil)
 }
@@ -409,7 +410,7 @@ func TestC5_TheDoor(t *testing.T) {
 			}
 			req.Header.Set(k, v)
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := proc.HTTP.Do(req)
 		require.NoError(t, err)
 		defer resp.Body.Close()
 		raw, err := io.ReadAll(resp.Body)

@@ -59,7 +59,8 @@ type envelope struct {
 // lineReader is the side of a pipe from which the SDK reads. One goroutine may use it.
 type lineReader struct{ *line }
 
-// Read returns the client's messages, one line after the other.
+// Read returns the client's messages, one line after the other, and leaves out lines that are no
+// messages; see next. It returns the error of the input, such as io.EOF, only once await returns.
 func (r lineReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 && r.readErr == nil {
 		var e envelope

@@ -272,3 +272,58 @@ func TestTheRateOfRequestsRecovers(t *testing.T) {
 	require.LessOrEqual(t, again, time.Second)
 	require.Eventually(t, func() bool { return g.Request("acme") == nil }, 20*time.Second, again, "after the time that the refusal names")
 }
+
+// TestI13_ItemsOfDeletedAgentsDoNotCount: an agent that is deleted leaves its open items behind, which are
+// counted no longer, in whatever order its deletion and its items are read.
+func TestI13_ItemsOfDeletedAgentsDoNotCount(t *testing.T) {
+	p := open(t, map[string]string{"acme.open-items": "2"})
+	item := func(agent string, ev *journal.Event) *journal.Event { ev.AgentID = agent; return ev }
+	add := func() error {
+		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) { return "made", nil })
+		return err
+	}
+	of(p.work, "acme", item("one", created()), item("two", created()))
+	require.ErrorIs(t, add(), fault.QuotaExceeded)
+	of(p.agent, "acme", item("one", deleted()))
+	require.NoError(t, add())
+	of(p.work, "acme", item("one", completed())) // it was on its way
+	of(p.work, "acme", item("two", created()))
+	require.ErrorIs(t, add(), fault.QuotaExceeded)
+	of(p.agent, "acme", item("late", deleted()))
+	of(p.work, "acme", item("late", created()), item("late", created()))
+	of(p.work, "acme", item("two", completed()))
+	require.NoError(t, add(), "items of an agent whose deletion was read first")
+}
+
+// TestI14_LittleMemory: while little memory is left, first the namespaces that hold most may add nothing, then
+// nobody; what ends something is executed, and everybody goes on when there is memory again.
+func TestI14_LittleMemory(t *testing.T) {
+	p := open(t, map[string]string{"acme.mib": "100", "other.mib": "100"})
+	p.gate.cfg.Memory = 1000
+	of(p.work, "acme", created(), created(), created())
+	of(p.work, "other", created())
+	require.NoError(t, p.gate.counts.catchUp(t.Context(), MiB))
+	call := func(namespace, method string) error {
+		_, err := p.gate.Unary(as(namespace), method, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) { return "ok", nil })
+		return err
+	}
+	for _, c := range []struct {
+		live        uint64
+		acme, other bool
+	}{{449, true, true}, {450, false, true}, {549, false, true}, {550, false, false}, {1000, false, false}, {0, true, true}} {
+		p.gate.Observe(c.live)
+		for namespace, ok := range map[string]bool{"acme": c.acme, "other": c.other} {
+			require.NoError(t, call(namespace, finish))
+			for _, err := range []error{call(namespace, create), p.gate.Delivery(namespace, "trg_1", 1)} {
+				if ok {
+					require.NoError(t, err, "%+v", c)
+					continue
+				}
+				require.ErrorIs(t, err, fault.Overloaded, "%+v", c)
+				require.Equal(t, memoryAfter, fault.From(err).RetryAfter())
+			}
+			_, err := p.gate.Stream(rpc.Actor{Namespace: namespace})
+			require.Equal(t, ok, err == nil)
+		}
+	}
+}

@@ -12,12 +12,12 @@ import (
 	"quartet/pkg/journal/follower"
 )
 
-// planes has the planes whose journals are read for a kind.
+// planes has, by kind, the planes whose journals are read to count it.
 var planes = map[string][]string{
-	Agents: {"agent"}, OpenItems: {"work"}, MiB: {"agent", "work", "task", "waiting", "board"},
+	Agents: {"agent"}, OpenItems: {"work", "agent"}, MiB: {"agent", "work", "task", "waiting", "board"},
 }
 
-// deltas has the events that change a count, by plane and type.
+// deltas has the events that change the count of a kind, by plane and event type.
 var deltas = map[string]map[string]struct {
 	kind string
 	by   int64
@@ -26,24 +26,48 @@ var deltas = map[string]map[string]struct {
 	"work":  {"work_item_created": {OpenItems, 1}, "work_item_completed": {OpenItems, -1}},
 }
 
-// counts are what the namespaces hold, as the journals say.
+// counts follows the journals and counts what each namespace holds.
 type counts struct {
 	mu   sync.Mutex
 	held map[string]map[string]int64 // by namespace and kind
+	// items are the open items of each agent, and deleted the agents that are deleted: their items
+	// stay open and are not counted. The journals of agents and of items are read independently of
+	// each other, so an agent may be deleted here before its items are known.
+	items   map[owner]int64
+	deleted map[owner]bool
 
-	sources  map[string][]journal.Source // by plane; not changed after start
-	journals *follower.Set
+	following sync.Mutex                  // held while sources is read or changed
+	sources   map[string][]journal.Source // by plane, of the planes whose journals are read
+	journals  *follower.Set
 }
+
+// owner names an agent.
+type owner struct{ namespace, agent string }
 
 // newCounts returns counts that follow nothing yet; see start.
 func newCounts(logger *zap.Logger) *counts {
-	c := &counts{held: map[string]map[string]int64{}, sources: map[string][]journal.Source{}}
+	c := &counts{held: map[string]map[string]int64{}, items: map[owner]int64{}, deleted: map[owner]bool{}, sources: map[string][]journal.Source{}}
 	c.journals = follower.NewSet(logger.Named("quota"), c.frame)
 	return c
 }
 
-// start reads the journals of kinds up to their current ends, and begins to follow them.
+// start reads the journals of kinds up to their current ends, and begins to follow those that are not followed yet.
 func (c *counts) start(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
+	if err := c.follow(sources, kinds); err != nil {
+		return err
+	}
+	for _, kind := range kinds {
+		if err := c.catchUp(ctx, kind); err != nil {
+			return fmt.Errorf("quota: the journals cannot be read: %w", err)
+		}
+	}
+	return nil
+}
+
+// follow begins to follow the journals of kinds.
+func (c *counts) follow(sources func(plane string) ([]journal.Source, error), kinds []string) error {
+	c.following.Lock()
+	defer c.following.Unlock()
 	for _, kind := range kinds {
 		for _, plane := range planes[kind] {
 			if c.sources[plane] != nil {
@@ -57,19 +81,21 @@ func (c *counts) start(ctx context.Context, sources func(plane string) ([]journa
 			c.journals.Add(found...)
 		}
 	}
-	for _, kind := range kinds {
-		if err := c.catchUp(ctx, kind); err != nil {
-			return fmt.Errorf("quota: the journals cannot be read: %w", err)
-		}
-	}
 	return nil
+}
+
+// of returns the journals of a plane, nil if they are not followed.
+func (c *counts) of(plane string) []journal.Source {
+	c.following.Lock()
+	defer c.following.Unlock()
+	return c.sources[plane]
 }
 
 // close ends following. It is idempotent.
 func (c *counts) close() { c.journals.Close() }
 
-// frame adds the bytes of one frame's lines, and what they create or end, to the counts of
-// their namespaces.
+// frame updates the counts of the namespaces in one frame: it adds the bytes of their lines, and
+// adds or subtracts the agents and open items that their events create or end.
 func (c *counts) frame(src journal.Source, lines []journal.Line) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,10 +110,36 @@ func (c *counts) frame(src journal.Source, lines []journal.Line) {
 			c.held[ev.Namespace] = of
 		}
 		of[MiB] += int64(len(line.Text)) + 1
-		if d, ok := deltas[src.Plane()][ev.Type]; ok {
-			of[d.kind] += d.by
+		d, ok := deltas[src.Plane()][ev.Type]
+		if !ok {
+			continue
+		}
+		who := owner{ev.Namespace, ev.AgentID}
+		if d.kind == OpenItems {
+			if c.items[who] += d.by; c.items[who] == 0 {
+				delete(c.items, who)
+			}
+			if c.deleted[who] {
+				continue
+			}
+		}
+		of[d.kind] += d.by
+		if ev.Type == "agent_deleted" {
+			c.deleted[who] = true
+			of[OpenItems] -= c.items[who]
 		}
 	}
+}
+
+// aboveShare reports whether a namespace has written more bytes than the average of all namespaces.
+func (c *counts) aboveShare(namespace string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all int64
+	for _, of := range c.held {
+		all += of[MiB]
+	}
+	return len(c.held) > 0 && c.held[namespace][MiB]*int64(len(c.held)) > all
 }
 
 // get returns what a namespace holds of a kind; bytes for MiB.
@@ -99,13 +151,14 @@ func (c *counts) get(namespace, kind string) int64 {
 
 var errNotFollowed = errors.New("quota: not started")
 
-// catchUp waits until all that is in the journals of a kind now is counted.
+// catchUp waits until everything that the journals of a kind contain now is counted.
 func (c *counts) catchUp(ctx context.Context, kind string) error {
 	for _, plane := range planes[kind] {
-		if c.sources[plane] == nil {
+		sources := c.of(plane)
+		if sources == nil {
 			return errNotFollowed
 		}
-		if err := c.journals.CatchUp(ctx, c.sources[plane]...); err != nil {
+		if err := c.journals.CatchUp(ctx, sources...); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,21 +15,22 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/meter"
 	"quartet/pkg/rpc"
 )
 
-// makes has the methods that create one of a kind.
+// makes has, by method, the kind of record that it creates, for the kinds whose number is limited.
 var makes = map[string]string{
 	"/quartet.agent.v1.AgentService/SpawnAgent":   Agents,
 	"/quartet.work.v1.WorkService/CreateWorkItem": OpenItems,
 }
 
-// writes has the methods that a namespace may not call once it has written its limit.
-// Methods that end, complete or delete something are not among them, nor those of a turn
-// that has started.
+// writes has the methods that a namespace may not call when its journals have reached their
+// limit, or when memory is short. Methods that end, complete or delete something are not among
+// them, nor those of a turn that has started.
 var writes = map[string]bool{
 	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true, "/quartet.agent.v1.AgentService/AcquireTurn": true,
 	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
@@ -40,8 +42,8 @@ var writes = map[string]bool{
 	"/quartet.board.v1.BoardService/DispatchWorker": true, "/quartet.board.v1.BoardService/OpenStandingDispatch": true,
 }
 
-// repeats has those of makes and writes that store their request id, so that a repetition
-// is recognised by recalling its response (rpc.AskRecall).
+// repeats has the methods among makes and writes that store their request id. Their repetitions
+// are recognised by recalling the first response (rpc.AskRecall).
 var repeats = map[string]bool{
 	"/quartet.agent.v1.AgentService/SpawnAgent": true, "/quartet.agent.v1.AgentService/EnqueueMessage": true,
 	"/quartet.work.v1.WorkService/CreateWorkItem": true, "/quartet.work.v1.WorkService/UpdateWorkItem": true,
@@ -64,6 +66,8 @@ type Config struct {
 	// Serves reports whether this process serves a plane.
 	Serves func(plane string) bool
 	Logger *zap.Logger
+	// Memory is the memory that the process may use, in bytes; 0: not bounded. See Observe.
+	Memory uint64
 	// Metrics gets quartet_quota_refusals_total. Optional.
 	Metrics prometheus.Registerer
 }
@@ -73,6 +77,12 @@ type Gate struct {
 	cfg      Config
 	counts   *counts
 	refusals *prometheus.CounterVec
+	// deliveries and bodies are the rates of deliveries and of their KiB, by namespace and limit.
+	deliveries, bodies deliveryRates
+	streams            *admission.Held
+	turns              *admission.Turns
+	turnLimit          prometheus.Gauge
+	live               atomic.Uint64 // see Observe
 
 	mu      sync.Mutex
 	tallies map[tallyKey]*tally      // of the kinds that makes has
@@ -92,16 +102,17 @@ type tally struct {
 	running int64 // of those, still being executed
 }
 
-// NewGate returns a Gate that has not started, or nil if there are no limits.
+// NewGate returns a Gate that has not started.
 func NewGate(cfg Config) *Gate {
-	if !slices.ContainsFunc(Kinds, cfg.Limits.any) {
-		return nil
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
 	refusals := meter.Counter(cfg.Metrics, "quartet_quota_refusals_total", "Requests refused because of a quota of their namespace.", "quota")
-	return &Gate{cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger), tallies: map[tallyKey]*tally{}, rates: map[string]*rate.Limiter{}}
+	return &Gate{
+		cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger), tallies: map[tallyKey]*tally{}, streams: admission.NewHeld(streamsTotal),
+		turns: admission.NewTurns(delayTarget), rates: map[string]*rate.Limiter{},
+		turnLimit: meter.Gauge(cfg.Metrics, "quartet_turn_limit", "Calls of a namespace that run at a time, because the process is short of processor time; 0: no limit.").WithLabelValues(),
+	}
 }
 
 // Name implements life.Service.
@@ -111,7 +122,11 @@ func (g *Gate) Name() string { return "quota" }
 func (g *Gate) Start(ctx context.Context) error {
 	var kinds []string
 	for _, kind := range Kinds {
-		if g.cfg.Limits.any(kind) && slices.ContainsFunc(planes[kind], g.cfg.Serves) {
+		serves := slices.ContainsFunc(planes[kind], g.cfg.Serves)
+		if kind == OpenItems {
+			serves = g.cfg.Serves("work")
+		}
+		if g.cfg.Limits.any(kind) && serves {
 			kinds = append(kinds, kind)
 		}
 	}
@@ -194,8 +209,44 @@ func (g *Gate) Request(namespace string) error {
 // written refuses the methods in writes for a namespace whose journals hold as many bytes as
 // its limit. The bytes are those counted so far, so a few requests more may pass.
 func (g *Gate) written(namespace, method string) error {
+	if !writes[method] {
+		return nil
+	}
+	return g.stored(namespace)
+}
+
+// Shares of Config.Memory. The live heap is about half of what a busy process uses.
+const (
+	// fairShare is the share from which namespaces that have written more than the average may add nothing.
+	fairShare = 0.45
+	// allShare is the share from which no namespace may add anything.
+	allShare = 0.55
+	// memoryAfter is the time after which what was refused for lack of memory may be repeated.
+	memoryAfter = 5 * time.Second
+)
+
+// Observe reports the size of the live heap of the process, in bytes. It is called a few times per second.
+func (g *Gate) Observe(live uint64) { g.live.Store(live) }
+
+// memory returns OVERLOADED while the live heap is large: from fairShare of Config.Memory for a namespace that
+// has written more than the average, and from allShare for every namespace.
+func (g *Gate) memory(namespace string) error {
+	live, most := float64(g.live.Load()), float64(g.cfg.Memory)
+	if most == 0 || live < fairShare*most || live < allShare*most && !g.counts.aboveShare(namespace) {
+		return nil
+	}
+	g.refusals.WithLabelValues("memory").Inc()
+	return fault.Overloaded.New("the server has little memory left and takes nothing new now; delete or complete something, or repeat the request later", "bound", "memory").WithRetryAfter(memoryAfter)
+}
+
+// stored returns QUOTA_EXCEEDED for a namespace whose journals hold as many bytes as its limit, and the error
+// of memory.
+func (g *Gate) stored(namespace string) error {
+	if err := g.memory(namespace); err != nil {
+		return err
+	}
 	limit := g.cfg.Limits.limit(namespace, MiB)
-	if limit == 0 || !writes[method] {
+	if limit == 0 {
 		return nil
 	}
 	if bytes := g.counts.get(namespace, MiB); bytes >= limit<<20 {
@@ -223,9 +274,10 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.base+t.since >= limit {
-		// Some of the admitted requests were refused or repetitions, and others were
-		// deleted or completed since. Requests that are being executed may be in the
-		// journal or not, so they are added.
+		// The tally may be too high: some of the admitted requests were refused later or
+		// were repetitions, and records were deleted or completed since. So the journal is
+		// counted again. It may or may not contain the requests that are being executed
+		// now, so these are added to its count.
 		ctx, cancel := context.WithTimeout(ctx, catchUpTerm)
 		defer cancel()
 		if err := g.counts.catchUp(ctx, kind); err != nil {
@@ -247,8 +299,8 @@ func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), e
 	}, nil
 }
 
-// full returns QUOTA_EXCEEDED for a namespace that has value of its limit of a kind. remedy says what
-// makes room.
+// full returns QUOTA_EXCEEDED for a namespace that holds value of a kind, of which it may hold limit.
+// remedy tells the caller how to make room.
 func full(namespace, kind string, limit, value int64, remedy string) *fault.Error {
 	return fault.QuotaExceeded.New(fmt.Sprintf("namespace %s has %d of its %d %s; %s", namespace, value, limit, kind, remedy),
 		"quota", kind, "limit", strconv.FormatInt(limit, 10), "value", strconv.FormatInt(value, 10), "namespace", namespace).WithRetryAfter(retryFull)

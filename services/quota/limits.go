@@ -16,10 +16,15 @@ const (
 	OpenItems = "open-items" // work items that are not completed
 	MiB       = "mib"        // written to journals, ever
 	Requests  = "requests"   // a second, at each process that they come to
+	// Deliveries and DeliveryKiB are those of triggers and their bodies, a second, at each process
+	// that stores them.
+	Deliveries  = "deliveries"
+	DeliveryKiB = "delivery-kib"
+	Streams     = "streams" // that are open, at each process
 )
 
 // Kinds are all kinds of quotas.
-var Kinds = []string{Agents, OpenItems, MiB, Requests}
+var Kinds = []string{Agents, OpenItems, MiB, Requests, Deliveries, DeliveryKiB, Streams}
 
 // Limits says how much a namespace may have, in the unit of the kind; 0 is no limit.
 type Limits struct {

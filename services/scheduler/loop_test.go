@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/keyfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -74,7 +75,9 @@ func (quiet) RunningTasks(context.Context, string, string) ([]work.RunningTask, 
 	return nil, nil
 }
 
-func (quiet) AgentExists(context.Context, string) error                     { return nil }
+func (quiet) AgentExists(context.Context, string) error { return nil }
+func (quiet) LaneRoom(context.Context, string) error    { return nil }
+
 func (quiet) Supervision(context.Context, string) (string, []string, error) { return "", nil, nil }
 
 func (quiet) GetTask(context.Context, *taskv1.GetTaskRequest, ...grpc.CallOption) (*taskv1.GetTaskResponse, error) {
@@ -111,7 +114,7 @@ func newSite(t *testing.T) *site {
 	require.NoError(t, err)
 	wk, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Deps: deps, Tasks: quiet{}, Agents: quiet{}})
 	require.NoError(t, err)
-	wt, err := waiting.New(waiting.Config{}, waiting.Deps{Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{}, TriggerSecret: func(id string) string { return "secret " + id }})
+	wt, err := waiting.New(waiting.Config{}, waiting.Deps{Deps: deps, Work: s.works, Tasks: quiet{}, Agents: quiet{}, Keys: keyfile.Fixed(keyfile.Of([]byte("key")))})
 	require.NoError(t, err)
 	for _, p := range []interface {
 		Name() string

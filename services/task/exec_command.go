@@ -15,9 +15,9 @@ import (
 )
 
 // ExecCommand queues a command and waits until it ends, the yield time is over or the service
-// stops (SPEC T1). A repeated request finds the task of the first
-// one, waits for it again, and returns it as it is then. It does not wait for a
-// running command that a request for reuse found.
+// stops (SPEC T1). A repeated request finds the task of the first one, waits for it again, and
+// returns it as it is then. A request with the duplicate policy REUSE_RUNNING that finds the same
+// command, queued or running, returns its task without waiting.
 func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
 	actor, err := s.agentActor(ctx, req.GetAgentId())
 	if err != nil {

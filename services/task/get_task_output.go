@@ -130,8 +130,9 @@ func outputResponse(t *taskv1.Task, p output.Piece, asked int64) *taskv1.GetTask
 		skip := output.LeadingBytes(b)
 		b, resp.Offset = b[skip:], p.Start+int64(skip)
 	}
-	// An incomplete character is left for the next part, except at the end of an ended
-	// task, where nothing completes it, and where it is all that fits into the limit.
+	// An incomplete character at the end is left for the next part, with two exceptions: at the
+	// end of the output of a task that has ended, because nothing will complete it, and if the
+	// limit is too small for the whole character, because the reader would not advance.
 	if ended := model.Terminal(t.GetState()) && nextOffset >= p.End; !ended {
 		if open := utf8cut.Partial(b); open < len(b) || nextOffset >= p.End {
 			b, nextOffset = b[:len(b)-open], nextOffset-int64(open)

@@ -195,7 +195,7 @@ func admit(ctx context.Context, agentID string, roles ...string) (journal.Actor,
 	if err := rpc.RequireRole(ctx, roles...); err != nil {
 		return journal.Actor{}, err
 	}
-	return journal.Actor(actor), rpc.CheckAgent(actor, agentID)
+	return plane.Recorded(actor), rpc.CheckAgent(actor, agentID)
 }
 
 // Deadlines returns the deadlines of calls that wait, for a command to end or for

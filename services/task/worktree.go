@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/task/model"
 	"quartet/services/task/rules"
@@ -18,7 +19,7 @@ import (
 // admitService returns the caller if it is a service: only the agent plane gives
 // orders about worktrees.
 func admitService(ctx context.Context) (journal.Actor, error) {
-	return journal.Actor(rpc.ActorFrom(ctx)), rpc.RequireRole(ctx, rpc.RoleService)
+	return plane.Recorded(rpc.ActorFrom(ctx)), rpc.RequireRole(ctx, rpc.RoleService)
 }
 
 // PlanWorktree asks the connected workers, or the one that the request names, which of

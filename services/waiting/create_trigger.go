@@ -36,39 +36,43 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 		return nil, fault.Invalid("expires_at", at.String(), "must be a time between the years 1 and 9999")
 	}
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
-	args := proto.CloneOf(req)
-	if req.GetSigningSecret() != "" {
-		args.SigningSecret = s.secrets().digest(req.GetSigningSecret())
-	}
-	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateExternalTriggerResponse]{
-		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args,
+	args, equivalent := arguments(s.deps.Keys.Ring(), req, func(m *waitingv1.CreateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateExternalTriggerResponse]{
+		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args, Equivalent: equivalent,
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
-			return decideCreateTrigger(env, req, target, s.secrets())
+			return decideCreateTrigger(env, req, target, s.active())
 		}),
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCreated) *waitingv1.CreateExternalTriggerResponse {
-			token := s.secrets().token(p.GetTrigger())
-			return &waitingv1.CreateExternalTriggerResponse{
-				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.generatedSigningSecret(p.GetTrigger()),
-			}
+			return &waitingv1.CreateExternalTriggerResponse{Trigger: p.GetTrigger()}
 		}),
 	})
+	if err != nil {
+		return nil, err
+	}
+	token, signing, err := s.shown(resp.GetTrigger())
+	if err != nil {
+		return nil, err
+	}
+	return &waitingv1.CreateExternalTriggerResponse{Trigger: publicTrigger(resp.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: signing}, nil
 }
 
-func (s *Service) secrets() secrets { return s.deps.TriggerSecret }
-
-// generatedSigningSecret returns the signing secret of a trigger if it was generated here,
-// and "" if the caller gave one or the trigger has none.
-func (s *Service) generatedSigningSecret(t *waitingv1.Trigger) string {
-	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED || len(t.GetSealedSigningSecret()) > 0 {
-		return ""
+// shown returns the secrets that the response to the creation or the rotation of a trigger shows:
+// the token, and the signing secret if it was generated here.
+func (s *Service) shown(t *waitingv1.Trigger) (token, signing string, err error) {
+	secrets, err := secretsOf(s.deps.Keys.Ring(), t)
+	if err != nil {
+		return "", "", err
 	}
-	return s.secrets().signing(t)
+	if t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED && len(t.GetSealedSigningSecret()) == 0 {
+		signing = secrets.signing(t)
+	}
+	return secrets.token(t), signing, nil
 }
 
 // mayGiveSecret refuses a signing secret from callers other than admins and operators: the
 // rounds of an agent are stored with the arguments of its calls.
 func mayGiveSecret(actor rpc.Actor, secret string) error {
-	if secret != "" && actor.Role != rpc.RoleAdmin && actor.Role != rpc.RoleOperator {
+	if secret != "" && !actor.HasAny(rpc.RoleAdmin, rpc.RoleOperator) {
 		return fault.PermissionDenied.New("signing_secret may be given by operators only, because the calls of agents are recorded; leave it out, and one is generated")
 	}
 	return nil
@@ -87,7 +91,7 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 	t := &waitingv1.Trigger{
 		TriggerId: env.NewID("trg_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
 		DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE,
-		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(),
+		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(), InstallationKeyId: secrets.key.ID,
 	}
 	if at := req.GetExpiresAt(); at != nil {
 		t.ExpiresAt = pbjson.Timestamp(at.AsTime())
@@ -103,10 +107,10 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 	return d, nil
 }
 
-// publicTrigger returns a copy of a trigger without its hash and its sealed secret.
+// publicTrigger returns a copy of a trigger without its hash, its sealed secret and its key.
 func publicTrigger(t *waitingv1.Trigger) *waitingv1.Trigger {
 	v := proto.CloneOf(t)
-	v.TokenHash, v.SealedSigningSecret = "", nil
+	v.TokenHash, v.SealedSigningSecret, v.InstallationKeyId = "", nil, ""
 	return v
 }
 

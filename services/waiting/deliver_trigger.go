@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -11,6 +12,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/waiting/signature"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -25,9 +27,10 @@ const (
 )
 
 // DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its
-// credential, and decides the namespace and the agent; a trigger with a signature scheme
-// requires a valid signature as well. A delivery without a request id is written in a batch,
-// and a repetition of it counts again.
+// credential, and decides the namespace and the agent. A trigger with a signature scheme
+// requires a valid signature as well, and what is signed decides which deliveries are
+// repetitions of one (see signature.SignedID); the request's id is not used. For other triggers the request id
+// does. A delivery without one is written in a batch, and a repetition of it counts again.
 func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
@@ -42,28 +45,48 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	if n := len(req.GetBody()); n > maxBody {
 		return nil, fault.TooLarge.Newf("the body has %d bytes; a trigger takes at most %d", n, maxBody).With("limit", strconv.Itoa(maxBody)).With("value", strconv.Itoa(n))
 	}
-	to, t, err := s.find(ctx, req.GetToken())
+	found, err := s.find(ctx, req.GetToken())
 	if err != nil {
 		return nil, err
 	}
+	to, t := found.address, found.trigger
 	if lives(t) && t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED {
-		secret, err := s.secrets().signingOf(t)
+		secret, err := signingOf(s.deps.Keys.Ring(), t)
 		if err != nil {
-			return nil, fault.Internal(err)
+			return nil, err
 		}
-		if err := verify(t.GetSignatureScheme(), secret, s.deps.Clock.Now(), req); err != nil {
+		if err := signature.Verify(t.GetSignatureScheme(), secret, s.deps.Clock.Now(), req); err != nil {
 			return nil, err
 		}
 	}
-	if req.GetRequestId() == "" {
+	// A repeated delivery has the same content type and body. The token must not be
+	// stored, and senders sign every attempt anew.
+	same := &waitingv1.DeliverTriggerRequest{RequestId: req.GetRequestId(), ContentType: req.GetContentType(), Body: req.GetBody()}
+	if signed := signature.SignedID(t.GetSignatureScheme(), req); signed != "" {
+		same = &waitingv1.DeliverTriggerRequest{RequestId: signed, Body: req.GetBody()} // the content type is not signed
+	}
+	if err := s.room(ctx, found, len(req.GetBody())); err != nil {
+		if same.GetRequestId() == "" {
+			return nil, err
+		}
+		// A delivery that was accepted before gets its response again (SPEC X2).
+		resp, e := s.deliverOnce(rpc.AskRecall(ctx), to, req, same)
+		if e == nil || !errors.Is(e, fault.NotFound) {
+			return resp, e
+		}
+		return nil, err
+	}
+	if same.GetRequestId() == "" {
 		return s.batcher.deliver(ctx, s, to, req)
 	}
+	return s.deliverOnce(ctx, to, req, same)
+}
+
+// deliverOnce writes a delivery with the request id of same, whose fields are those that a repetition
+// has in common with it.
+func (s *Service) deliverOnce(ctx context.Context, to address, req, same *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.DeliverTriggerResponse]{
-		Method: "DeliverTrigger", AgentID: to.agent.ID, RequestID: req.GetRequestId(),
-		// A repeated delivery has the same content type and body. The token must not be
-		// stored, and senders sign every attempt anew.
-		Args:  &waitingv1.DeliverTriggerRequest{RequestId: req.GetRequestId(), ContentType: req.GetContentType(), Body: req.GetBody()},
-		Actor: outside(to),
+		Method: "DeliverTrigger", AgentID: to.agent.ID, RequestID: same.GetRequestId(), Args: same, Actor: outside(to),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[*waitingv1.DeliverTriggerResponse], err error) {
 			d.Events, err = decideDeliver(st, env, to, id.Hash(req.GetToken()), []*waitingv1.DeliverTriggerRequest{req})
 			return d, err
@@ -77,26 +100,38 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	})
 }
 
-// find returns the address that a token belongs to, NOT_FOUND if there is none, and the
-// trigger, nil if it was dropped from memory. It looks up the token's hash, so its duration
+// target is what a token leads to.
+type target struct {
+	address
+	trigger    *waitingv1.Trigger // nil if it was dropped from memory
+	contentful bool               // the content of a delivery may become a message
+}
+
+// find returns what a token leads to, NOT_FOUND if nothing. It looks up the token's hash, so its duration
 // discloses nothing about other tokens.
-func (s *Service) find(ctx context.Context, token string) (to address, t *waitingv1.Trigger, err error) {
+func (s *Service) find(ctx context.Context, token string) (target, error) {
 	hash := id.Hash(token)
+	var to target
 	for _, p := range s.engine.All() {
 		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
-			if at, known := st.tokens[hash]; known {
-				to, t = at, st.agents[at.agent].triggers.byID[at.triggerID]
+			at, known := st.tokens[hash]
+			if !known {
+				return struct{}{}, nil
 			}
+			a := st.agents[at.agent]
+			to = target{address: at, trigger: a.triggers.byID[at.triggerID]}
+			to.contentful = bringsContent(to.trigger, nil) ||
+				len(a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(to.trigger, w) && bringsContent(to.trigger, w) })) > 0
 			return struct{}{}, nil
 		})
 		if err != nil {
-			return to, nil, err
+			return target{}, err
 		}
 	}
 	if to.triggerID == "" {
-		return to, nil, fault.NotFound.New("no such trigger")
+		return target{}, fault.NotFound.New("no such trigger")
 	}
-	return to, t, nil
+	return to, nil
 }
 
 // outside returns the actor of a delivery to a trigger.

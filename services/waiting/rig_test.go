@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/keyfile"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -29,12 +30,11 @@ var (
 )
 
 const (
-	itemA  = "wi_0000000000000000000000000a"
-	itemB  = "wi_0000000000000000000000000b"
-	gone   = "wi_0000000000000000000000000c" // completed
-	taskX  = "tsk_0000000000000000000000000x"
-	taskY  = "tsk_0000000000000000000000000y"
-	secret = "s3cr3t-of-"
+	itemA = "wi_0000000000000000000000000a"
+	itemB = "wi_0000000000000000000000000b"
+	gone  = "wi_0000000000000000000000000c" // completed
+	taskX = "tsk_0000000000000000000000000x"
+	taskY = "tsk_0000000000000000000000000y"
 )
 
 // rig is the plane over memory; the other planes are what the test says.
@@ -45,6 +45,7 @@ type rig struct {
 	journals *planetest.Journals
 	others   *others
 	cfg      Config
+	keys     *keyfile.Source
 	service  *Service
 }
 
@@ -60,6 +61,8 @@ type others struct {
 	// supervisor and askedBy are what the agent plane knows of any agent.
 	supervisor string
 	askedBy    []string
+	// lane is what the agent plane says of the room in any lane.
+	lane error
 }
 
 func (o *others) GetWorkQueue(context.Context, *workv1.GetWorkQueueRequest, ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error) {
@@ -112,6 +115,12 @@ func (o *others) AgentExists(_ context.Context, agentID string) error {
 	return nil
 }
 
+func (o *others) LaneRoom(context.Context, string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lane
+}
+
 func (o *others) Supervision(context.Context, string) (string, []string, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -134,7 +143,7 @@ func (o *others) attaches() []*workv1.AttachWaitRequest {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{ended: map[string]bool{}}, cfg: Config{PublicURL: "https://q.example/"}}
+	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), keys: keyfile.Fixed(keyfile.Of([]byte("the installation's key"))), others: &others{ended: map[string]bool{}}, cfg: Config{PublicURL: "https://q.example/"}}
 	r.up()
 	t.Cleanup(func() { r.down() })
 	return r
@@ -146,7 +155,7 @@ func (r *rig) up() {
 	r.service, err = New(r.cfg, Deps{
 		Deps: plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
 		Work: r.others, Tasks: r.others, Agents: r.others,
-		TriggerSecret: func(triggerID string) string { return secret + triggerID },
+		Keys: r.keys,
 	})
 	require.NoError(r.t, err)
 	planetest.Start(r.t, r.service)

@@ -6,11 +6,11 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/keyfile"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -25,26 +25,30 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 	); err != nil {
 		return nil, err
 	}
-	args := proto.CloneOf(req)
-	if req.GetSigningSecret() != "" {
-		args.SigningSecret = s.secrets().digest(req.GetSigningSecret())
-	}
-	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.RotateExternalTriggerResponse]{
-		Method: "RotateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args,
+	ring := s.deps.Keys.Ring()
+	args, equivalent := arguments(ring, req, func(m *waitingv1.RotateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
+	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.RotateExternalTriggerResponse]{
+		Method: "RotateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args, Equivalent: equivalent,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
-			return decideRotate(st, env, req, s.secrets())
+			return decideRotate(st, env, req, ring)
 		},
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerRotated) *waitingv1.RotateExternalTriggerResponse {
-			token := s.secrets().token(p.GetTrigger())
-			return &waitingv1.RotateExternalTriggerResponse{
-				Trigger: publicTrigger(p.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: s.generatedSigningSecret(p.GetTrigger()),
-			}
+			return &waitingv1.RotateExternalTriggerResponse{Trigger: p.GetTrigger()}
 		}),
 	})
+	if err != nil {
+		return nil, err
+	}
+	token, signing, err := s.shown(resp.GetTrigger())
+	if err != nil {
+		return nil, err
+	}
+	return &waitingv1.RotateExternalTriggerResponse{Trigger: publicTrigger(resp.GetTrigger()), Token: token, Url: s.address(token), SigningSecret: signing}, nil
 }
 
-// decideRotate is the rule of RotateExternalTrigger. A trigger that has ended cannot be rotated.
-func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTriggerRequest, secrets secrets) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
+// decideRotate is the rule of RotateExternalTrigger. A trigger that has ended cannot be rotated. The
+// new secrets are of the active key, and a caller's signing secret that stays is encrypted anew.
+func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTriggerRequest, ring keyfile.Ring) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.RotateExternalTriggerResponse]
 	t, err := s.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetTriggerId())
 	if err != nil {
@@ -56,8 +60,16 @@ func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTrigge
 	n := nextTrigger(t)
 	n.Generation++
 	n.RotatedAt = timestamppb.New(env.Now)
-	if req.GetSigningSecret() != "" {
-		if n.SealedSigningSecret, err = secrets.seal(n.GetTriggerId(), req.GetSigningSecret()); err != nil {
+	secrets := secrets{ring.Active()}
+	n.InstallationKeyId = secrets.key.ID
+	own := req.GetSigningSecret()
+	if own == "" && len(t.GetSealedSigningSecret()) > 0 {
+		if own, err = signingOf(ring, t); err != nil {
+			return d, err
+		}
+	}
+	if own != "" {
+		if n.SealedSigningSecret, err = secrets.seal(n.GetTriggerId(), own); err != nil {
 			return d, err
 		}
 	}

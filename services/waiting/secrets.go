@@ -1,34 +1,57 @@
 package waiting
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/keyfile"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/sealed"
+	"quartet/services/waiting/signature"
+
+	"google.golang.org/protobuf/proto"
 )
 
-// secrets derives a secret from a name and the installation's key, always the same one. The
+// secrets derives secrets from names and one key of the installation, always the same ones. The
 // secrets of triggers are such secrets: they are not stored, and a repeated request returns
 // the same ones. A signing secret that a caller gives is stored encrypted under that key.
 // No event, list or log contains a secret (SPEC P3).
-type secrets func(name string) string
+type secrets struct{ key keyfile.Key }
+
+// active returns the secrets of the installation's active key, which new secrets are derived
+// from.
+func (s *Service) active() secrets { return secrets{s.deps.Keys.Ring().Active()} }
+
+// secretsOf returns the secrets of the key that a trigger names, or INSTALLATION_KEY_RETIRED if
+// the ring does not have it.
+func secretsOf(ring keyfile.Ring, t *waitingv1.Trigger) (secrets, error) {
+	key, ok := ring.Find(t.GetInstallationKeyId())
+	if !ok {
+		return secrets{}, fault.InstallationKeyRetired.New("the installation's key was retired from which the secrets of trigger "+t.GetTriggerId()+" follow; rotate the trigger, with a signing_secret if its caller gave one", "trigger_id", t.GetTriggerId())
+	}
+	return secrets{key}, nil
+}
+
+// of derives the secret of a name, of 256 bits.
+func (s secrets) of(name string) string {
+	mac := hmac.New(sha256.New, s.key.Secret)
+	mac.Write([]byte("trigger\x00" + name))
+	return "qtr_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
 
 // token returns the secret in a trigger's address.
-func (s secrets) token(t *waitingv1.Trigger) string { return s(generation(t)) }
+func (s secrets) token(t *waitingv1.Trigger) string { return s.of(generation(t)) }
 
 // signing returns the generated signing secret of a trigger.
 func (s secrets) signing(t *waitingv1.Trigger) string {
-	raw := sha256.Sum256([]byte(s("sign/" + generation(t))))
+	raw := sha256.Sum256([]byte(s.of("sign/" + generation(t))))
 	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {
-		return standardPrefix + base64.StdEncoding.EncodeToString(raw[:])
+		return signature.StandardPrefix + base64.StdEncoding.EncodeToString(raw[:])
 	}
 	return "qts_" + base64.RawURLEncoding.EncodeToString(raw[:])
 }
@@ -44,7 +67,7 @@ func generation(t *waitingv1.Trigger) string {
 
 // sealKey returns the key under which callers' signing secrets are encrypted and hashed.
 func (s secrets) sealKey() []byte {
-	k := sha256.Sum256([]byte(s("seal")))
+	k := sha256.Sum256([]byte(s.of("seal")))
 	return k[:]
 }
 
@@ -56,53 +79,53 @@ func (s secrets) digest(secret string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// aead returns the cipher of seal and open.
-func (s secrets) aead() (cipher.AEAD, error) {
-	block, err := aes.NewCipher(s.sealKey())
-	if err != nil {
-		return nil, err
+// arguments returns the arguments of a request as they are compared with those of a repetition:
+// with the digest of the secret in its place. The digest of a repetition is under another key if
+// a key was activated in between, so the arguments with the digests under all other keys are
+// equivalent.
+func arguments[M interface {
+	proto.Message
+	GetSigningSecret() string
+}](ring keyfile.Ring, req M, set func(m M, digest string)) (args proto.Message, equivalent []proto.Message) {
+	if req.GetSigningSecret() == "" {
+		return req, nil
 	}
-	return cipher.NewGCM(block)
+	for _, key := range ring.Keys() {
+		m := proto.CloneOf(req)
+		set(m, secrets{key}.digest(req.GetSigningSecret()))
+		if key.State == keyfile.Active {
+			args = m
+		} else {
+			equivalent = append(equivalent, m)
+		}
+	}
+	return args, equivalent
 }
 
-// seal encrypts a secret for a trigger. A rule must return the same events when it is
-// repeated, so the nonce is derived from the trigger and the secret: a nonce is repeated only
-// for the same secret of the same trigger, which gives the same bytes.
+// seal encrypts a secret for a trigger, the same one always in the same way.
 func (s secrets) seal(triggerID, secret string) ([]byte, error) {
-	aead, err := s.aead()
-	if err != nil {
-		return nil, err
-	}
-	mac := hmac.New(sha256.New, s.sealKey())
-	mac.Write([]byte("nonce\x00" + triggerID + "\x00" + secret))
-	nonce := mac.Sum(nil)[:aead.NonceSize()]
-	return aead.Seal(nonce, nonce, []byte(secret), []byte(triggerID)), nil
+	return sealed.Seal(s.sealKey(), triggerID, secret)
 }
 
-// open decrypts what seal returned for the same trigger. It fails if the installation's key
-// was replaced.
-func (s secrets) open(triggerID string, sealed []byte) (string, error) {
-	aead, err := s.aead()
+// open decrypts what seal returned for the same trigger under the same key.
+func (s secrets) open(triggerID string, text []byte) (string, error) {
+	secret, err := sealed.Open(s.sealKey(), triggerID, text)
 	if err != nil {
-		return "", err
+		return "", fault.Internal(fmt.Errorf("waiting: the secret of %s cannot be opened with the installation's key %s: %w", triggerID, s.key.ID, err))
 	}
-	if len(sealed) < aead.NonceSize() {
-		return "", errors.New("waiting: a sealed secret is too short")
-	}
-	n := aead.NonceSize()
-	secret, err := aead.Open(nil, sealed[:n], sealed[n:], []byte(triggerID))
-	if err != nil {
-		return "", fmt.Errorf("waiting: a sealed secret of %s cannot be opened; was the installation's key replaced? %w", triggerID, err)
-	}
-	return string(secret), nil
+	return secret, nil
 }
 
 // signingOf returns the secret with which a trigger's deliveries must be signed.
-func (s secrets) signingOf(t *waitingv1.Trigger) (string, error) {
-	if sealed := t.GetSealedSigningSecret(); len(sealed) > 0 {
-		return s.open(t.GetTriggerId(), sealed)
+func signingOf(ring keyfile.Ring, t *waitingv1.Trigger) (string, error) {
+	s, err := secretsOf(ring, t)
+	if err != nil {
+		return "", err
 	}
-	return s.signing(t), nil
+	if len(t.GetSealedSigningSecret()) == 0 {
+		return s.signing(t), nil
+	}
+	return s.open(t.GetTriggerId(), t.GetSealedSigningSecret())
 }
 
 // Limits of a caller's signing secret. The shortest one, if random, has 128 bits.
@@ -132,7 +155,7 @@ func validSigning(scheme waitingv1.SignatureScheme, secret string) error {
 		}
 	}
 	if scheme == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {
-		if _, err := standardKey(secret); err != nil {
+		if _, err := signature.StandardKey(secret); err != nil {
 			return must("must be whsec_ and base64, as standardwebhooks.com has it")
 		}
 	}

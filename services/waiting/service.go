@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal/partitions"
+	"quartet/pkg/keyfile"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -42,6 +43,16 @@ type Agents interface {
 	// Supervision returns the supervisor of a private child, "" for another agent, and
 	// the tasks of the agent whose children ask something.
 	Supervision(ctx context.Context, agentID string) (supervisor string, askedBy []string, err error)
+	// LaneRoom returns OVERLOADED if the lane of an agent takes no further message now.
+	LaneRoom(ctx context.Context, agentID string) error
+}
+
+// Quota bounds deliveries by namespace and by trigger.
+type Quota interface {
+	// Delivery counts a delivery of so many bytes, or refuses it.
+	Delivery(namespace, triggerID string, bytes int) error
+	// CheckDelivery refuses what Delivery would refuse now, and counts nothing.
+	CheckDelivery(namespace, triggerID string, bytes int) error
 }
 
 // Config holds the settings of the plane.
@@ -62,9 +73,10 @@ type Deps struct {
 	Work   Work
 	Tasks  Tasks
 	Agents Agents
-	// TriggerSecret derives a secret of 256 bits from a name, such as a trigger's id, and
-	// the installation's key.
-	TriggerSecret func(name string) string
+	// Keys are the installation's keys, from which the secrets of triggers follow.
+	Keys *keyfile.Source
+	// Quota bounds deliveries; nil: nothing does.
+	Quota Quota
 }
 
 // Service is the waiting plane.
@@ -83,8 +95,8 @@ type Service struct {
 
 // New validates the configuration. It opens nothing; see Start.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if deps.Work == nil || deps.Tasks == nil || deps.Agents == nil || deps.TriggerSecret == nil {
-		return nil, errors.New("waiting: Deps needs Work, Tasks, Agents and TriggerSecret")
+	if deps.Work == nil || deps.Tasks == nil || deps.Agents == nil || deps.Keys == nil {
+		return nil, errors.New("waiting: Deps needs Work, Tasks, Agents and Keys")
 	}
 	all := maps.Clone(cfg.NamespaceRechecks)
 	if all == nil {

@@ -8,13 +8,16 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/keyfile"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/services/waiting/signature"
 )
 
 const (
@@ -38,15 +41,18 @@ func signStandard(key []byte, id string, at time.Time, body []byte) string {
 func TestP3_HubSignature(t *testing.T) {
 	const secret, body = "It's a Secret to Everybody", "Hello, World!"
 	const right = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
-	require.NoError(t, verifyHub(secret, right, []byte(body)))
+	verifyHub := func(header, body string) error {
+		return signature.Verify(hub, secret, epoch, &waitingv1.DeliverTriggerRequest{HubSignature_256: header, Body: []byte(body)})
+	}
+	require.NoError(t, verifyHub(right, body))
 	for name, c := range map[string]struct{ header, body string }{
 		"missing": {"", body}, "another body": {right, body + "!"}, "sha1": {"sha1=757107ea0eb2509fc211221cce984b8a37570b6d", body},
 		"no scheme": {right[7:], body}, "short": {right[:len(right)-2], body}, "no hex": {"sha256=zz", body}, "empty": {"sha256=", body},
 		"another's": {signHub("x", []byte(body)), body},
 	} {
-		require.ErrorIs(t, verifyHub(secret, c.header, []byte(c.body)), fault.SignatureInvalid, name)
+		require.ErrorIs(t, verifyHub(c.header, c.body), fault.SignatureInvalid, name)
 	}
-	require.ErrorIs(t, verify(99, secret, epoch, &waitingv1.DeliverTriggerRequest{}), fault.SignatureInvalid, "an unknown scheme is closed")
+	require.ErrorIs(t, signature.Verify(99, secret, epoch, &waitingv1.DeliverTriggerRequest{}), fault.SignatureInvalid, "an unknown scheme is closed")
 }
 
 // The example of standardwebhooks.com.
@@ -58,12 +64,12 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 	req := func() *waitingv1.DeliverTriggerRequest {
 		return &waitingv1.DeliverTriggerRequest{WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: right, Body: []byte(body)}
 	}
-	require.NoError(t, verify(standard, secret, at, req()))
-	require.NoError(t, verify(standard, secret, at.Add(standardSkew), req()))
-	require.NoError(t, verify(standard, secret, at.Add(-standardSkew), req()))
+	require.NoError(t, signature.Verify(standard, secret, at, req()))
+	require.NoError(t, signature.Verify(standard, secret, at.Add(signature.StandardSkew), req()))
+	require.NoError(t, signature.Verify(standard, secret, at.Add(-signature.StandardSkew), req()))
 	several := req()
 	several.WebhookSignature = "v1a,AAAA v1,AAAA " + right
-	require.NoError(t, verify(standard, secret, at, several), "two secrets while one is changed")
+	require.NoError(t, signature.Verify(standard, secret, at, several), "two secrets while one is changed")
 	for name, change := range map[string]func(*waitingv1.DeliverTriggerRequest){
 		"no id":           func(r *waitingv1.DeliverTriggerRequest) { r.WebhookId = "" },
 		"no time":         func(r *waitingv1.DeliverTriggerRequest) { r.WebhookTimestamp = "" },
@@ -83,10 +89,10 @@ func TestP3_StandardWebhooksSignature(t *testing.T) {
 	} {
 		bad := req()
 		change(bad)
-		require.ErrorIs(t, verify(standard, secret, at, bad), fault.SignatureInvalid, name)
+		require.ErrorIs(t, signature.Verify(standard, secret, at, bad), fault.SignatureInvalid, name)
 	}
-	for _, late := range []time.Duration{standardSkew + time.Second, -standardSkew - time.Second} {
-		require.ErrorIs(t, verify(standard, secret, at.Add(late), req()), fault.SignatureInvalid, "somebody plays it again")
+	for _, late := range []time.Duration{signature.StandardSkew + time.Second, -signature.StandardSkew - time.Second} {
+		require.ErrorIs(t, signature.Verify(standard, secret, at.Add(late), req()), fault.SignatureInvalid, "somebody plays it again")
 	}
 }
 
@@ -95,7 +101,7 @@ func TestP3_SignedDeliveries(t *testing.T) {
 	r := newRig(t)
 	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: standard, DeliveryMode: contentful})
 	require.NoError(t, err)
-	key, err := standardKey(made.GetSigningSecret())
+	key, err := signature.StandardKey(made.GetSigningSecret())
 	require.NoError(t, err)
 	send := func(at time.Time, key []byte) (*waitingv1.DeliverTriggerResponse, error) {
 		return r.service.DeliverTrigger(t.Context(), &waitingv1.DeliverTriggerRequest{
@@ -124,7 +130,7 @@ func TestP3_SignedDeliveries(t *testing.T) {
 
 // A secret opens for its own trigger and under its own key only.
 func TestP3_SealedSecrets(t *testing.T) {
-	mine, theirs := secrets(func(n string) string { return "a" + n }), secrets(func(n string) string { return "b" + n })
+	mine, theirs := secrets{keyfile.Of([]byte("a")).Active()}, secrets{keyfile.Of([]byte("b")).Active()}
 	sealed, err := mine.seal("trg_1", "secret")
 	require.NoError(t, err)
 	again, err := mine.seal("trg_1", "secret")
@@ -151,27 +157,100 @@ func TestP3_SealedSecrets(t *testing.T) {
 // secret, and none breaks anything.
 func FuzzSignature(f *testing.F) {
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-	key, err := standardKey(secret)
+	key, err := signature.StandardKey(secret)
 	require.NoError(f, err)
 	f.Add("sha256=00", "msg_1", "1614265330", "v1,AAAA", []byte("x"))
 	f.Add(signHub(secret, []byte("x")), "msg_1", strconv.FormatInt(epoch.Unix(), 10), signStandard(key, "msg_1", epoch, []byte("x")), []byte("x"))
 	f.Add("sha256=", "", "-1", " , v1, ,", []byte(nil))
-	f.Fuzz(func(t *testing.T, hubHeader, id, stamp, signature string, body []byte) {
-		req := &waitingv1.DeliverTriggerRequest{HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: signature, Body: body}
-		if verify(hub, secret, epoch, req) == nil {
+	f.Fuzz(func(t *testing.T, hubHeader, id, stamp, header string, body []byte) {
+		req := &waitingv1.DeliverTriggerRequest{HubSignature_256: hubHeader, WebhookId: id, WebhookTimestamp: stamp, WebhookSignature: header, Body: body}
+		if signature.Verify(hub, secret, epoch, req) == nil {
 			given, err := hex.DecodeString(hubHeader[len("sha256="):])
 			require.NoError(t, err)
 			want, err := hex.DecodeString(signHub(secret, body)[len("sha256="):])
 			require.NoError(t, err)
 			require.Equal(t, want, given)
 		}
-		if verify(standard, secret, epoch, req) == nil {
+		if signature.Verify(standard, secret, epoch, req) == nil {
 			seconds, err := strconv.ParseInt(stamp, 10, 64)
 			require.NoError(t, err)
 			mac := hmac.New(sha256.New, key)
 			mac.Write([]byte(id + "." + stamp + "." + string(body)))
-			require.Contains(t, signature, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
-			require.LessOrEqual(t, time.Unix(seconds, 0).Sub(epoch).Abs(), standardSkew+time.Second)
+			require.Contains(t, header, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+			require.LessOrEqual(t, time.Unix(seconds, 0).Sub(epoch).Abs(), signature.StandardSkew+time.Second)
 		}
 	})
+}
+
+// What is signed decides what is a repetition: nothing that a replayer can add or change makes
+// another delivery of one that was accepted.
+func TestP3_AReplayIsNoNewDelivery(t *testing.T) {
+	for name, scheme := range map[string]waitingv1.SignatureScheme{"standard": standard, "hub": hub} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: scheme, DeliveryMode: contentful})
+			require.NoError(t, err)
+			sign := func(id, body string) *waitingv1.DeliverTriggerRequest {
+				req := &waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte(body), ContentType: "application/json"}
+				if scheme == hub {
+					req.HubSignature_256 = signHub(made.GetSigningSecret(), req.GetBody())
+					return req
+				}
+				key, err := signature.StandardKey(made.GetSigningSecret())
+				require.NoError(t, err)
+				req.WebhookId, req.WebhookTimestamp = id, strconv.FormatInt(r.clk.Now().Unix(), 10)
+				req.WebhookSignature = signStandard(key, id, r.clk.Now(), req.GetBody())
+				return req
+			}
+			first, err := r.service.DeliverTrigger(t.Context(), sign("msg_1", "one"))
+			require.NoError(t, err)
+			for _, change := range []func(*waitingv1.DeliverTriggerRequest){
+				func(*waitingv1.DeliverTriggerRequest) {},
+				func(req *waitingv1.DeliverTriggerRequest) { req.RequestId = "mine" },
+				func(req *waitingv1.DeliverTriggerRequest) { req.RequestId = "mine-2" },
+				func(req *waitingv1.DeliverTriggerRequest) { req.RequestId = "x-github-delivery:other" },
+				func(req *waitingv1.DeliverTriggerRequest) { req.ContentType = "text/plain" },
+				func(req *waitingv1.DeliverTriggerRequest) {
+					if scheme == hub {
+						req.WebhookId, req.WebhookTimestamp = "msg_other", "1"
+						req.HubSignature_256 = strings.ToUpper(req.GetHubSignature_256()[len("sha256="):])
+						req.HubSignature_256 = "sha256=" + req.GetHubSignature_256()
+					} else {
+						req.HubSignature_256, req.WebhookSignature = "sha256=00", "v1,AAAA "+req.GetWebhookSignature()
+					}
+				},
+			} {
+				again := sign("msg_1", "one")
+				change(again)
+				resp, err := r.service.DeliverTrigger(t.Context(), again)
+				require.NoError(t, err)
+				require.Equal(t, first.GetDeliveryId(), resp.GetDeliveryId())
+				r.restart()
+			}
+			require.EqualValues(t, 1, r.listTriggers()[0].GetDeliveryCount())
+			second, err := r.service.DeliverTrigger(t.Context(), sign("msg_2", "two"))
+			require.NoError(t, err)
+			require.NotEqual(t, first.GetDeliveryId(), second.GetDeliveryId())
+			require.EqualValues(t, 2, r.listTriggers()[0].GetDeliveryCount())
+
+			// The age: a time that is signed, and else the digest for as long as requests are remembered.
+			old := sign("msg_3", "three")
+			_, err = r.service.DeliverTrigger(t.Context(), old)
+			require.NoError(t, err)
+			for _, after := range []time.Duration{24*time.Hour - time.Second, 2 * time.Second} {
+				r.clk.Advance(after)
+				_, err = r.service.DeliverTrigger(t.Context(), old)
+				if scheme == standard {
+					require.ErrorIs(t, err, fault.SignatureInvalid)
+				} else {
+					require.NoError(t, err)
+				}
+			}
+			want := int64(3)
+			if scheme == hub {
+				want = 4
+			}
+			require.Equal(t, want, r.listTriggers()[0].GetDeliveryCount(), "one that is older than 24 hours is not recognised by its body alone")
+		})
+	}
 }

@@ -138,8 +138,8 @@ func (s *State) applyTrigger(k plane.Key, a *agentWaits, ev *journal.Event) erro
 	return nil
 }
 
-// putWait stores a wait whose new state is in an event. Its count is published thereby: whoever
-// follows this plane can read it from the event.
+// putWait stores a wait whose new state is in an event. The event shows followers of this plane the
+// wait's trigger count, so that count is recorded as published.
 func (s *State) putWait(a *agentWaits, w *waitingv1.Wait) {
 	if before := active(a.waits.byID[w.GetWaitId()]); before != active(w) && w.GetKind() < waitKinds {
 		if s.open[w.GetKind()]++; before {

@@ -208,8 +208,9 @@ func TestP3_IgnoredDeliveriesCount(t *testing.T) {
 func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger("", contentful).GetToken()
-	to, _, err := r.service.find(t.Context(), token)
+	found, err := r.service.find(t.Context(), token)
 	require.NoError(t, err)
+	to := found.address
 	var part []*pendingDelivery
 	for i := range 3 {
 		part = append(part, &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Token: token, Body: []byte(strconv.Itoa(i))}})
@@ -244,8 +245,9 @@ func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 func TestX1_ADeliveryCutShort(t *testing.T) {
 	r := newRig(t)
 	token := r.trigger("", wakeHint).GetToken()
-	to, _, err := r.service.find(t.Context(), token)
+	found, err := r.service.find(t.Context(), token)
 	require.NoError(t, err)
+	to := found.address
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	release := stall(r)

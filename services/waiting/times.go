@@ -16,8 +16,8 @@ const (
 	// horizon is how far from now a time may lie, whether it is given as a time
 	// or as a span.
 	horizon = fault.Horizon
-	// shortest is the shortest period of a timer: what has to happen more often
-	// than once a second is no business of an agent's.
+	// shortest is the shortest period of a timer. Each fire may cause a turn, so a
+	// shorter one is of no use to an agent.
 	shortest = time.Second
 )
 

@@ -19,7 +19,7 @@ type write interface {
 // operators and services on behalf of them may (SPEC X15), and checks the request id.
 func admitWrite(ctx context.Context, req write) error {
 	switch actor := rpc.ActorFrom(ctx); actor.Role {
-	case rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService:
+	case rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService:
 		return fault.First(admit(actor, req.GetAgentId()), fault.RequestID(req.GetRequestId()))
 	case "":
 		return fault.Unauthenticated.New("the call has no actor; send a credential")

@@ -28,7 +28,7 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 	itemID := s.deps.IDs.New("wi_")
 	if req.GetRequestId() != "" {
 		// A repeated request has the same id, so that it makes no second plan folder.
-		itemID = id.Derived("wi_", actor.Namespace, actor.Principal, "CreateWorkItem", req.GetRequestId(), req.GetAgentId())
+		itemID = id.Derived("wi_", actor.Namespace, plane.Recorded(actor).Caller(), "CreateWorkItem", req.GetRequestId(), req.GetAgentId())
 	}
 	if req.GetPlan() != "" {
 		// The plan is on disk before the response (SPEC X1). If the command is refused after

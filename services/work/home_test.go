@@ -1,12 +1,16 @@
 package work
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -258,4 +262,61 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 	require.Equal(t, "somebody else's", string(on))
 	_, err = r.files().EditFile(r.ctx, &workv1.EditFileRequest{AgentId: "keeper", RequestId: "once", Path: "f", OldText: "x", NewText: "y"})
 	require.ErrorIs(t, err, fault.RequestIDReused)
+}
+
+// TestA11_ASearchHasABudget: a search that has read, visited or taken as much as it may stops, and says after
+// which file; one within its budget searches everything; one whose caller has left ends.
+func TestA11_ASearchHasABudget(t *testing.T) {
+	r := newRig(t)
+	_, err := r.write("a/000.md", "needle\n", absent)
+	require.NoError(t, err)
+	line := strings.Repeat("x", 1023) + "\n" // few lines, which the race detector slows down
+	large := bytes.Repeat([]byte(line), maxLarge/len(line))
+	for i := range searchBytes/maxLarge - 1 {
+		require.NoError(t, os.WriteFile(filepath.Join(r.dir(), "a", fmt.Sprintf("%03d.md", i+1)), large, 0o600))
+	}
+	grep := func() *workv1.GrepFilesResponse {
+		found, err := r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "needle"})
+		require.NoError(t, err)
+		return found
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir(), "a", "900.md"), []byte("needle\n"), 0o600))
+	below := grep()
+	require.Len(t, below.GetMatches(), 2)
+	require.Empty(t, below.GetStoppedAfter())
+	require.False(t, below.GetTruncated())
+
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir(), "a", "100.md"), large, 0o600))
+	above := grep()
+	require.Len(t, above.GetMatches(), 1)
+	require.Equal(t, "a/100.md", above.GetStoppedAfter())
+	require.True(t, above.GetTruncated())
+	require.Len(t, grepOf(t, r, "a/900.md").GetMatches(), 1, "a part of it can be searched")
+
+	gone, cancel := context.WithCancel(r.ctx)
+	cancel()
+	_, err = r.service.GrepFiles(gone, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "needle"})
+	require.Error(t, err)
+}
+
+func grepOf(t *testing.T, r *rig, path string) *workv1.GrepFilesResponse {
+	t.Helper()
+	found, err := r.files().GrepFiles(r.ctx, &workv1.GrepFilesRequest{AgentId: "keeper", Pattern: "needle", Path: path})
+	require.NoError(t, err)
+	return found
+}
+
+// maxLarge is the size of the largest file that is searched.
+const maxLarge = 4 << 20
+
+// TestA11_TheBudgetOfASearch: a search stops at each of its limits, and not below.
+func TestA11_TheBudgetOfASearch(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	b := search{files: searchFiles - 1, bytes: searchBytes - 1, until: now.Add(1)}
+	require.False(t, b.spent(now))
+	require.True(t, b.spent(now.Add(1)))
+	b.files++
+	require.True(t, b.spent(now))
+	b.files, b.bytes = 0, searchBytes
+	require.True(t, b.spent(now))
 }

@@ -164,7 +164,7 @@ func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
 func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (entry *workv1.WorkItemMutation, after *workv1.WorkItemRecord, err error) {
 	m := &workv1.WorkItemMutation{
 		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
-		Principal: ev.Principal, Role: ev.Role, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
+		Principal: ev.Principal, Role: ev.Role, ActorKeyId: ev.ActorKeyID, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
 	}
 	if ev.RequestHash != "" {
 		m.RequestId = ev.RequestID // otherwise it is the journal's own, which no caller knows

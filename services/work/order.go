@@ -116,8 +116,8 @@ func updatedAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetUpdatedA
 
 func byID(a, b *workv1.WorkItemRecord) bool { return a.GetWorkItemId() < b.GetWorkItemId() }
 
-// older reports whether a was created before b; items created at the same time are ordered by
-// id.
+// older reports whether a was created before b; items created at the same time are in ascending
+// order of id.
 func older(a, b *workv1.WorkItemRecord) bool {
 	if x, y := createdAt(a), createdAt(b); x != y {
 		return x < y
@@ -125,8 +125,8 @@ func older(a, b *workv1.WorkItemRecord) bool {
 	return byID(a, b)
 }
 
-// newer reports whether a was written after b; items written at the same time are ordered by
-// id.
+// newer reports whether a was written after b; items written at the same time are in ascending
+// order of id.
 func newer(a, b *workv1.WorkItemRecord) bool {
 	if x, y := updatedAt(a), updatedAt(b); x != y {
 		return x > y

@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sort"
 	"strconv"
@@ -98,6 +99,7 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 	resp := &workv1.ListWorkItemsResponse{}
 	bytes := 0
 	for i, it := range items {
+		runtime.Gosched() // a long page delays no other call
 		if !req.GetIncludeTodoList() {
 			it.TodoList = nil
 		}

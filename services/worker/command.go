@@ -6,12 +6,14 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/spool"
 	"quartet/pkg/tracing"
@@ -39,8 +41,13 @@ type command struct {
 	gen    int64 // of the lease
 	buf    *spool.Buffer
 	limits limits
-	prev   *command      // the same task's command under an earlier lease; it ends first
-	done   chan struct{} // closed when run returned: no process of the command is left
+	// namespace of the task, which with its agent says whose sandbox it runs in.
+	namespace string
+	sandbox   *confine.Sandbox // nil if commands are not confined
+	leave     func()           // leaves the sandbox; nil if the command is in none
+
+	prev *command      // the same task's command under an earlier lease; it ends first
+	done chan struct{} // closed when run returned: no process of the command is left
 
 	mu        sync.Mutex
 	proc      *process             // nil before it was spawned and after it was reaped
@@ -61,7 +68,7 @@ type command struct {
 // newCommand returns the command of a lease, which run executes. prev may be nil.
 func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 	return &command{
-		w: w, task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, limits: w.limitsOf(l.GetTask()),
+		w: w, namespace: l.GetNamespace(), task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, limits: w.limitsOf(l.GetTask()),
 		buf: spool.NewAt(l.GetOutputOffset()), done: make(chan struct{}), moreInput: make(chan struct{}, 1),
 	}
 }
@@ -70,6 +77,11 @@ func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 // command is left, in whatever way the command ended.
 func (c *command) run() {
 	defer close(c.done)
+	defer func() {
+		if c.leave != nil {
+			c.leave()
+		}
+	}()
 	defer c.endSpan(c.w.cfg.Tracer.Under(context.Background(), c.task.GetTraceparent(), "command", trace.WithSpanKind(trace.SpanKindConsumer)))
 	if c.prev != nil {
 		<-c.prev.done
@@ -81,7 +93,7 @@ func (c *command) run() {
 		return
 	}
 	if p == nil { // stopped before it was started
-		c.finish(c.result(nil))
+		c.finish(c.result(0, false))
 		return
 	}
 	c.w.markDirty(c)
@@ -128,14 +140,18 @@ func (c *command) run() {
 		c.killer.Stop()
 	}
 	c.mu.Unlock()
-	state := p.reap()
+	status := p.reap()
 	writing.Wait()
-	c.finish(c.result(state))
+	c.finish(c.result(status, true))
 }
 
 // spawn starts the process. It returns nil and no error if the command was stopped already.
 func (c *command) spawn() (*process, error) {
 	dir, err := c.w.workdir(c.task.GetCommand().GetWorkdir())
+	if err != nil {
+		return nil, err
+	}
+	c.sandbox, c.leave, err = c.w.sandboxes.Enter(c.namespace + "/" + c.task.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +161,7 @@ func (c *command) spawn() (*process, error) {
 		c.exited = true
 		return nil, nil
 	}
-	p, err := start(c.w.host, c.task.GetCommand(), dir, c.w.environ(c.task))
+	p, err := c.w.start(c.sandbox, c.task.GetCommand(), dir, c.w.environ(c.task, c.sandbox))
 	if err != nil {
 		c.exited = true
 		return nil, fmt.Errorf("command_spawn_failed: %w", err)
@@ -205,14 +221,14 @@ func (c *command) abandon() {
 	c.w.forget(c)
 }
 
-// result returns how the command ended. state is nil if it never ran.
-func (c *command) result(state *os.ProcessState) *taskv1.CommandEnded {
+// result returns how the command ended. status counts if it ran.
+func (c *command) result(status syscall.WaitStatus, ran bool) *taskv1.CommandEnded {
 	c.mu.Lock()
 	cause, detail := c.cause, c.detail
 	c.mu.Unlock()
 	end := &taskv1.CommandEnded{Reason: cause}
-	if state != nil && state.Exited() {
-		code := int32(state.ExitCode())
+	if ran && status.Exited() {
+		code := int32(status.ExitStatus())
 		end.ExitCode = &code
 	}
 	switch cause {
@@ -226,7 +242,7 @@ func (c *command) result(state *os.ProcessState) *taskv1.CommandEnded {
 		end.Message = "worker " + c.w.cfg.ID + " was stopped"
 	default:
 		end.Reason = taskv1.TaskEndReason_TASK_END_REASON_EXITED
-		if status, ok := waitStatus(state); ok && status.Signaled() {
+		if ran && status.Signaled() {
 			end.Reason = taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED
 			end.Message = "ended by " + unix.SignalName(status.Signal())
 		} else if end.ExitCode != nil {

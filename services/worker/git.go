@@ -5,44 +5,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
-	"quartet/pkg/proctree"
+	"quartet/pkg/programs"
 )
 
 // gitTimeout bounds one git command; a checkout of a large repository takes
 // minutes.
 const gitTimeout = 10 * time.Minute
 
+// gitOwner begins the owners of the sandboxes of git, one for each directory: what a repository
+// configures must not reach git in another.
+const gitOwner = "git:"
+
 // gitSettings keep git from running programs that a repository configures: hooks, a
 // file system monitor, and garbage collection in the background.
 var gitSettings = []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"}
 
 // git runs git in a directory and returns its output without the final newline. Git
-// has the environment of a command, so that it inherits no secrets, and the marks of
-// one, so that the worker's next process ends it if this process dies.
+// has the environment of a command, so that it inherits no secrets, a sandbox of its own, since a
+// repository can configure programs that git runs, and the marks of a command, so that the
+// worker's next process ends it if this process dies.
 func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "git", append(append([]string{"-C", dir}, gitSettings...), args...)...)
-	cmd.Env = append(w.environ(&taskv1.Task{}), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C")
-	cmd.SysProcAttr = proctree.GroupAttr()
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	var out, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &stderr
-	mark, err := w.host.Start(cmd, nil)
-	if err == nil {
-		err = cmd.Wait()
-		if _, left := w.host.End(context.WithoutCancel(ctx), mark, 0); left != nil {
-			err = errors.Join(err, left)
-		}
+	sandbox, leave, err := w.sandboxes.Enter(gitOwner + dir)
+	if err != nil {
+		return "", &gitError{verb: args[0], err: err}
 	}
+	defer leave()
+	var out, stderr bytes.Buffer
+	err = programs.Run(ctx, w.host, sandbox, programs.Program{
+		Spec: confine.Spec{
+			Argv: append(append([]string{"git", "-C", dir}, gitSettings...), args...),
+			Env:  append(w.environ(&taskv1.Task{}, sandbox), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C"),
+			Dir:  w.roots[0],
+		},
+		Stdout: &out, Stderr: &stderr,
+	})
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
@@ -77,11 +80,11 @@ func refused(err error) bool { return exitCode(err) > 0 }
 // it returns 0 or less.
 func exitCode(err error) int {
 	var e *gitError
-	var exit *exec.ExitError
+	var exit *programs.ExitError
 	if !errors.As(err, &e) || !errors.As(e.err, &exit) {
 		return 0
 	}
-	return exit.ExitCode()
+	return exit.Status.ExitStatus()
 }
 
 // errorLine returns the first line of git's error output that names an error, without

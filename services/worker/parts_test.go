@@ -41,7 +41,7 @@ func TestSpawnerOutlivesGoroutines(t *testing.T) {
 	started := make(chan *process)
 	go func() {
 		runtime.LockOSThread() // this thread ends with the goroutine
-		p, err := start(s, &taskv1.CommandSpec{Cmd: "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done"}, "/", nil)
+		p, err := (&Worker{host: s}).start(nil, &taskv1.CommandSpec{Cmd: "trap 'exit 7' TERM; echo up; while :; do sleep 0.01; done"}, "/", nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -63,7 +63,7 @@ func TestSpawnerOutlivesGoroutines(t *testing.T) {
 	p.signal(unix.SIGTERM)
 	p.awaitExit()
 	p.signal(unix.SIGKILL)
-	require.Equal(t, 7, p.reap().ExitCode(), "it lived until it was told to end")
+	require.Equal(t, 7, p.reap().ExitStatus(), "it lived until it was told to end")
 }
 
 func TestOneProcessIsAWorker(t *testing.T) {

@@ -2,9 +2,7 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,8 +11,10 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
+	"quartet/pkg/programs"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 // process is the process of a command, which leads its own process group, with the
 // worker's ends of its pipes or terminal.
 type process struct {
-	cmd     *exec.Cmd
+	programs.Leader
 	pid     int
 	mark    proctree.Mark // of all processes that it starts
 	began   time.Time
@@ -41,6 +41,7 @@ type process struct {
 	drain    time.Duration // see beginDrain
 	draining atomic.Bool
 	closing  sync.Once
+	status   syscall.WaitStatus // once it is reaped
 }
 
 // output is the worker's end of a pipe or terminal, and the stream that its bytes belong to.
@@ -49,94 +50,74 @@ type output struct {
 	file   *os.File
 }
 
-// start spawns a command. Its process leads its own process group, so that a signal
-// reaches its children as well, and is killed if the worker dies.
-func start(on *proctree.Host, spec *taskv1.CommandSpec, dir string, env []string) (*process, error) {
+// start spawns a command in a sandbox, or without one if that is nil. Its process leads its
+// own process group, so that a signal reaches its children as well, and is killed if the
+// worker dies.
+func (w *Worker) start(s *confine.Sandbox, spec *taskv1.CommandSpec, dir string, env []string) (*process, error) {
 	argv := spec.GetArgv()
 	if len(argv) == 0 {
 		argv = []string{"/bin/sh", "-c", spec.GetCmd()}
 	}
-	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // the command ends it by signals
-	cmd.Dir, cmd.Env = dir, env
-	p := &process{cmd: cmd, tty: spec.GetTty(), exited: make(chan struct{}), began: time.Now()}
-	var err error
-	if p.tty {
-		err = p.startOnTerminal(on)
-	} else {
-		err = p.startOnPipes(on, spec.GetAcceptsInput())
+	p := &process{tty: spec.GetTty(), exited: make(chan struct{}), began: time.Now()}
+	theirs, err := p.openFiles(spec.GetAcceptsInput())
+	if err == nil {
+		p.Leader, p.pid, p.mark, err = programs.Launch(w.host, s, confine.Spec{Argv: argv, Env: env, Dir: dir, Files: theirs, Terminal: p.tty})
+	}
+	for i, f := range theirs {
+		if f != nil && (i == 0 || f != theirs[0]) { // a terminal is all three
+			_ = f.Close() // the process has it
+		}
 	}
 	if err != nil {
+		p.closeFiles()
 		return nil, err
 	}
-	p.pid = cmd.Process.Pid
 	return p, nil
 }
 
-// startOnTerminal starts the process on a new terminal of 24 lines and 80 columns, which is
-// both its input and its output.
-func (p *process) startOnTerminal(on *proctree.Host) (err error) {
-	p.mark, err = on.Start(p.cmd, func() error {
-		master, err := pty.StartWithAttrs(p.cmd, &pty.Winsize{Rows: 24, Cols: 80},
-			proctree.TerminalAttr())
+// openFiles opens the pipes or the terminal of the process and returns its ends: stdin, stdout
+// and stderr. A terminal has 24 lines and 80 columns and is all three.
+func (p *process) openFiles(input bool) (theirs [3]*os.File, err error) {
+	if p.tty {
+		master, slave, err := pty.Open()
 		if err != nil {
-			return err
+			return theirs, err
 		}
 		p.stdin = master
 		p.outputs = []output{{taskv1.OutputStream_OUTPUT_STREAM_STDOUT, master}}
-		return nil
-	})
-	return err
-}
-
-// startOnPipes starts the process on pipes for its output and, if input is set, for its input.
-func (p *process) startOnPipes(on *proctree.Host, input bool) (err error) {
-	var ours, theirs []*os.File
-	defer func() {
-		for _, f := range theirs {
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
-			for _, f := range ours {
-				_ = f.Close() // the error of the start is the one to report
-			}
-		}
-	}()
-	open := func() (r, w *os.File) {
-		if err == nil {
-			r, w, err = os.Pipe()
-		}
-		return r, w
+		return [3]*os.File{slave, slave, slave}, pty.Setsize(master, &pty.Winsize{Rows: 24, Cols: 80})
 	}
 	if input {
-		r, w := open()
-		if err != nil {
-			return err
-		}
-		ours, theirs = append(ours, w), append(theirs, r)
-		p.cmd.Stdin, p.stdin = r, w
+		theirs[0], p.stdin, err = os.Pipe()
+	} else {
+		theirs[0], err = os.Open(os.DevNull)
 	}
-	for _, stream := range []taskv1.OutputStream{taskv1.OutputStream_OUTPUT_STREAM_STDOUT, taskv1.OutputStream_OUTPUT_STREAM_STDERR} {
-		r, w := open()
+	for i, stream := range []taskv1.OutputStream{taskv1.OutputStream_OUTPUT_STREAM_STDOUT, taskv1.OutputStream_OUTPUT_STREAM_STDERR} {
 		if err != nil {
-			return err
+			return theirs, err
 		}
-		ours, theirs = append(ours, r), append(theirs, w)
-		if stream == taskv1.OutputStream_OUTPUT_STREAM_STDOUT {
-			p.cmd.Stdout = w
-		} else {
-			p.cmd.Stderr = w
+		var r *os.File
+		if r, theirs[i+1], err = os.Pipe(); err == nil {
+			p.outputs = append(p.outputs, output{stream, r})
 		}
-		p.outputs = append(p.outputs, output{stream, r})
 	}
-	p.cmd.SysProcAttr = proctree.GroupAttr()
-	p.mark, err = on.Start(p.cmd, nil)
-	return err
+	return theirs, err
+}
+
+// closeFiles closes the worker's ends of the pipes or terminal.
+func (p *process) closeFiles() {
+	if p.stdin != nil {
+		_ = p.stdin.Close()
+	}
+	for _, out := range p.outputs {
+		_ = out.file.Close()
+	}
 }
 
 // awaitExit waits until the process has ended and leaves it unreaped: until it is
 // reaped, the number of its process group is not reused.
 func (p *process) awaitExit() {
-	proctree.AwaitExit(p.pid)
+	p.AwaitExit()
 	close(p.exited)
 }
 
@@ -180,26 +161,12 @@ func (p *process) renewDeadline(f *os.File) bool {
 	return true
 }
 
-// reap reaps the process and closes the worker's ends of its pipes or terminal. It
-// is idempotent.
-func (p *process) reap() *os.ProcessState {
+// reap reaps the process, closes the worker's ends of its pipes or terminal, and returns its
+// wait status. It is idempotent.
+func (p *process) reap() syscall.WaitStatus {
 	p.closing.Do(func() {
-		_ = p.cmd.Wait() // its error is part of ProcessState
-		if p.stdin != nil {
-			_ = p.stdin.Close()
-		}
-		for _, out := range p.outputs {
-			_ = out.file.Close()
-		}
+		p.status = p.Wait()
+		p.closeFiles()
 	})
-	return p.cmd.ProcessState
-}
-
-// waitStatus returns the wait status of a process; ok is false if state is nil.
-func waitStatus(state *os.ProcessState) (status syscall.WaitStatus, ok bool) {
-	if state == nil {
-		return 0, false
-	}
-	status, ok = state.Sys().(syscall.WaitStatus)
-	return status, ok
+	return p.status
 }

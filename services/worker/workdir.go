@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
@@ -49,8 +50,8 @@ func within(dir, root string) bool {
 
 // environ returns the environment of a command: its own variables, and of the
 // worker's environment only what a shell needs, so that no secret is inherited (SPEC
-// T7).
-func (w *Worker) environ(t *taskv1.Task) []string {
+// T7). In a sandbox, home and temporary directory are the sandbox's.
+func (w *Worker) environ(t *taskv1.Task, s *confine.Sandbox) []string {
 	vars := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": w.roots[0], "LANG": "C.UTF-8"}
 	for name := range vars {
 		if v := os.Getenv(name); v != "" {
@@ -58,6 +59,9 @@ func (w *Worker) environ(t *taskv1.Task) []string {
 		}
 	}
 	vars["TMPDIR"] = os.TempDir()
+	if s != nil {
+		vars["HOME"], vars["TMPDIR"] = confine.Home(s.Dir()), confine.Temp(s.Dir())
+	}
 	if t.GetCommand().GetTty() {
 		vars["TERM"] = "xterm-256color"
 	}

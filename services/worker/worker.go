@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/id"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/proctree"
+	"quartet/pkg/sandboxes"
 	"quartet/pkg/tracing"
 )
 
@@ -48,8 +49,10 @@ type Config struct {
 	MaxProcesses int
 	// Guard is the program that ends the commands' processes if this process is
 	// killed; see proctree.Config.
-	Guard  []string
-	Logger *zap.Logger
+	Guard []string
+	// Confinement confines commands and git. nil: they may do whatever this process may.
+	Confinement *sandboxes.Config
+	Logger      *zap.Logger
 	// Tracer records commands as spans of the traces that they are part of. Optional.
 	Tracer *tracing.Tracer
 
@@ -90,6 +93,7 @@ type Worker struct {
 	ordersCtx    context.Context //nolint:containedctx // as above
 	cancelOrders context.CancelFunc
 	orders       orders
+	sandboxes    *sandboxes.Pool
 
 	monitor monitor
 
@@ -164,6 +168,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	if err := w.takeOver(ctx); err != nil {
 		return err
 	}
+	w.sandboxes = sandboxes.NewPool(w.cfg.Confinement, w.roots, filepath.Join(w.cfg.StateDir, "sandboxes-"+w.cfg.ID), w.host.StartHelper)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.ordersCtx, w.cancelOrders = context.WithCancel(w.ctx)
 	w.done = make(chan struct{})
@@ -242,6 +247,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 	w.running.Wait()
 	w.cancel()
 	<-w.done
+	w.sandboxes.Close()
 	return errors.Join(err, w.host.Close(context.WithoutCancel(ctx)), w.unlock())
 }
 

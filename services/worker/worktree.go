@@ -267,8 +267,9 @@ func unlessAbsent(err error) error {
 	return err
 }
 
-// discard removes what an interrupted creation left: the directory with all that is in it,
-// and the branch. A branch that is not at the base commit is kept and is an error.
+// discard removes what an interrupted creation left: first the directory with all that is in
+// it, then the branch. A branch that is not at the base commit is kept and is an error, after
+// the directory was removed.
 func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
 	// --force is given twice because git locks a worktree while it creates it. A path
 	// that git does not know is removed directly; admit has checked that it is below

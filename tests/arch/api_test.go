@@ -29,10 +29,12 @@ var notREST = map[string]string{
 	"quartet.task.v1.WorktreeService/MakeWorktree":     "between services",
 	"quartet.task.v1.WorktreeService/RemoveWorktree":   "between services",
 	"quartet.waiting.v1.WaitingService/DeliverTrigger": "POST /v1/triggers/{token} takes any content type; the gateway serves it itself",
+	"quartet.waiting.v1.WaitingService/CheckDelivery":  "between services",
 	"quartet.board.v1.BoardService/ReadWal":            "the gateway serves WALs as files",
 	"quartet.board.v1.BoardService/FollowWal":          "the gateway serves WALs as files",
 	"quartet.board.v1.BoardWorkerService/Connect":      "a stream in both directions",
 	"quartet.identity.v1.IdentityService/ReportKeyUse": "between services",
+	"quartet.audit.v1.AuditService/RecordAudit":        "between services",
 	"quartet.backup.v1.BackupService/ExportBackup":     "a stream of a deployment's whole state, for quartet backup",
 }
 

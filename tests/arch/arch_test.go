@@ -47,7 +47,7 @@ func packages(t *testing.T) []pkg {
 
 // R1: a plane imports pkg, pkg/pb and itself, never another plane.
 func TestR1_PlanesDoNotImportEachOther(t *testing.T) {
-	planes := []string{"agent", "work", "task", "waiting", "board", "identity", "quota", "doctor", "scheduler", "gateway", "worker", "runner", "mcp", "cli"}
+	planes := []string{"agent", "work", "task", "waiting", "board", "identity", "audit", "quota", "doctor", "scheduler", "gateway", "worker", "runner", "mcp", "cli"}
 	for _, p := range packages(t) {
 		rest, ok := strings.CutPrefix(p.ImportPath, "quartet/services/")
 		if !ok || !slices.Contains(planes, strings.Split(rest, "/")[0]) {
@@ -64,15 +64,15 @@ func TestR1_PlanesDoNotImportEachOther(t *testing.T) {
 }
 
 // Libraries know no plane. The client is the one that is for programs outside:
-// it knows the public messages, and still no service; so does the spool of output
-// that its workers and ours share.
+// it knows the public messages, and still no service; so do the spool of output
+// that its workers and ours share, and the chain of the audit log, which its readers check.
 func TestLibrariesImportNoService(t *testing.T) {
 	for _, p := range packages(t) {
 		if !strings.HasPrefix(p.ImportPath, "quartet/pkg/") {
 			continue
 		}
 		for _, i := range p.Imports {
-			if strings.HasPrefix(i, "quartet/services/") || strings.HasPrefix(i, "quartet/pkg/pb/") && !strings.HasPrefix(p.ImportPath, "quartet/pkg/pb/") && p.ImportPath != "quartet/pkg/client" && p.ImportPath != "quartet/pkg/spool" && p.ImportPath != "quartet/pkg/staletick" {
+			if strings.HasPrefix(i, "quartet/services/") || strings.HasPrefix(i, "quartet/pkg/pb/") && !strings.HasPrefix(p.ImportPath, "quartet/pkg/pb/") && p.ImportPath != "quartet/pkg/client" && p.ImportPath != "quartet/pkg/spool" && p.ImportPath != "quartet/pkg/staletick" && p.ImportPath != "quartet/pkg/auditchain" {
 				t.Errorf("%s imports %s; a library knows no plane", p.ImportPath, i)
 			}
 		}

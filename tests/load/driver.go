@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"quartet/pkg/client"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -24,6 +25,7 @@ import (
 func Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+addr, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithPerRPCCredentials(client.LocalCredential(addr)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: time.Second,
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
@@ -170,6 +172,12 @@ func ask[R any](ctx context.Context, d *Driver, call func(context.Context) (R, e
 		}
 	}
 	d.Unknown++
+	// A server that cannot be reached refuses at once, and callers without a pause would take the
+	// processor from the one that starts.
+	select {
+	case <-ctx.Done():
+	case <-time.After(20 * time.Millisecond):
+	}
 	return r, unknown, nil
 }
 

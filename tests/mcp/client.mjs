@@ -7,8 +7,10 @@ import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js"
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { ResourceUpdatedNotificationSchema, ToolListChangedNotificationSchema } from "@modelcontextprotocol/sdk/types.js";
 
+// The header Authorization, for a server over HTTP, is in a variable.
 const [first, ...args] = process.argv.slice(2);
-const transport = first.startsWith("http") ? new StreamableHTTPClientTransport(new URL(first)) : new StdioClientTransport({ command: first, args });
+const headers = { Authorization: process.env.AUTHORIZATION ?? "" };
+const transport = first.startsWith("http") ? new StreamableHTTPClientTransport(new URL(first), { requestInit: { headers } }) : new StdioClientTransport({ command: first, args });
 const client = new Client({ name: "independent", version: "1" });
 
 const updates = [];

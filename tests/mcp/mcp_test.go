@@ -5,6 +5,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/pkg/localtoken"
 	"quartet/tests/proc"
 )
 
@@ -40,8 +42,10 @@ func TestC5_AnIndependentClient(t *testing.T) {
 	require.NoError(t, srv.Start(ctx))
 	t.Cleanup(func() { _ = srv.Kill() })
 
+	token, err := localtoken.Read(srv.HTTP)
+	require.NoError(t, err)
 	for name, server := range map[string][]string{
-		"http":  {"http://" + srv.HTTP + "/mcp/over-http?create=true", "--transport", "http"},
+		"http":  {"http://" + srv.HTTP + "/mcp/over-http?create=true", "--transport", "http", "--header", "Authorization: Bearer " + token},
 		"stdio": {bin, "mcp", "--agent", "over-stdio", "--create", "--address", srv.GRPC},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,6 +129,8 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 	require.NoError(t, d.Decode(&after))
 	require.NoError(t, cmd.Wait())
 	require.Greater(t, len(after.Tools), 20)
+	token, err := localtoken.Read(srv.HTTP)
+	require.NoError(t, err)
 
 	for name, c := range map[string]struct {
 		server []string
@@ -138,6 +144,7 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(ctx, "node", append([]string{"client.mjs"}, c.server...)...)
+			cmd.Env = append(os.Environ(), "AUTHORIZATION=Bearer "+token)
 			var errs strings.Builder
 			cmd.Stderr = &errs
 			raw, err := cmd.Output()

@@ -3,17 +3,25 @@
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { homedir } from "node:os";
 
 const [address, protoDir] = process.argv.slice(2);
 const files = ["agent", "work", "task", "waiting", "scheduler"].map((p) => `quartet/${p}/v1/${p}_service.proto`);
 const definition = loader.loadSync(files, { includeDirs: [protoDir], keepCase: true, enums: String, longs: Number, defaults: true });
 const api = grpc.loadPackageDefinition(definition).quartet;
 
+// The token of the server, in the file of its address: a line "Authorization: Bearer …".
+const state = process.env.XDG_STATE_HOME ?? `${homedir()}/.local/state`;
+const [, token] = readFileSync(`${state}/quartet/${address}`, "utf8").trim().split(": ");
+const credential = new grpc.Metadata();
+credential.set("authorization", token);
+
 const connect = (Service) => {
   const client = new Service(address, grpc.credentials.createInsecure());
   return (method, request) =>
     new Promise((resolve, reject) => {
-      client[method](request, { deadline: Date.now() + 60_000 }, (err, reply) => (err ? reject(err) : resolve(reply)));
+      client[method](request, credential, { deadline: Date.now() + 60_000 }, (err, reply) => (err ? reject(err) : resolve(reply)));
     });
 };
 const agents = connect(api.agent.v1.AgentService);

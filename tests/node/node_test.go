@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
+	"quartet/pkg/client"
 	"quartet/tests/proc"
 )
 
@@ -34,7 +35,7 @@ func TestAnyClientWorks(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "idle")
 
-	conn, err := grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(srv.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(client.LocalCredential(srv.GRPC)))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/keyfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -205,7 +206,7 @@ func (w *World) build(name string) (m module, publish func(), err error) {
 		return s, func() { w.Work = s }, err
 	case "waiting":
 		s, err := waitingplane.New(waitingplane.Config{}, waitingplane.Deps{
-			Deps: deps, Work: w.Items(), Tasks: w.Tasks(), Agents: w.calls, TriggerSecret: func(name string) string { return "secret-" + name },
+			Deps: deps, Work: w.Items(), Tasks: w.Tasks(), Agents: w.calls, Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
 		})
 		return s, func() { w.Waiting = s }, err
 	case "task":

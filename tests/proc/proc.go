@@ -228,12 +228,12 @@ func NewQuartet(binary, dir, natsURL string, more ...string) (*Quartet, error) {
 	if natsURL != "" {
 		args = []string{"serve", "all", "--nats-url", natsURL}
 	}
-	args = append(args, "--data-dir", dir, "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--log-level", "warn", "--worker-roots", dir)
+	args = append(args, "--data-dir", dir, "--grpc-addr", grpcAddr, "--http-addr", httpAddr, "--log-level", "warn", "--worker-roots", dir+"-workspace")
 	q.Process = Process{
 		Binary: binary, Args: append(args, more...), Log: filepath.Join(dir, "server.log"),
 		Ready: func(ctx context.Context) bool { return OK(ctx, "http://"+httpAddr+"/readyz") },
 	}
-	return q, os.MkdirAll(dir, 0o700)
+	return q, errors.Join(os.MkdirAll(dir, 0o700), os.MkdirAll(dir+"-workspace", 0o700))
 }
 
 // NewNATS prepares a nats-server process that syncs every write.

@@ -18,6 +18,7 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/dev"
+	"quartet/tests/proc"
 )
 
 // TestA3_AParentsItemMayBeCompleted proves that completing the parent's item ends
@@ -138,7 +139,7 @@ func TestW16_NamesOverREST(t *testing.T) {
 	get := func(path string, want int) string {
 		req, err := http.NewRequestWithContext(dev.Within(t), http.MethodGet, b.URL()+"/v1/agents/"+session+"/work-items"+path, nil)
 		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := proc.HTTP.Do(req)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, resp.Body.Close()) }()
 		body, err := io.ReadAll(resp.Body)

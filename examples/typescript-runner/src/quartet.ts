@@ -2,6 +2,7 @@
 import createClient from "openapi-fetch";
 import { randomUUID } from "node:crypto";
 import type { components, paths } from "./api.js";
+import { localCredential, oneAddress } from "./token.js";
 
 type Schemas = components["schemas"];
 export type Message = Schemas["v1Message"];
@@ -78,6 +79,7 @@ export class Fatal extends Error {}
 
 export interface Options {
   baseUrl: string;
+  /** A key; without one, the token of the server at a loopback address is read from its file. */
   token?: string;
   agentIds: string[];
   maxTurns?: number;
@@ -85,8 +87,14 @@ export interface Options {
 
 /** Takes turns, keeps their leases, and finishes each by what the handler does: return, throw, or throw Fatal. */
 export async function runTurns(o: Options, handle: (turn: Turn) => Promise<void>): Promise<void> {
-  const headers: Record<string, string> = o.token ? { Authorization: `Bearer ${o.token}` } : {};
-  const api = createClient<paths>({ baseUrl: o.baseUrl, headers });
+  const baseUrl = o.token ? o.baseUrl : oneAddress(o.baseUrl);
+  const credential = (): Record<string, string> => (o.token ? { Authorization: `Bearer ${o.token}` } : localCredential(baseUrl));
+  const api = createClient<paths>({ baseUrl });
+  api.use({
+    onRequest({ request }) {
+      for (const [name, value] of Object.entries(credential())) request.headers.set(name, value);
+    },
+  });
   for (let n = 0; n < (o.maxTurns ?? Infinity); ) {
     const requestId = randomUUID(); // a lost answer is asked for again under it
     const got = await again(() => api.POST("/v1/turns:acquire", { body: { requestId, agentIds: o.agentIds, runnerId: "typescript", wait: "20s" } }));
@@ -99,7 +107,7 @@ export async function runTurns(o: Options, handle: (turn: Turn) => Promise<void>
         if ([409, 412, 400].includes(response.status) && !turn.ended) over.abort(new Error("the run is stale"));
       }, () => undefined); // the server is away; after its restart the lease has a whole term
     }, 10_000);
-    const watching = watch(o.baseUrl, headers, turn, over);
+    const watching = watch(baseUrl, credential, turn, over);
     try {
       await handle(turn);
       if (!turn.ended) await turn.finish("TURN_OUTCOME_COMPLETED", "");
@@ -115,11 +123,11 @@ export async function runTurns(o: Options, handle: (turn: Turn) => Promise<void>
 }
 
 /** Follows the turn's stream of lines and aborts the signal when the turn is taken from this runner. */
-async function watch(baseUrl: string, headers: Record<string, string>, turn: Turn, over: AbortController): Promise<void> {
+async function watch(baseUrl: string, credential: () => Record<string, string>, turn: Turn, over: AbortController): Promise<void> {
   const url = `${baseUrl}/v1/agents/${turn.agentId}/turns/${turn.turnId}:watch?run_id=${turn.runId}`;
   while (!over.signal.aborted) {
     try {
-      const response = await fetch(url, { headers, signal: over.signal });
+      const response = await fetch(url, { headers: credential(), signal: over.signal });
       if (response.status === 501 || !response.body) return; // an older server: renew tells
       let rest = "";
       for await (const chunk of response.body.pipeThrough(new TextDecoderStream())) {

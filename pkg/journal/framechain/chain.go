@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A chain keeps at most this much. A follower that is further behind reads the log. With 256
-// callers 4 MiB are 300 ms of frames, and followers are a few milliseconds behind.
+// A chain keeps at most this much, or one larger frame. A follower that is further behind reads the
+// log. With 256 callers 4 MiB are 300 ms of frames, and followers are a few milliseconds behind.
 const (
 	maxBytes  = 4 << 20
 	maxFrames = 512

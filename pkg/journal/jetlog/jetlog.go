@@ -37,6 +37,10 @@ const (
 // that small, and it drops what does not fit, status messages included.
 const pullBytes = 32 << 20
 
+// followBytes is the same of a follower, of which there may be many: one for each stream of events that
+// reads what was written before. It is just larger than the largest message.
+const followBytes = 9 << 20
+
 // StreamName returns the stream of a plane's journal.
 func StreamName(plane string) string { return "quartet-journal-" + plane }
 
@@ -223,7 +227,11 @@ func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}
-	msgs, err := cons.Messages(jetstream.PullMaxBytes(pullBytes))
+	ahead := pullBytes
+	if last == 0 {
+		ahead = followBytes
+	}
+	msgs, err := cons.Messages(jetstream.PullMaxBytes(ahead))
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}

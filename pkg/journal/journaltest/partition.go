@@ -150,6 +150,21 @@ func repeated(t *testing.T, r *rig) {
 	_, res, err = journal.Do(t.Context(), r.p, elsewhere)
 	require.NoError(t, err)
 	require.False(t, res.Replayed, "the id is scoped to the principal")
+	namesake := Put("k", "v", "one")
+	namesake.Actor.KeyID = "key_2"
+	for _, replayed := range []bool{false, true} {
+		_, res, err = journal.Do(t.Context(), r.p, namesake)
+		require.NoError(t, err)
+		require.Equal(t, replayed, res.Replayed, "the id is scoped to the key")
+	}
+	agent := Put("k", "v", "agents")
+	agent.Actor = journal.Actor{Namespace: "default", Principal: "agent/a", Role: "agent", AgentID: "a"}
+	for i, key := range []string{"key_1", "", "key_2"} {
+		agent.Actor.KeyID = key
+		_, res, err = journal.Do(t.Context(), r.p, agent)
+		require.NoError(t, err)
+		require.Equal(t, i > 0, res.Replayed, "keys and runs of one agent share its ids")
+	}
 
 	// The first request is still being written.
 	r.log.Inject(faultlog.Late)
@@ -172,7 +187,7 @@ func repeated(t *testing.T, r *rig) {
 	require.NoError(t, errors.Join(a.err, b.err))
 	require.Equal(t, a.n, b.n)
 	require.NotEqual(t, a.res.Replayed, b.res.Replayed)
-	require.Equal(t, 4, r.live(t).Puts["k"])
+	require.Equal(t, 6, r.live(t).Puts["k"])
 }
 
 func memoryAcrossReload(t *testing.T, r *rig) {

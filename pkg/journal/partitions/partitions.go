@@ -97,7 +97,7 @@ func (s *Set[S]) Health() error {
 	return nil
 }
 
-// Close closes all partitions concurrently. It is idempotent.
+// Close closes all partitions concurrently (see journal.Partition.Close) and joins their errors. It is idempotent.
 func (s *Set[S]) Close(ctx context.Context) error {
 	errs := make([]error, len(s.parts))
 	done := make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -18,12 +19,22 @@ const Term = 24 * time.Hour
 // Key identifies a request: the hash of its scope and its request id.
 type Key [16]byte
 
+// CallerOf returns the name within which a caller's request ids are unique, beside its namespace: its
+// principal, with the id of its API key if it has one, since several keys may have the same name. For an
+// agent it is the principal alone, so that all keys and runs of an agent share their request ids.
+func CallerOf(principal, agentID, keyID string) string {
+	if keyID == "" || agentID != "" {
+		return principal
+	}
+	return principal + "\x00" + keyID
+}
+
 // KeyOf returns the key of a request id in its scope. The parts are length-prefixed before
 // they are hashed, so that different parts never give the same input.
-func KeyOf(namespace, principal, method, requestID string) Key {
+func KeyOf(namespace, caller, method, requestID string) Key {
 	var space [256]byte
 	b := space[:0]
-	for _, s := range [...]string{namespace, principal, method, requestID} {
+	for _, s := range [...]string{namespace, caller, method, requestID} {
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
 	}
@@ -67,7 +78,7 @@ func FormatHash(h uint64) string {
 	return hex.EncodeToString(raw[:])
 }
 
-// ParseHash reads what FormatHash returned. It returns false for any other text.
+// ParseHash reads what FormatHash returned. It returns false unless s is 16 hexadecimal digits.
 func ParseHash(s string) (uint64, bool) {
 	var raw [8]byte
 	if len(s) != 16 {
@@ -99,17 +110,49 @@ type addition struct {
 	first uint64
 }
 
+// Pool bounds how many entries the memories of a process have together (SPEC X2.1). It is safe for
+// concurrent use.
+type Pool struct {
+	limit, floor int64
+	memories     atomic.Int64
+	entries      atomic.Int64
+}
+
+// floorOf is which part of a pool each of its memories may have, whatever the others have: the
+// requests of a partition that is rarely used are remembered beside those of a busy one.
+const floorOf = 256
+
+// NewPool returns a pool of at most limit entries.
+func NewPool(limit int) *Pool { return &Pool{limit: int64(limit), floor: int64(limit) / floorOf} }
+
+// New returns an empty memory, which forgets its oldest entry when the pool is full and it has more than
+// its part. Release must be called when it is not used any more.
+func (p *Pool) New() *Memory {
+	p.memories.Add(1)
+	return &Memory{entries: make(map[Key]Entry), pool: p}
+}
+
+// full reports whether a memory with n entries has to forget one. What the floors of all memories may need
+// is not given to one of them, so the limit holds.
+func (p *Pool) full(n int) bool {
+	return int64(n) > p.floor && p.entries.Load() > p.limit-p.memories.Load()*p.floor
+}
+
 // Memory maps requests to entries. It forgets an entry that is older than Term, and the oldest one
-// when there are more than its limit. It is not safe for concurrent use.
+// when its pool is full. It is not safe for concurrent use.
 type Memory struct {
 	entries map[Key]Entry
 	order   []addition // oldest first; those before head are already dropped
 	head    int
-	limit   int
+	pool    *Pool
 }
 
-// New returns an empty memory of at most limit entries.
-func New(limit int) *Memory { return &Memory{entries: make(map[Key]Entry), limit: limit} }
+// Release forgets everything and leaves the pool. The memory must not be used afterwards.
+func (m *Memory) Release() {
+	m.pool.entries.Add(-int64(len(m.entries)))
+	m.pool.memories.Add(-1)
+	m.entries, m.order = nil, nil
+}
 
 // Lookup returns the entry of a request that is not older than Term at now.
 func (m *Memory) Lookup(k Key, now time.Time) (Entry, bool) {
@@ -123,17 +166,21 @@ func (m *Memory) Lookup(k Key, now time.Time) (Entry, bool) {
 // Add stores an entry, replacing one of the same key, and drops those that are too old at the
 // entry's time or too many. Entries must be added in the order of their events.
 func (m *Memory) Add(k Key, e Entry) {
+	if _, replaced := m.entries[k]; !replaced {
+		m.pool.entries.Add(1)
+	}
 	m.entries[k] = e
 	m.order = append(m.order, addition{k, e.First})
 	for m.head < len(m.order) {
 		oldest := m.order[m.head]
 		cur, ok := m.entries[oldest.key]
 		obsolete := !ok || cur.First != oldest.first
-		if !obsolete && len(m.entries) <= m.limit && !cur.expired(int64(e.Unix)) {
+		if !obsolete && !m.pool.full(len(m.entries)) && !cur.expired(int64(e.Unix)) {
 			break
 		}
 		if !obsolete {
 			delete(m.entries, oldest.key)
+			m.pool.entries.Add(-1)
 		}
 		m.head++
 	}

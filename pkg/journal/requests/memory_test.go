@@ -1,6 +1,7 @@
 package requests
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 func unix(t time.Time) uint32 { return uint32(t.Unix()) }
 
 func TestX2_MemoryIsBounded(t *testing.T) {
-	m := New(3)
+	m := NewPool(3).New()
 	key := func(i uint64) Key { return KeyOf("n", "p", "m", string(rune('a'+i))) }
 	now := time.Unix(1_700_000_000, 0)
 	for i := range uint64(5) {
@@ -45,7 +46,7 @@ func TestX2_ArgsHashLeavesRequestIDOut(t *testing.T) {
 }
 
 func TestExtendCountsOnlyTheNextEvent(t *testing.T) {
-	m := New(10)
+	m := NewPool(10).New()
 	k := KeyOf("n", "p", "m", "1")
 	require.False(t, m.Extend(k, 5, 7), "the request is not remembered")
 	m.Add(k, Entry{First: 5, Args: 7, Count: 1})
@@ -67,4 +68,40 @@ func TestParseHashRefusesOtherTexts(t *testing.T) {
 	h, err := HashArgs(nil)
 	require.NoError(t, err)
 	require.Zero(t, h)
+}
+
+// TestX2_MemoryIsBoundedByProcess: the memories of a process have so many entries together, whichever of them is
+// used; each may have its part, also when another one took all the rest.
+func TestX2_MemoryIsBoundedByProcess(t *testing.T) {
+	const limit = 10 * floorOf // a part is 10
+	pool := NewPool(limit)
+	now := time.Unix(1_700_000_000, 0)
+	busy, quiet := pool.New(), pool.New()
+	fill := func(m *Memory, name string, n int) {
+		for i := range n {
+			m.Add(KeyOf("n", "p", name, strconv.Itoa(i)), Entry{First: uint64(i + 1), Count: 1, Unix: unix(now)})
+			require.LessOrEqual(t, pool.entries.Load(), int64(limit))
+		}
+	}
+	has := func(m *Memory, name string, i int) bool {
+		_, ok := m.Lookup(KeyOf("n", "p", name, strconv.Itoa(i)), now)
+		return ok
+	}
+	fill(busy, "busy", 2*limit)
+	require.Len(t, busy.entries, limit-20)
+	fill(quiet, "quiet", 10)
+	require.Len(t, quiet.entries, 10)
+	require.True(t, has(quiet, "quiet", 0))
+	fill(quiet, "more", 100)
+	require.Len(t, quiet.entries, 10, "no more than its part")
+	require.True(t, has(quiet, "more", 99))
+	require.False(t, has(quiet, "more", 89))
+	require.Len(t, busy.entries, limit-20)
+	busy.Release()
+	require.EqualValues(t, 10, pool.entries.Load())
+	fill(quiet, "again", limit)
+	require.Len(t, quiet.entries, limit-10)
+	quiet.Release()
+	require.Zero(t, pool.entries.Load())
+	require.Zero(t, pool.memories.Load())
 }

@@ -11,8 +11,9 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// CheckRun validates the ids that identify a runner's call, and that the caller may act
-// for the run.
+// CheckRun validates the ids that identify a runner's call, and checks that the caller's role
+// and credential may act for the run. It does not know whether the run still holds the turn:
+// that is checked with the state.
 func CheckRun(actor rpc.Actor, agentID, turnID, runID string) error {
 	for _, err := range []error{
 		fault.Name("agent_id", agentID),
@@ -33,7 +34,8 @@ func CheckRun(actor rpc.Actor, agentID, turnID, runID string) error {
 	return nil
 }
 
-// CheckRead checks that a caller may read an agent.
+// CheckRead validates the id of an agent and checks that the caller may read the agent. It does
+// not check that the agent exists.
 func CheckRead(actor rpc.Actor, agentID string) error {
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
@@ -43,7 +45,7 @@ func CheckRead(actor rpc.Actor, agentID string) error {
 
 // AsPlane makes calls under ctx act as this plane itself.
 func AsPlane(ctx context.Context, namespace string) context.Context {
-	return rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace)))
+	return rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace)))
 }
 
 // AsRun makes calls under ctx act as the agent in its run (SPEC X4).

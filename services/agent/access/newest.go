@@ -15,21 +15,23 @@ import (
 )
 
 // Newest is a list of what an agent has in the journal, newest first. Its entries are numbered
-// from 0 in the order in which they were written, and a page token has the number of the last
-// entry of a page.
+// from 0 in the order in which they were written. A page token has the number of the last entry
+// that the page considered, and the next page begins before it.
 type Newest[S journal.State, M proto.Message] struct {
 	// Kind names the list in page tokens.
 	Kind string
-	// MaxBytes bounds a page. A page has at least one entry.
+	// MaxBytes bounds the entries of a page together. An entry that is larger by itself has a
+	// page of its own.
 	MaxBytes int
 	// Entries returns the numbers of the matching entries, newest first, and the wal_seqs of
 	// their events.
 	Entries func(s S) (iter.Seq2[int, []uint64], error)
 	// Read returns an entry, from its events.
 	Read func(events []*journal.Event) (M, error)
-	// Keep reports whether an entry is listed; nil lists all. MaxRead bounds how many entries a
-	// page reads, which may then be empty although more follow.
-	Keep    func(M) bool
+	// Keep reports whether an entry is listed; nil lists all.
+	Keep func(M) bool
+	// MaxRead bounds how many entries a page reads where Keep is set. Such a page may be empty
+	// although more follow: its token continues behind what was read.
 	MaxRead int
 }
 
@@ -40,7 +42,8 @@ type ListRequest interface {
 	GetPageToken() string
 }
 
-// Page returns the page that a request asks for, and the token of the next page or "".
+// Page returns the page that a request asks for, and the token of the next page, or "" for the
+// last one. It checks that the caller may read the agent, and refuses a token of another list.
 func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequest) (entries []M, next string, err error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := CheckRead(actor, req.GetAgentId()); err != nil {

@@ -13,14 +13,16 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// Report is the work item whose report a round's text is.
+// Report names the work item whose report the text of a round is, if it is one.
 type Report struct {
 	ItemID   string // empty: the text is no report
 	warnings []*workv1.Warning
 	notices  []string // why the text is no report
 }
 
-// ReportOf finds the one work item that a round completed, wherever the focus was (SPEC W7).
+// ReportOf finds the one work item that a round completed, wherever the focus was (SPEC W7). A
+// round that completed several items, or has no text, is no report, and a notice says so. The
+// completion of an item that has its report already does not count.
 func ReportOf(round *agentv1.Round) Report {
 	completions := 0
 	candidate := ""
@@ -53,7 +55,8 @@ func ReportOf(round *agentv1.Round) Report {
 }
 
 // Promote makes a round's text the report of the one item that the round completed (SPEC
-// W7). It may be repeated after a crash: an item has one report.
+// W7). It returns that item, or "" and the notices that say why the text is no report; a round
+// that completed nothing has neither. It may be repeated after a crash: an item has one report.
 func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round) (itemID string, notices []string, err error) {
 	of := ReportOf(round)
 	if of.ItemID == "" {

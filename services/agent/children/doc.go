@@ -1,7 +1,7 @@
-// Package children makes agents and supervises the private ones: it creates the
-// child of every delegation, puts its questions to its parent, decides when a child has completed its work, clears its
-// worktree away, reports its result to the parent, and finishes the deletion of
-// agents.
+// Package children creates agents and supervises the private ones: it creates the child of
+// every delegation, puts the child's questions to its parent, decides when the child has
+// completed its work, removes its worktree unless something was changed in it, reports its
+// result to the parent, and finishes the deletion of agents.
 package children
 
 import (
@@ -35,7 +35,7 @@ type Deps struct {
 	MaxChildren int
 }
 
-// Service makes and supervises agents.
+// Service creates and supervises agents.
 type Service struct {
 	engine      *state.Engine
 	deps        Deps

@@ -52,10 +52,10 @@ type completion struct {
 }
 
 // completionOf reports whether a child has completed its work: it has no open item, no
-// wait and no running task (SPEC A12). Interests and timers do not count: they stop
-// nothing (SPEC W8), and a forgotten one would hold back the parent's result permanently.
-// A finished turn alone is not a finished task. The facts come from four
-// planes, so the check is repeated where one may lag behind another.
+// wait and no running task (SPEC A12). Intents and timers do not count: they stop nothing
+// (SPEC W8), and a forgotten one would hold back the parent's result permanently. That the
+// child's last turn has ended does not suffice. The facts come from four planes, of which one
+// may lag behind another; where that would change the outcome, retry is set.
 func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildStatus) (completion, error) {
 	q, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID, OmitPlans: true})
 	if err != nil || q.GetCounts().GetOpen() > 0 {
@@ -86,9 +86,9 @@ func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildSt
 	return v, err
 }
 
-// tasksCompleted reports whether no task of an agent runs, and whether the agent has the
-// result of every task that ended since its last turn began: a missing result is a
-// message that is not queued yet.
+// tasksCompleted returns done if no task of an agent runs and the agent has the result of every
+// task that ended since its last turn began. If only a result is missing it returns retry: the
+// message with it is not queued yet.
 func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1.Turn) (completion, error) {
 	tasks, err := s.tasks()
 	if err != nil {
@@ -116,8 +116,8 @@ func (s *Service) tasksCompleted(ctx context.Context, k ref.Agent, last *agentv1
 	return completion{done: received, retry: !received}, err
 }
 
-// resultOf returns a child's result: the report of its first item, else of the item that
-// was reported last, else its last text (SPEC A12).
+// resultOf returns a child's result: the report of its first item, else the report of the item
+// that was completed last and has one, else the child's last text (SPEC A12).
 func (s *Service) resultOf(ctx context.Context, k ref.Agent, c state.ChildStatus, q *workv1.GetWorkQueueResponse) (string, error) {
 	if c.FirstItem != "" {
 		it, err := s.projections.Subject(ctx, &agentv1.Message{AgentId: k.ID, WorkItemId: c.FirstItem})
@@ -146,8 +146,8 @@ func (s *Service) tasks() (taskv1.TaskServiceClient, error) {
 }
 
 // reconcileDeletion ends an agent that is being deleted when nothing of it is left in any
-// plane. The planes react to the deletion's event on their own; this waits for them, and
-// does what is left to this plane.
+// plane. The other planes react to the deletion's event on their own; until they have, again is
+// true. What the reactions leave, such as items beyond one frame, is ended from here.
 func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
 	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain} {
 		if some, err := left(ctx, k, c); some || err != nil {
@@ -162,7 +162,8 @@ func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.Ch
 	})
 }
 
-// childrenRemain reports whether private descendants remain, and has them ended first.
+// childrenRemain reports whether private children of the agent remain. It enqueues each of them, so
+// that they end before their parent.
 func (s *Service) childrenRemain(ctx context.Context, k ref.Agent, c state.ChildStatus) (some bool, err error) {
 	for _, d := range c.Children {
 		ck := ref.Agent{Namespace: k.Namespace, ID: d.GetChildAgentId()}
@@ -200,6 +201,7 @@ func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildSta
 	return err == nil && !t.GetTask().GetTerminal(), err
 }
 
+// waitsRemain reports whether the agent has waits, triggers or timers that have not ended.
 func (s *Service) waitsRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (bool, error) {
 	conn, err := s.deps.Conn("waiting")
 	if err != nil {

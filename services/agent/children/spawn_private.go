@@ -130,8 +130,8 @@ func validateSpawnChild(req *agentv1.SpawnAgentRequest) error {
 	return nil
 }
 
-// focusOf returns the current item of an agent, for a delegation that is made outside of
-// a turn.
+// focusOf returns the work item in focus, for a delegation that is made outside of a turn. For a
+// caller that acts in a run it returns "": decideDelegate takes the item of the turn.
 func (s *Service) focusOf(ctx context.Context, k ref.Agent) (string, error) {
 	if rpc.ActorFrom(ctx).RunID != "" {
 		return "", nil // the turn knows its item

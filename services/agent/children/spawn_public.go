@@ -45,7 +45,7 @@ func (s *Service) SpawnAgent(ctx context.Context, req *agentv1.SpawnAgentRequest
 			return nil, fault.Invalid("workspace_root", req.GetWorkspaceRoot(), "must be empty: an agent chooses no root, an operator does")
 		}
 		_, _, refused = plane.View(ctx, s.engine, actor.AgentID, func(st *state.State) (struct{}, error) {
-			_, err := st.Spawner(journal.Actor(actor), actor.AgentID, agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION)
+			_, err := st.Spawner(plane.Recorded(actor), actor.AgentID, agentv1.ToolFamily_TOOL_FAMILY_AUTHORITY_EXPANSION)
 			return struct{}{}, err
 		})
 	}

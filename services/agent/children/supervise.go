@@ -14,7 +14,7 @@ import (
 )
 
 // Reconcile takes the next step for one agent, if there is one. It returns true if the
-// agent must be checked again without an event that says so.
+// agent must be reconciled again and no event will enqueue it.
 func (s *Service) Reconcile(ctx context.Context, k ref.Agent) (again bool, err error) {
 	ctx = access.AsPlane(ctx, k.Namespace)
 	c, err := s.childStatus(ctx, k)
@@ -137,8 +137,10 @@ func (s *Service) endChild(ctx context.Context, k ref.Agent, facts int64, end *a
 	})
 }
 
-// endDelegation clears the child's worktree away and reports the outcome of both to the
-// parent. since is when the end began.
+// endDelegation removes the child's worktree, or keeps it if something was changed in it, and then
+// completes the parent's delegation with the outcome of the child and the state of the worktree.
+// since is when the end of the child began. again is true while the worktree cannot be cleared
+// yet. Repeating it after the delegation has completed changes nothing.
 func (s *Service) endDelegation(ctx context.Context, k ref.Agent, parentID, delegationID string, end *agentv1.AgentDeleting, since time.Time) (again bool, err error) {
 	parent := ref.Agent{Namespace: k.Namespace, ID: parentID}
 	d, _, err := s.delegationOf(ctx, parent, delegationID)

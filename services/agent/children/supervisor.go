@@ -15,20 +15,19 @@ import (
 )
 
 const (
-	// minRetry is the pause before an agent that waits for other planes is checked again.
-	// It doubles up to MaxRetry.
+	// minRetry is the first pause before a reconciliation is repeated that failed or that waits
+	// for another plane. It doubles with every repetition up to MaxRetry.
 	minRetry = 10 * time.Millisecond
-	// MaxRetry bounds the pause before a reconciliation that failed is repeated.
+	// MaxRetry bounds the pause before a reconciliation is repeated.
 	MaxRetry = 2 * time.Second
 	// maxConcurrent bounds how many agents are reconciled at a time.
 	maxConcurrent = 16
 )
 
 // Supervisor makes sure that every delegation gets its child, that every child and every
-// deletion comes to an end (SPEC A3, A8, A12). It remembers nothing that is
-// not in the journal: each pass reads the current state and takes the next step,
-// each step is one commit that may be tried again. So it begins anew after a
-// crash at any line.
+// deletion completes (SPEC A3, A8, A12). It holds nothing that is not in the journal too: each
+// pass reads the current state and takes the next step, and each step is one commit that may be
+// repeated. So a crash at any point needs no recovery other than Load.
 //
 //	delegation_opened --> agent_spawned --> turns --> agent_deleting --> delegation_completed --> (the task ends) --> agent_deleted
 //	 parent's partition    child's                     child's            parent's                 task plane          child's
@@ -41,17 +40,17 @@ type Supervisor struct {
 	reconcile func(ctx context.Context, k ref.Agent) (again bool, err error)
 	onError   func(k ref.Agent, err error)
 
-	ctx      context.Context //nolint:containedctx // ends the looks that run when the service stops
+	ctx      context.Context //nolint:containedctx // ends the passes that run when the service stops
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 	slots    chan struct{}
 	perAgent keylock.Locks[ref.Agent]
 
 	mu         sync.Mutex
-	passes     int                         // how many were started
+	passes     int                         // how many passes were started
 	active     int                         // how many of them have not ended
-	ended      *sync.Cond                  // on mu: one has
-	attempts   map[ref.Agent]int           // passes in a row that found nothing to do yet
+	ended      *sync.Cond                  // on mu; broadcast when a pass has ended
+	attempts   map[ref.Agent]int           // passes in a row that have to be repeated
 	expectedBy map[ref.Agent]expectedChild // children that may not exist yet
 }
 
@@ -87,16 +86,16 @@ func (v *Supervisor) Wait() {
 		for v.active > 0 { // not running.Wait: a pass may begin while that returns
 			v.ended.Wait()
 		}
-		looks := v.passes
+		started := v.passes
 		v.mu.Unlock()
-		if looks == before {
+		if started == before {
 			return // no pass has started since the last time that all were finished
 		}
-		before = looks
+		before = started
 	}
 }
 
-// Enqueue has an agent reconciled soon. It never blocks.
+// Enqueue makes the reconciliation of an agent due now, whatever pause it was in. It never blocks.
 func (v *Supervisor) Enqueue(k ref.Agent) {
 	v.mu.Lock()
 	delete(v.attempts, k)
@@ -104,7 +103,8 @@ func (v *Supervisor) Enqueue(k ref.Agent) {
 	v.due.Set(k.Namespace+"\x00"+k.ID, v.clk.Now())
 }
 
-// Expect enqueues the child of a delegation, which may not exist yet.
+// Expect enqueues the child of a delegation. If the child does not exist, its pass finds the
+// delegation by what Expect recorded.
 func (v *Supervisor) Expect(namespace string, d *agentv1.Delegation) {
 	k := ref.Agent{Namespace: namespace, ID: d.GetChildAgentId()}
 	v.mu.Lock()
@@ -177,8 +177,9 @@ func (v *Supervisor) pass(k ref.Agent) {
 // agent so too; reconciling it does nothing.
 const ChildPrefix = "agt_"
 
-// EnqueueChild enqueues a child that lost something that kept it alive. The event is on
-// disk in its plane's journal, so the pass reads what it says.
+// EnqueueChild enqueues an agent if its id is that of a private child. It is called with the events
+// after which a child may have nothing left to do. Such an event is durable in the journal of its
+// plane, so the pass reads a state that contains it.
 func (v *Supervisor) EnqueueChild(k ref.Agent) {
 	if strings.HasPrefix(k.ID, ChildPrefix) {
 		v.Enqueue(k)

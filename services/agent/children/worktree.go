@@ -27,8 +27,8 @@ const (
 	// the worker of its worktree. After that the worktree is reported as kept: cleaning
 	// up never delays an end for longer (SPEC T9).
 	ClearTimeout = 30 * time.Second
-	// readyTimeout bounds how long SpawnAgent waits for the worktree, which is made in
-	// any case.
+	// readyTimeout bounds how long SpawnAgent waits for the worktree, which the Supervisor makes
+	// whether or not SpawnAgent waits.
 	readyTimeout = 10 * time.Second
 )
 
@@ -76,8 +76,10 @@ func (at *worktreeSite) assign(d *agentv1.Delegation, child *agentv1.Agent) {
 	child.WorkspaceMode, child.WorkspaceRoot = agentv1.WorkspaceMode_WORKSPACE_MODE_WORKTREE, path.Join(wt.GetPath(), at.subdirectory)
 }
 
-// makeWorktree makes the worktree of a child that does not exist yet. failed is not empty
-// if there will be no worktree, and so no child.
+// makeWorktree makes the worktree of a child that does not exist yet, and records that it is
+// ready. failed says why there will be no worktree, and so no child; it is empty otherwise. again
+// is true after an error other than the refusal WORKTREE_FAILED, such as that of a worker that
+// cannot be reached; once the delegation is older than makeTimeout, failed is set instead.
 func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.Delegation) (failed string, again bool, err error) {
 	plane, err := s.worktrees()
 	if err != nil {
@@ -96,9 +98,11 @@ func (s *Service) makeWorktree(ctx context.Context, parent ref.Agent, d *state.D
 	})
 }
 
-// clearWorktree is the last step before a delegation is completed: it removes the
-// worktree if nothing was changed in it. It may be repeated after a crash. since is when
-// the end began.
+// clearWorktree is the last step before a delegation is completed: it removes the worktree if
+// nothing was changed in it. It returns the worktree as removed or kept, or nil if the delegation
+// has none or is not open. again is true while commands of the child run or the worker cannot be
+// reached, for at most ClearTimeout after since, which is when the end began; then the worktree
+// counts as kept. It may be repeated after a crash.
 func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Delegation, since time.Time) (wt *taskv1.Worktree, again bool, err error) {
 	if d == nil || !state.IsOpen(d.Record) || d.Record.GetWorktree() == nil {
 		return nil, false, nil
@@ -136,7 +140,8 @@ func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Deleg
 	return kept(fault.From(err).Message())
 }
 
-// awaitWorktree waits until the child exists in its worktree, or never will.
+// awaitWorktree waits until the child exists in its worktree or it is known that it never will, at
+// most for readyTimeout.
 func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegationID string) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

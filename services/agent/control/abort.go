@@ -11,7 +11,9 @@ import (
 )
 
 // AbortRun ends the open turn as aborted and pauses the agent, so that it does not repeat
-// the same turn at once (SPEC A7). The agent's items, waits and tasks stay.
+// the same turn at once (SPEC A7). An agent without an open turn is only paused. If the request
+// names a run, it is refused with RUN_STALE unless that run is open or was the last one and was
+// aborted. The agent's items, waits and tasks stay.
 func (s *Service) AbortRun(ctx context.Context, req *agentv1.AbortRunRequest) (*agentv1.AbortRunResponse, error) {
 	if err := validateOrder(ctx, req); err != nil {
 		return nil, err

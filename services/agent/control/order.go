@@ -35,7 +35,7 @@ func validateOrder(ctx context.Context, o order) error {
 // MaxReasonChars bounds the reason of a control action.
 const MaxReasonChars = 2000
 
-// agentOf returns the agent as the events of a control action leave it.
+// agentOf returns the record of the agent after the events of a control action.
 func agentOf(events []*journal.Event) (*agentv1.Agent, error) {
 	for i := len(events) - 1; i >= 0; i-- {
 		if p, ok := events[i].Payload.(interface{ GetAgent() *agentv1.Agent }); ok {
@@ -45,9 +45,9 @@ func agentOf(events []*journal.Event) (*agentv1.Agent, error) {
 	return nil, fmt.Errorf("agent: no agent among %d events", len(events))
 }
 
-// execute carries out a control action and returns respond of the agent. If decide returns no
-// events the agent is in the requested state already; then the response has the agent as it is,
-// and nothing is written.
+// execute carries out a control action and returns the response that respond makes of the agent. If
+// decide returns no events the agent is in the requested state already; then the response has the
+// agent as it is, and nothing is written.
 func execute[R any](
 	ctx context.Context, s *Service, method string, o order,
 	decide func(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error),

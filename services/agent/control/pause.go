@@ -9,7 +9,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// PauseAgent lets an agent start no turns; it still accepts input (SPEC A8). An open turn
+// PauseAgent keeps an agent from starting turns; it still accepts input (SPEC A8). An open turn
 // continues: AbortRun ends it.
 func (s *Service) PauseAgent(ctx context.Context, req *agentv1.PauseAgentRequest) (*agentv1.PauseAgentResponse, error) {
 	return execute(ctx, s, "PauseAgent", req, pause, func(a *agentv1.Agent) *agentv1.PauseAgentResponse {
@@ -17,7 +17,7 @@ func (s *Service) PauseAgent(ctx context.Context, req *agentv1.PauseAgentRequest
 	})
 }
 
-// pause returns no events for an agent that starts no turns already.
+// pause returns no events for an agent that is paused or stopped already.
 func pause(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error) {
 	if a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING {
 		return nil, nil

@@ -74,10 +74,11 @@ func (s *Service) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*
 	return resp, nil
 }
 
-// lanes is an agent's lane and what its next tick, if it has one, rests on.
+// lanes is what derive needs of an agent's state beside its record: the counts of its lane, the facts
+// that decide whether a tick at the head of the lane is stale, and the children that ask a question.
 type lanes struct {
 	counts *agentv1.Lane
-	tick   *agentv1.Tick // that the next turn would take; nil if that takes another message
+	tick   *agentv1.Tick // the tick at the head of the lane; nil if there is another message or none
 	wake   *agentv1.AgentWoken
 	// stalled are the items about which turns made no progress.
 	stalled []*agentv1.StalledItem
@@ -104,7 +105,7 @@ func (s *Service) recordOf(ctx context.Context, k ref.Agent) (*agentv1.Agent, er
 func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*agentv1.Agent, []*waitingv1.Wait, error) {
 	// Who may read the agent may read its posture, so the other planes are read as this
 	// plane itself.
-	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
+	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.ActorFrom(ctx).Namespace)))
 	queue, err := s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{
 		AgentId: rec.GetAgentId(), OmitPlans: true, WorkItemIds: []string{lane.tick.GetWorkItemId()},
 	})

@@ -78,9 +78,9 @@ type awaitedWait interface {
 	GetReason() string
 }
 
-// awaitedOf returns what a wait is for if that is a child's answer to be given or to be got
-// (SPEC A14.3): a child's task whose child asks something, or the supervisor of a child. It is
-// empty for other waits.
+// awaitedOf describes a wait that stands for a question between a child and its supervisor (SPEC
+// A14.3): the wait of a child for its supervisor's answer, or the wait of a parent for the task of
+// a child that asks something. It returns "" for all other waits.
 func awaitedOf(a *agentv1.Agent, asking []*agentv1.Delegation, w awaitedWait) string {
 	switch {
 	case w.GetMode() == waitingv1.WaitMode_WAIT_MODE_INTENT:

@@ -19,9 +19,11 @@ import (
 	"quartet/services/agent/state"
 )
 
-// OfferDecision records a decision of the scheduler and queues its tick, in one frame, if
-// the facts that it rests on have not changed. So schedulers may crash, repeat
-// themselves, or run more than once (SPEC D1, D4).
+// OfferDecision records a decision of the scheduler and, if it is a tick, queues the tick in the
+// same frame. It records nothing, and the result says why, if the facts on which the decision
+// rests have changed (stale), if a tick is pending already (pending), or if the decision equals the
+// last one (unchanged). So schedulers may crash, repeat an offer, or run more than once (SPEC D1,
+// D4).
 func (s *Service) OfferDecision(ctx context.Context, req *agentv1.OfferDecisionRequest) (*agentv1.OfferDecisionResponse, error) {
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err

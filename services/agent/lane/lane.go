@@ -7,7 +7,9 @@ package lane
 import (
 	"iter"
 	"slices"
+	"time"
 
+	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -28,6 +30,14 @@ const (
 	// MaxQueued is how many messages an agent may have queued, so that a sender
 	// in a loop cannot fill the memory.
 	MaxQueued = 10_000
+	// MaxQueuedBytes is how many bytes of text they may have. The last message may exceed it.
+	MaxQueuedBytes = 16 << 20
+	// keptBytes is how many bytes of text in finished messages stay in memory. The newest one stays
+	// whatever its size.
+	keptBytes = 4 << 20
+	// roomAfter is the time after which a message that was refused because of a full lane may be sent
+	// again: turns have to take some first.
+	roomAfter = 10 * time.Second
 )
 
 // Lane is the messages of one agent. The zero value is an empty lane. Records are
@@ -35,10 +45,15 @@ const (
 type Lane struct {
 	bands    [bandCount][]*agentv1.Message // queued, first in first out
 	records  map[string]*agentv1.Message   // nil until there is one
-	finished []string                      // messages that left the lane for good, oldest first
+	finished []string                      // ids of the finished messages in memory, oldest first
 	arrivals []string                      // message ids in order of arrival
 	queuedAt map[string]uint64             // wal_seq of message_queued, until the message is finished
+	// queuedBytes and finishedBytes are the bytes of text of the queued and of the finished messages.
+	queuedBytes, finishedBytes int
 }
+
+// size returns the bytes of text of a message.
+func size(m *agentv1.Message) int { return len(m.GetText()) + len(m.GetData()) }
 
 func band(p agentv1.Priority) int {
 	switch p {
@@ -78,9 +93,9 @@ func isTick(m *agentv1.Message) bool {
 	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK
 }
 
-// Arrive adds a new message at the end of its band, where a tick that an operator's prompt passes
-// stands behind it. walSeq is the position in the
-// journal of the event that queued it.
+// Arrive adds a new message at the end of its band. If it is an operator's prompt, the ticks of the
+// band move behind it (see ticksYield). walSeq is the position in the journal of the event that
+// queued the message.
 func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
 	l.arrivals = append(l.arrivals, m.GetMessageId())
 	if l.queuedAt == nil {
@@ -88,6 +103,7 @@ func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
 	}
 	l.queuedAt[m.GetMessageId()] = walSeq
 	l.record(m)
+	l.queuedBytes += size(m)
 	b := band(m.GetPriority())
 	l.bands[b] = append(l.bands[b], m)
 	if m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT {
@@ -95,12 +111,19 @@ func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
 	}
 }
 
-// Requeue puts a message whose turn ended without processing it at the front of
-// its band.
+// Requeue puts a message whose turn ended without processing it at the front of its band; a tick
+// goes behind the operator's prompts of its band.
 func (l *Lane) Requeue(m *agentv1.Message) {
 	l.record(m)
 	// An interjected message was finished and is queued again if its turn is lost.
-	l.finished = slices.DeleteFunc(l.finished, func(id string) bool { return id == m.GetMessageId() })
+	l.finished = slices.DeleteFunc(l.finished, func(id string) bool {
+		if id != m.GetMessageId() {
+			return false
+		}
+		l.finishedBytes -= size(m)
+		return true
+	})
+	l.queuedBytes += size(m)
 	b := band(m.GetPriority())
 	l.bands[b] = slices.Insert(slices.Clone(l.bands[b]), 0, m)
 	if isTick(m) {
@@ -113,24 +136,29 @@ func (l *Lane) Take(m *agentv1.Message) {
 	l.record(m)
 	b := band(m.GetPriority())
 	l.bands[b] = slices.DeleteFunc(slices.Clone(l.bands[b]), func(q *agentv1.Message) bool {
-		return q.GetMessageId() == m.GetMessageId()
+		if q.GetMessageId() != m.GetMessageId() {
+			return false
+		}
+		l.queuedBytes -= size(q)
+		return true
 	})
 }
 
 // Finish removes a message from its band and keeps its last record. Only the
-// newest keptMessages finished messages stay in memory.
+// newest keptMessages finished messages stay in memory, of keptBytes at most.
 func (l *Lane) Finish(m *agentv1.Message) {
 	l.Take(m)
 	delete(l.queuedAt, m.GetMessageId())
 	l.finished = append(l.finished, m.GetMessageId())
-	if len(l.finished) <= keptMessages {
-		return
-	}
-	oldest := l.finished[0]
-	l.finished = slices.Delete(l.finished, 0, 1)
-	delete(l.records, oldest)
-	if i := slices.Index(l.arrivals, oldest); i >= 0 {
-		l.arrivals = slices.Delete(l.arrivals, i, i+1)
+	l.finishedBytes += size(m)
+	for len(l.finished) > keptMessages || l.finishedBytes > keptBytes && len(l.finished) > 1 {
+		oldest := l.finished[0]
+		l.finishedBytes -= size(l.records[oldest])
+		l.finished = slices.Delete(l.finished, 0, 1)
+		delete(l.records, oldest)
+		if i := slices.Index(l.arrivals, oldest); i >= 0 {
+			l.arrivals = slices.Delete(l.arrivals, i, i+1)
+		}
 	}
 }
 
@@ -155,10 +183,10 @@ func (l *Lane) Head() *agentv1.Message {
 }
 
 // QueuedAt returns the wal_seq of the event that queued a message, or 0 if the
-// message is finished.
+// message is finished or unknown.
 func (l *Lane) QueuedAt(messageID string) uint64 { return l.queuedAt[messageID] }
 
-// Interjections returns the queued messages that a running turn should receive.
+// Interjections returns the queued messages of the priority interject, which a running turn receives.
 func (l *Lane) Interjections() []*agentv1.Message { return l.bands[0] }
 
 // Queued returns the queued messages in the order in which turns take them.
@@ -183,6 +211,24 @@ func (l *Lane) Len() int {
 	return n
 }
 
+// Bytes returns how many bytes of text the queued messages have.
+func (l *Lane) Bytes() int { return l.queuedBytes }
+
+// Room returns OVERLOADED for an agent whose lane has so many messages, with so many bytes of text, that
+// it takes no further one.
+func Room(agentID string, messages, bytes int) error {
+	var e *fault.Error
+	switch {
+	case messages >= MaxQueued:
+		e = fault.Overloaded.Newf("agent %q has %d queued messages, the most there may be; wait until it has taken some", agentID, messages)
+	case bytes >= MaxQueuedBytes:
+		e = fault.Overloaded.Newf("agent %q has %d queued messages with %d bytes of text; at most %d bytes may be queued; wait until it has taken some", agentID, messages, bytes, MaxQueuedBytes)
+	default:
+		return nil
+	}
+	return e.With("agent_id", agentID).WithRetryAfter(roomAfter)
+}
+
 // Heads returns the first message of each band that has one.
 func (l *Lane) Heads() []*agentv1.Message {
 	var out []*agentv1.Message
@@ -204,8 +250,7 @@ func (l *Lane) Arrivals(after string) []string {
 	return l.arrivals[start:]
 }
 
-// Finished returns the finished messages in memory, the one that finished first
-// comes first.
+// Finished returns the finished messages in memory, in the order in which they finished.
 func (l *Lane) Finished() iter.Seq[*agentv1.Message] {
 	return func(yield func(*agentv1.Message) bool) {
 		for _, id := range l.finished {
@@ -218,7 +263,7 @@ func (l *Lane) Finished() iter.Seq[*agentv1.Message] {
 
 // Counts returns how many messages are queued, in the open turn, and quarantined.
 func (l *Lane) Counts() *agentv1.Lane {
-	c := &agentv1.Lane{Queued: int32(l.Len())}
+	c := &agentv1.Lane{Queued: int32(l.Len()), QueuedBytes: int64(l.queuedBytes)}
 	for _, m := range l.records {
 		switch m.GetState() {
 		case agentv1.MessageState_MESSAGE_STATE_DEQUEUED:

@@ -2,12 +2,14 @@ package lane
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -101,5 +103,84 @@ func TestA5_RandomLanes(t *testing.T) {
 				rt.Fatalf("got %v, want %v (ticks %v)", rest, others, ticks)
 			}
 		}
+	})
+}
+
+// A5.3: a lane has room below its limits of messages and bytes, and none at them.
+func TestA5_RoomInALane(t *testing.T) {
+	for _, c := range []struct {
+		messages, bytes int
+		room            bool
+	}{
+		{0, 0, true}, {MaxQueued - 1, MaxQueuedBytes - 1, true}, {MaxQueued, 0, false}, {MaxQueued + 1, 0, false},
+		{1, MaxQueuedBytes, false}, {1, MaxQueuedBytes + 1, false},
+	} {
+		err := Room("keeper", c.messages, c.bytes)
+		require.Equal(t, c.room, err == nil, "%+v", c)
+		if err != nil {
+			require.ErrorIs(t, err, fault.Overloaded)
+			require.Positive(t, fault.From(err).RetryAfter())
+		}
+	}
+}
+
+// Whatever is done with messages, the bytes of a lane are those of its queued messages, and what is kept of
+// finished ones is bounded by bytes as well.
+func TestA5_BytesOfALane(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l, n := &Lane{}, 0
+		var taken []*agentv1.Message
+		rt.Repeat(map[string]func(*rapid.T){
+			"arrive": func(rt *rapid.T) {
+				n++
+				m := message("c" + strconv.Itoa(n))
+				m.Text = strings.Repeat("x", rapid.SampledFrom([]int{0, 1, 1 << 20, keptBytes, keptBytes + 1}).Draw(rt, "size"))
+				if n%3 == 0 {
+					m.Text, m.Data = "", []byte(m.GetText())
+				}
+				l.Arrive(m, uint64(n))
+			},
+			"take": func(*rapid.T) {
+				if m := l.Head(); m != nil {
+					l.Take(m)
+					taken = append(taken, m)
+				}
+			},
+			"requeue": func(*rapid.T) {
+				if len(taken) > 0 {
+					l.Requeue(taken[0])
+					taken = taken[1:]
+				}
+			},
+			"finish": func(*rapid.T) {
+				if len(taken) > 0 {
+					l.Finish(taken[0])
+					taken = taken[1:]
+				} else if m := l.Head(); m != nil {
+					l.Finish(m)
+				}
+			},
+			"interjected and back": func(*rapid.T) {
+				if m := l.Head(); m != nil {
+					l.Finish(m)
+					if l.Get(m.GetMessageId()) != nil {
+						l.Requeue(m)
+					}
+				}
+			},
+			"": func(rt *rapid.T) {
+				queued, kept := 0, 0
+				for m := range l.Queued() {
+					queued += size(m)
+				}
+				for m := range l.Finished() {
+					kept += size(m)
+				}
+				require.Equal(rt, queued, l.Bytes())
+				require.EqualValues(rt, queued, l.Counts().GetQueuedBytes())
+				require.Equal(rt, kept, l.finishedBytes)
+				require.True(rt, kept <= keptBytes || len(l.finished) == 1, "%d bytes of %d messages", kept, len(l.finished))
+			},
+		})
 	})
 }

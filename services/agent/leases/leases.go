@@ -71,10 +71,11 @@ func (l *Set) expired(leases []leasetable.Lease[Run, ref.Agent]) {
 	}
 }
 
-// Arm starts a full term for a run, or renews it, and returns when it ends.
+// Arm grants a run a full term from now, whether or not it has a lease, and returns the time at
+// which the term ends.
 func (l *Set) Arm(k ref.Agent, runID string) time.Time { return l.table.Arm(Run{k, runID}, k) }
 
-// ArmFor is Arm with a term of its own.
+// ArmFor is Arm with the given term instead of Term.
 func (l *Set) ArmFor(k ref.Agent, runID string, term time.Duration) {
 	l.Arm(k, runID)
 	l.table.RenewFor(Run{k, runID}, term)

@@ -23,11 +23,12 @@ const (
 	namedChars = 80
 )
 
-// checkAnswer returns why a supervisor's message cannot answer the wait that it names: the child
-// does not wait for an operator with it any more, or never did (SPEC A14.6). It asks the waiting
-// plane when that has received all that was sent to the child before. A wait that ends
-// between this and the message is ended once: the waiting plane decides which wait a message
-// ends.
+// checkAnswer returns in refused why a supervisor's message cannot answer the wait that it names:
+// the wait is no open question of the child, or never was one (SPEC A14.6). refused is nil if the
+// message names no wait or an open question; err reports that this could not be determined. The
+// waiting plane is read after it has consumed all messages that were sent to the child before. The
+// wait may still end before the message is queued; then the message ends no wait, since the waiting
+// plane decides which wait a message ends.
 func (s *Service) checkAnswer(ctx context.Context, m *agentv1.Message) (refused, err error) {
 	waitID := m.GetAnsweredWaitId()
 	if waitID == "" {

@@ -38,8 +38,8 @@ func (s *Service) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessag
 	if err != nil {
 		return nil, err
 	}
-	// Who sends a follow-up is no part of the request that its id stands for: a repetition from
-	// another run gets the first response.
+	// The sender of a follow-up is left out of the arguments that a repeated request id is compared
+	// with, so that a repetition from another run gets the first response.
 	args := proto.CloneOf(req)
 	args.SenderRunId, args.MaxAuthority = "", agentv1.Authority_AUTHORITY_UNSPECIFIED
 	if m.Authority, err = s.senderAuthority(ctx, req); err != nil {
@@ -68,7 +68,8 @@ var (
 	integrationKinds = []agentv1.MessageKind{agentv1.MessageKind_MESSAGE_KIND_CHANNEL_EVENT, agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT}
 )
 
-// admitMessage validates a message and sets its origin by the sender's role.
+// admitMessage validates a request and returns its message. The sender's role determines which
+// kinds and priorities are allowed and which kind is the default; the origin follows from the kind.
 func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1.Message, error) {
 	if err := fault.Name("agent_id", req.GetAgentId()); err != nil {
 		return nil, err
@@ -106,7 +107,7 @@ func admitMessage(actor rpc.Actor, req *agentv1.EnqueueMessageRequest) (*agentv1
 			return nil, err
 		}
 	}
-	operator := actor.Role == rpc.RoleAdmin || actor.Role == rpc.RoleOperator
+	operator := actor.HasAny(rpc.RoleAdmin, rpc.RoleOperator)
 	kind, allowed := req.GetKind(), integrationKinds
 	if actor.Role == rpc.RoleService {
 		// The task plane forwards what a supervisor sends to its child.
@@ -168,8 +169,8 @@ func decideEnqueue(s *state.State, env journal.Env, m *agentv1.Message) (journal
 	case a.Record.GetControl() == agentv1.Control_CONTROL_STOPPED && !operator && !followUp:
 		return none, fault.AgentStopped.Newf("agent %q is stopped; start it first", m.GetAgentId()).With("agent_id", m.GetAgentId())
 	}
-	if n := a.Lane.Len(); n >= lane.MaxQueued {
-		return none, fault.Overloaded.Newf("agent %q has %d queued messages, the most there may be; wait until it has taken some", m.GetAgentId(), n).With("agent_id", m.GetAgentId())
+	if err := lane.Room(m.GetAgentId(), a.Lane.Len(), a.Lane.Bytes()); err != nil {
+		return none, err
 	}
 	msg := lane.NewMessage(env, proto.CloneOf(m)) // a rule may run twice
 	return journal.Decision[*agentv1.EnqueueMessageResponse]{

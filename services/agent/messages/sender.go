@@ -12,8 +12,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// admitSender validates what a request says about who sends a follow-up. No other message has
-// it.
+// admitSender validates the fields that only a supervisor's follow-up may set: the run that sends
+// it, the most authority that it may have, and the wait that it answers.
 func admitSender(actor rpc.Actor, kind agentv1.MessageKind, req *agentv1.EnqueueMessageRequest) error {
 	followUp := actor.Role == rpc.RoleService && kind == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP
 	_, known := agentv1.Authority_name[int32(req.GetMaxAuthority())]

@@ -112,7 +112,8 @@ func excerpt(r *agentv1.ToolResult) string {
 }
 
 // triedRounds returns the rounds with calls of the turns that ended since the last one that
-// completed, oldest first. Calls that a runner started and of which it reported nothing are a
+// completed, oldest first: of the newest prompt.MostLost such turns, and of each the newest
+// maxAttemptRounds rounds. Calls that a runner started and of which it reported nothing are a
 // round of their own.
 func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, error) {
 	type found struct {
@@ -174,7 +175,9 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, e
 	return f.rounds, nil
 }
 
-// outcomeOf asks the plane of a call for its outcome.
+// outcomeOf asks the plane of a call for its outcome, which the plane finds in its request memory;
+// the call is not executed again. It returns prompt.Unknown if the plane cannot answer within
+// outcomeTimeout or keeps no such memory.
 func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c triedRound, index int) (status, summary string) {
 	call := c.round.GetToolCalls()[index]
 	t, err := has.Find(call.GetName())

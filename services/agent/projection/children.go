@@ -11,9 +11,9 @@ import (
 	"quartet/services/agent/state"
 )
 
-// addChildren adds the agent's open delegations, and how their children stand as far as this
-// plane knows: what a child waits for is known to other planes, and reading them for every
-// child would delay the turn.
+// addChildren adds the agent's open delegations with the postures of their children, as far as
+// this plane knows them: what a child waits for is known to other planes, and reading those for
+// every child would delay the turn.
 func (s *Service) addChildren(ctx context.Context, k ref.Agent, p *Projection) error {
 	open, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) ([]*agentv1.Delegation, error) {
 		var open []*agentv1.Delegation

@@ -16,15 +16,15 @@ import (
 )
 
 // addConversation adds the newest part of what operators and the agent said, as far as it
-// concerns the turn's item, and the runner's summary of what was said before. The message of the turn itself is not part of it.
+// concerns the turn's item, and the runner's summary of what was said before. The message of the
+// turn itself is not part of it.
 func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projection, messageID string) error {
 	type look struct {
 		said   []prompt.Said
-		at     []uint64 // of the messages, in their places
-		rounds [][]uint64
-		kinds  []int // for each utterance: 0 in memory, 1 a message, 2 a round
-		// summary is the summary, nil if there is none. unread: its text is in the first of
-		// rounds.
+		at     []uint64   // wal_seqs of the messages that are read back, in the order of said
+		rounds [][]uint64 // likewise, of the rounds
+		kinds  []int      // for each of said: 0 if it was in memory, 1 for a message to read back, 2 for a round
+		// summary is nil if there is none. unread means that its text is in the first of rounds.
 		summary *prompt.Summary
 		unread  bool
 	}

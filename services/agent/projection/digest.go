@@ -57,8 +57,8 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 	return one
 }
 
-// itemHistory returns the newest rounds that were bound to an item, newest first, and the
-// notes on all of its rounds.
+// itemHistory returns the newest shownRounds rounds that were bound to an item, newest first, and
+// the notes on all of its rounds, or on the newest maxReadBack where the notes are not in memory.
 func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string, err error) {
 	d := s.digests.get(digestKey{k, itemID})
 	d.mu.Lock()

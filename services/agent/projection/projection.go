@@ -22,8 +22,8 @@ type Projection struct {
 	// reached are the waits that the message resolved or was delivered to, and those of the
 	// agent itself that woke it.
 	reached []*waitingv1.Wait
-	// fired is how often the timer of the message has fired since the message was queued, with
-	// the time that queued it; 0 if the message is about no timer.
+	// fired is how often the timer of the message has fired since the message was queued,
+	// including the firing that queued it; 0 if the message is about no timer.
 	fired int64
 	// ownWaits are the triggered waits of the agent itself.
 	ownWaits []*waitingv1.Wait

@@ -16,10 +16,10 @@ import (
 )
 
 // OverQuestion returns why a child's question must not be shown to its parent any more, or ""
-// if it is still open or m is none (SPEC A14.1). The supervision withdraws a question a moment
-// after the child's wait has ended; a parent that has just answered must not be asked again in
-// that moment. The waiting plane is asked when it has consumed the parent's last answer. If it
-// cannot be asked, the question is shown.
+// if it is still open or m is no question (SPEC A14.1). The supervisor withdraws a question a
+// moment after the child's wait has ended, and a parent that has just answered must not be asked
+// again in that moment. So the wait is read here, after the waiting plane has consumed the newest
+// message to the child. If the waiting plane cannot be read, the question is shown.
 func (s *Service) OverQuestion(ctx context.Context, k ref.Agent, m *agentv1.Message) (string, error) {
 	if !state.IsQuestion(m) {
 		return "", nil

@@ -68,8 +68,9 @@ func bindable(m *agentv1.Message, reached []*waitingv1.Wait) (items []string, ru
 	return items, rules
 }
 
-// bind binds the turn to the first open item of bindable, else to the current one if that
-// binds too. A tick that asks the agent to choose an item binds none.
+// bind binds the turn to the item that the work plane named, which is the first open one of those
+// that bindable returned; else, if current is set, to the item in focus. A tick that asks the agent
+// to choose an item binds none.
 func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, current bool) {
 	switch {
 	case tick.GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED:
@@ -88,12 +89,12 @@ func (p *Projection) bind(tick *agentv1.Tick, rules map[string]agentv1.Binding, 
 func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projection) (after plane.Position, err error) {
 	m, k := c.Message, c.Agent
 	callback := m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
-	// Whoever may instruct the agent may end one of its waits, its supervisor whatever the
-	// authority of the message, and so may the end of a task. The waiting plane decides which.
+	// A message with the authority to instruct the agent may have ended one of its waits. So may a
+	// supervisor's, whatever its authority, and the end of a task. The waiting plane decides which.
 	instruction := m.GetAuthority() == agentv1.Authority_AUTHORITY_OPERATOR_INSTRUCTION || m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 	result := m.GetTaskId() != "" && !state.IsQuestion(m)
 	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
-	// A turn that is to choose an item is told what the agent itself waits for.
+	// A turn that is to choose an item shows what the agent itself waits for.
 	picks := m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED
 	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: own || picks, WaitIds: c.Wake.GetEndedWaitIds()}
 	var before plane.Position
@@ -131,8 +132,9 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	return after, nil
 }
 
-// readTimer reads how often the timer of a message has fired since: while a message of it
-// waits, no other is queued. A timer that is not in memory any more fired once.
+// readTimer reads how often the timer of a message has fired since the message was queued: while a
+// message about the timer is queued, further firings queue none. A timer that is no longer in
+// memory counts as having fired once.
 func (s *Service) readTimer(ctx context.Context, m *agentv1.Message, p *Projection) error {
 	if m.GetTimerId() == "" {
 		return nil
@@ -154,8 +156,8 @@ func (s *Service) readTimer(ctx context.Context, m *agentv1.Message, p *Projecti
 	return err
 }
 
-// Subject reads the item that a message names. It returns nil if it names none, or one
-// that the agent does not have.
+// Subject reads the item that a message names. It returns nil if the message names none, or one
+// that the agent does not have. The only error is that the work plane is unavailable.
 func (s *Service) Subject(ctx context.Context, m *agentv1.Message) (*workv1.WorkItem, error) {
 	if m.GetWorkItemId() == "" {
 		return nil, nil

@@ -17,7 +17,7 @@ const (
 	// requiredCalls is how many calls of earlier attempts each context lists, the newest
 	// ones. Of the others it has the number.
 	requiredCalls = 40
-	// lostChars bounds the required part about a call, in characters.
+	// lostChars bounds each text in the required line about a call, in characters.
 	lostChars = 80
 )
 

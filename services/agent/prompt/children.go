@@ -8,7 +8,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// Child is an open delegation, and how its child stands in a word.
+// Child is an open delegation with the posture of its child in one word, such as running_turn.
 type Child struct {
 	Delegation *agentv1.Delegation
 	Standing   string

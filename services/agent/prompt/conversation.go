@@ -15,7 +15,8 @@ type Said struct {
 	Text string
 }
 
-// lines returns an utterance as the context shows it: who said it, and the words in quotes.
+// lines returns an utterance as the context shows it: who said it, and at most the first most bytes
+// of what was said, quoted.
 func (s Said) lines(most int) string {
 	head := fmt.Sprintf("%s, %s, %s:\n", s.Who, s.Ref, s.At)
 	if len(s.Text) > most {

@@ -8,8 +8,8 @@
 // section takes a share of what the more important ones left.
 //
 // The objective, the plan's descriptor, the blocker and the todos that are not done are
-// required: each context contains them, and the reasons of the waits that the message
-// reached, and the calls of earlier attempts.
+// required: each context contains them. So are the reasons of the waits that the message reached,
+// and the calls of earlier attempts.
 package prompt
 
 import (
@@ -189,6 +189,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	for _, least := range required {
 		p.left -= len(least)
 	}
+	// back releases what was set aside for a required part, just before its section is put.
 	back := func(i int) { p.left += len(required[i]) }
 	p.left += len(guidance)
 	told := []form{{full, guidance + instructions}, {compact, guidance}}
@@ -258,10 +259,11 @@ func Text(sections []*agentv1.ContextSection) string {
 	return b.String()
 }
 
-// put adds a section in the largest form that fits, and otherwise as omitted.
+// put adds a section in the first of forms that fits, and as omitted if none does. A section of no
+// records that has no text is left out altogether.
 func (p *page) put(name string, records int, forms ...form) { p.share(name, records, 100, forms...) }
 
-// share is put within a share of the remaining budget.
+// share is like put, but the section may take only percent of the remaining budget.
 func (p *page) share(name string, records, percent int, forms ...form) {
 	room := p.left * percent / 100
 	chosen := form{outcome: omitted}

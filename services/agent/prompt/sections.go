@@ -31,7 +31,8 @@ func heading(title string, o outcome, more int) string {
 	return fmt.Sprintf("\n## %s (%s)\n", title, o)
 }
 
-// messageForms returns the message of the turn, whole and as its beginning.
+// messageForms returns the renderings of the turn's message: whole; its beginning, as far as it fits
+// into room; and a note of its length alone.
 func messageForms(in Input, room int) []form {
 	m := in.Message
 	if m == nil {
@@ -80,8 +81,9 @@ func descriptor(plan *workv1.PlanArtifact) string {
 	return fmt.Sprintf("Plan: %s (%d bytes, sha256 %s)\n", plan.GetPath(), plan.GetBytes(), plan.GetSha256())
 }
 
-// itemForms returns the renderings of the turn's item: with the plan's preview; with the preview
-// cut to previewRoom; and without it.
+// itemForms returns the renderings of the turn's item, the largest first: with the plan's preview,
+// with the preview cut to previewRoom, and compact. Without a preview there are two, the full and the
+// compact one, and without an item there is one.
 func itemForms(in Input, previewRoom int) []form {
 	least, preview := itemLeast(in), in.Item.GetPlanArtifact().GetPreview()
 	switch {
@@ -158,8 +160,8 @@ func stateForms(in Input) []form {
 	return []form{{full, least + extras.String()}, {compact, least}}
 }
 
-// candidateForms returns the items of one class: with plan and todos, as lines, as the lines that
-// fit, and as their number.
+// candidateForms returns the renderings of the items of one class: with plan and todos; as one line
+// for each; and what fewer returns of these lines.
 func candidateForms(title string, items []*workv1.WorkItem, total, room int) []form {
 	var long, short []string
 	for _, it := range items {
@@ -214,7 +216,7 @@ const (
 	keepLast
 )
 
-// lineForms returns a list of lines, whole and as the lines that fit.
+// lineForms returns the renderings of a list: all of its lines, and what fewer returns of them.
 func lineForms(title string, lines []string, room int, which keep) []form {
 	if len(lines) == 0 {
 		return nil
@@ -222,7 +224,8 @@ func lineForms(title string, lines []string, room int, which keep) []form {
 	return append([]form{{full, heading(title, full, 0) + strings.Join(lines, "")}}, fewer(title, lines, len(lines), room, which)...)
 }
 
-// fewer returns the lines that fit into room, and only the number of lines.
+// fewer returns a list with as many lines as fit into room, but not all of them, or only with their
+// number if not even one fits.
 func fewer(title string, lines []string, total, room int, which keep) []form {
 	for n := len(lines) - 1; n > 0; n-- {
 		shown := lines[:n]

@@ -12,10 +12,10 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// why returns the section that says why the turn was started: by what the agent was woken,
-// which waits that ends or reaches, with the reasons that the agent gave, and which work
-// item the turn is bound to. It is empty if there is nothing to say beyond the message. With
-// least it has the required part only.
+// why returns the section that says why the turn was started: what arrived or woke the agent, the
+// waits that it ended or reached, with the reasons that the agent gave for them, and the work item
+// that the turn is bound to. It is empty if there is nothing to say beyond the message. With least
+// it has the required part only.
 func why(in Input, least bool) string {
 	var b strings.Builder
 	m := in.Message

@@ -11,4 +11,4 @@ type Agent = plane.Key
 // Request identifies a request of AcquireTurn. The namespace is that of the
 // caller's credential, which differs from the agent's where a runner serves
 // every namespace.
-type Request struct{ Namespace, Principal, RequestID string }
+type Request struct{ Namespace, Caller, RequestID string }

@@ -32,8 +32,8 @@ type Backoff struct {
 
 // NewBackoff returns an empty Backoff. It calls onRetry for each agent whose pause has
 // ended.
-func NewBackoff(clk clock.Clock, well func(ref.Agent)) *Backoff {
-	a := &Backoff{clk: clk, onRetry: well, until: map[ref.Agent]time.Time{}}
+func NewBackoff(clk clock.Clock, onRetry func(ref.Agent)) *Backoff {
+	a := &Backoff{clk: clk, onRetry: onRetry, until: map[ref.Agent]time.Time{}}
 	a.due = clock.NewDue(clk, a.expire)
 	return a
 }
@@ -82,10 +82,10 @@ func (a *Backoff) expire(keys []string) {
 	}
 }
 
-// Start begins to end pauses.
+// Start begins to end pauses when they are over.
 func (a *Backoff) Start() { a.due.Start() }
 
-// Stop ends that: no agent is retried any more.
+// Stop undoes Start: the agents that are skipped then stay skipped.
 func (a *Backoff) Stop() { a.due.Stop() }
 
 // Wait returns when every pause that is over by the clock has ended.

@@ -15,11 +15,13 @@ type Deliveries struct {
 	undelivered map[string]struct{}
 }
 
-// maxUndelivered bounds how many runs are remembered that may never be stored.
+// maxUndelivered bounds undelivered, since a run whose turn was never stored has no end that would
+// remove it. When it is reached, all are forgotten; an attempt of such a run is then counted.
 const maxUndelivered = 1024
 
-// MarkUndelivered records that no caller will receive a run, though its turn may be on
-// disk.
+// MarkUndelivered records that no caller will receive the turn of a run, although the turn may
+// have been stored or may be stored later. When the lease of such a turn ends, no attempt of its
+// message is counted; a turn that is stored later gets a short lease.
 func (h *Deliveries) MarkUndelivered(runID string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -37,8 +39,8 @@ func (h *Deliveries) ClearUndelivered(runID string) {
 	delete(h.undelivered, runID)
 }
 
-// IsUndelivered reports whether the caller of a run was told that its turn was not acquired
-// while the turn may still be written.
+// IsUndelivered reports whether MarkUndelivered was called for a run, and ClearUndelivered was not
+// called since.
 func (h *Deliveries) IsUndelivered(runID string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,8 +84,9 @@ func (h *Deliveries) AnswerRepeated(runID string) bool {
 	return !known || at != abandoned
 }
 
-// Abandon reports whether the turn of a run must be given back, because no request
-// returned it.
+// Abandon records that no request may return the turn of a run any more, and returns true: the
+// turn must be given back. If a repeated request has returned it already, it records nothing and
+// returns false.
 func (h *Deliveries) Abandon(runID string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -31,7 +31,7 @@ type Shares struct {
 	waiting    *btree.BTreeG[entry]
 	starts     map[string]uint64 // of the namespaces in waiting
 	markedAt   map[string]uint64 // of the namespaces in waiting: the mark of the last MarkReady
-	Marks      uint64
+	Marks      uint64            // how often MarkReady was called
 	// ahead are the starts of namespaces that left while their start was in the future.
 	ahead      map[string]uint64
 	purgeAbove int

@@ -12,11 +12,12 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// Waiters are the runners that wait for a turn. When an agent becomes ready one of them
-// is woken, not all: with a thousand idle runners a broadcast would make each message
-// cost a thousand searches. A runner that took a turn wakes the next one if more agents
-// are ready, so no wake is lost. Waiters are kept by what they serve, so a wake inspects
-// three queues.
+// Waiters are the runners that wait for a turn. When an agent becomes ready not all of them
+// are woken, but one that serves it, and one for each selection by capability in its
+// namespace: with a thousand idle runners a broadcast would make each message cost a
+// thousand searches. An AcquireTurn that ends with a turn wakes runners for other ready
+// agents, so no wake is lost. Waiters are kept by what they serve, so a wake inspects three
+// queues and those of the selections.
 type Waiters struct {
 	mu          sync.Mutex
 	serial      uint64

@@ -12,15 +12,15 @@ import (
 type ChildStatus struct {
 	Record        *agentv1.Agent
 	Deletion      *agentv1.AgentDeleting // how its deletion began, once it has
-	FirstItem     string
-	Quarantined   string // why a message was quarantined; empty if none was
+	FirstItem     string                 // the first work item that it made; empty if it made none
+	Quarantined   string                 // why a message was quarantined; empty if none was
 	FactsRevision int64
 	// Resting: its last turn completed and no message is queued.
 	Resting bool
 	// LastWait is the wait with which its last turn ended, if it ended with WaitFor.
 	LastWait string
 	LastTurn *agentv1.Turn
-	LastText string
+	LastText string // the newest text of its rounds in memory; may be empty
 	Children []*agentv1.Delegation
 }
 
@@ -52,7 +52,8 @@ func (a *Agent) ChildStatus() ChildStatus {
 	return c
 }
 
-// lastWait returns the wait with which the last turn ended.
+// lastWait returns the id of the wait that the last turn's WaitFor registered, or "" if the last round
+// has no such result. There must be an ended turn.
 func (a *Agent) lastWait() string {
 	t := a.EndedTurns[len(a.EndedTurns)-1]
 	if len(t.Rounds) == 0 {

@@ -25,7 +25,7 @@ func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error
 	}
 	private := a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE
 	switch actor.Role {
-	case rpc.RoleAdmin, rpc.RoleService:
+	case rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleService:
 		return a, nil
 	case rpc.RoleOperator:
 		if !private {
@@ -84,8 +84,8 @@ func (a *Agent) WithoutOpenTurn(r *agentv1.Agent) *agentv1.Agent {
 	return r
 }
 
-// applyControl takes over what a control action sets. Fields that turns set keep their
-// values.
+// applyControl copies the fields that control actions set from n to the record. Fields that turns
+// set keep their values.
 func (a *Agent) applyControl(n *agentv1.Agent) {
 	a.edit(func(r *agentv1.Agent) {
 		r.Lifecycle = n.GetLifecycle()
@@ -100,8 +100,8 @@ func AgentEvent(a *agentv1.Agent, payload proto.Message) *journal.Event {
 }
 
 // BeginDeletion returns the events that take an agent out of service: they end its turn
-// and drop its messages. end is the outcome of a private child; nobody waits for that of
-// a public agent.
+// and drop its messages. end has the outcome and the result of a private child, which its
+// delegation reports; for a public agent it is ignored.
 func (a *Agent) BeginDeletion(env journal.Env, reason string, end *agentv1.AgentDeleting) []*journal.Event {
 	var events []*journal.Event
 	if a.OpenTurn != nil {
@@ -121,7 +121,7 @@ func (a *Agent) BeginDeletion(env journal.Env, reason string, end *agentv1.Agent
 	return append(events, ev)
 }
 
-// FinishDeletion returns the last event of an agent.
+// FinishDeletion returns the last event of an agent: that nothing of it is left.
 func (a *Agent) FinishDeletion(env journal.Env) []*journal.Event {
 	r := a.WithControl(env, a.Record.GetControl(), a.Record.GetControlReason())
 	r.ControlBy, r.ControlAt = a.Record.GetControlBy(), a.Record.GetControlAt()

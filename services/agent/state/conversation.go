@@ -35,7 +35,8 @@ type Utterance struct {
 }
 
 // Conversation is the index of what operators and an agent said to each other, oldest
-// first. The zero value is an empty conversation. It is read while no event is folded.
+// first. The zero value is an empty conversation. Like all of the state it is not safe for use
+// while an event is folded.
 type Conversation struct {
 	utterances []Utterance
 	// places are all utterances, also those that the index has no more, so that they can be
@@ -130,7 +131,8 @@ func subjectOf(m *agentv1.Message, t *agentv1.Turn) string {
 }
 
 // hear adds a message that a turn took, unless an earlier turn had taken it already. It returns
-// how many utterances there were before the message, or are if it is no part of the conversation.
+// how many utterances precede the message; for a message that is no part of the conversation, how
+// many there are.
 func (c *Conversation) hear(m *agentv1.Message, at uint64, t *agentv1.Turn) (before int) {
 	if !IsConversation(m) || at == 0 {
 		return c.len()
@@ -143,8 +145,9 @@ func (c *Conversation) hear(m *agentv1.Message, at uint64, t *agentv1.Turn) (bef
 	return c.len() - 1
 }
 
-// say adds the text of a round, which was submitted by the event at wal_seq at. The text of a turn about a message of the conversation is
-// about what the message is about.
+// say adds the text of a round, if it has any. number is the number of the round, and at the
+// wal_seq of the event that submitted it. In a turn about a message m of the conversation the text
+// is about the subject of m, otherwise about the item that the round is bound to.
 func (c *Conversation) say(r *agentv1.Round, number int, at uint64, m *agentv1.Message, t *agentv1.Turn) {
 	if strings.TrimSpace(r.GetText()) == "" {
 		return
@@ -173,9 +176,10 @@ func (c *Conversation) add(u Utterance) {
 }
 
 // Tail returns the newest utterances that concern a turn about an item ("" for none), oldest
-// first: those about the agent and those about the item, but not the message at wal_seq
-// except, and not those that the summary s covers; nil if there is none. With the summary they take
-// at most limit bytes. left is the number of bytes before them that are left out.
+// first: those about the agent and those about the item, without the message at wal_seq except and
+// without those that the summary s covers. s is nil if there is no summary. Together with the
+// summary they take at most limit bytes, or a quarter of limit if the summary leaves less. left is
+// the number of bytes before them that are left out.
 //
 // The beginning moves in steps of a quarter of limit, so that the text of consecutive turns
 // begins the same way and a provider's prompt cache holds.

@@ -41,8 +41,8 @@ func IsOpen(d *agentv1.Delegation) bool {
 	return d.GetState() == agentv1.DelegationState_DELEGATION_STATE_OPEN
 }
 
-// Delegation returns one of an agent's delegations, or nil if it is none of them or no
-// longer in memory, which only completed ones leave.
+// Delegation returns the delegation with an id, or nil if the agent has none with this id in
+// memory. Open delegations are always in memory, and the newest completed ones.
 func (a *Agent) Delegation(delegationID string) *Delegation {
 	if a == nil {
 		return nil

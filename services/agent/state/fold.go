@@ -63,7 +63,7 @@ func RequestOf(namespace string, t *agentv1.Turn) ref.Request {
 	if t.GetAcquiredFrom() != "" {
 		namespace = t.GetAcquiredFrom()
 	}
-	return ref.Request{Namespace: namespace, Principal: t.GetAcquiredBy(), RequestID: t.GetAcquireRequestId()}
+	return ref.Request{Namespace: namespace, Caller: journal.Actor{Principal: t.GetAcquiredBy(), KeyID: t.GetAcquiredByKeyId()}.Caller(), RequestID: t.GetAcquireRequestId()}
 }
 
 func (a *Agent) apply(ev *journal.Event) error {

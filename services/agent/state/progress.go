@@ -53,7 +53,9 @@ func (t *Turn) recordEffect(call *agentv1.ToolCall, r *agentv1.ToolResult) {
 	t.changed = true
 }
 
-// progressed reports whether the open turn made progress.
+// progressed reports whether the open turn made progress. Before that it adds the effects of the
+// calls that the runner executed itself to the turn's effects, so it is called once, when the turn
+// ends.
 func (a *Agent) progressed() bool {
 	t := a.OpenTurn
 	for _, r := range t.Rounds {
@@ -128,7 +130,8 @@ func (a *Agent) receiveInput(m *agentv1.Message) {
 	a.clearStalls(func(id string) bool { return m.GetWorkItemId() == "" || id == m.GetWorkItemId() })
 }
 
-// Stalled returns the items that are left alone until input or a change.
+// Stalled returns the items about which the scheduler makes no tick until input or a change: those
+// whose last maxStalls turns made no progress.
 func (a *Agent) Stalled() []*agentv1.StalledItem {
 	var items []*agentv1.StalledItem
 	for _, s := range a.stalls {

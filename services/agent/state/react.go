@@ -101,8 +101,8 @@ func (a *Agent) MessageIDFor(cause string) string {
 	return id.Derived("msg_", a.Namespace, a.Record.GetAgentId(), cause)
 }
 
-// keptAnsweredTasks is how many returned commands are remembered. The event of a
-// command's end arrives within milliseconds of its result.
+// keptAnsweredTasks is how many commands are remembered whose calls returned their results. The
+// event of a command's end arrives within milliseconds of its result.
 const keptAnsweredTasks = 64
 
 // RecordAnswer records that a call returned the result of its command: a message with the
@@ -134,6 +134,9 @@ func (a *Agent) wakeByEnd(source, waitID string) []*journal.Event {
 // at a time, so there are more only if it was woken many times without a turn.
 const maxEndedWaits = 16
 
+// wakeEvents returns the event that the agent itself was woken. A wake that no completed turn has
+// shown yet is combined with it: the waits of both are named, or none if either is not limited to
+// certain waits.
 func (a *Agent) wakeEvents(source, sourceID string, waitIDs []string) []*journal.Event {
 	before := a.Wake
 	if before == nil && a.OpenTurn != nil {

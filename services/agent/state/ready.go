@@ -41,8 +41,8 @@ func (c *Candidate) Shown() *agentv1.Message {
 	return c.Message
 }
 
-// FirstReady returns the agent that has been ready longest, among those that accept
-// accepts; nil if there is none.
+// FirstReady returns the agent that has been ready longest, among those of agentIDs, or all of the
+// namespace if agentIDs is empty, for which accept returns true. It returns nil if there is none.
 func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.Agent) bool) *Candidate {
 	try := func(a *Agent) *Candidate {
 		if a == nil || !a.CanTakeTurn() || !accept(ref.Agent{Namespace: namespace, ID: a.Record.GetAgentId()}) {

@@ -58,7 +58,7 @@ func (s *Summary) before(itemID string) int {
 	return 0
 }
 
-// SummaryOf returns the summary that the runner of the open turn hands in with its next round. It
+// SummaryOf returns the summary that the runner of the open turn submits with its next round. It
 // returns INVALID_ARGUMENT if the turn that it names has not ended or is not among the newest, or
 // if it covers less than the current one (SPEC C7.5).
 func (a *Agent) SummaryOf(sum *agentv1.ConversationSummary) (Summary, error) {
@@ -114,8 +114,9 @@ func (c *Conversation) summaryAbout(itemID string) *Summary {
 	return &c.summaries[i]
 }
 
-// summaryFor returns the summary that a turn on an item shows: that of the item, else that of turns
-// without one, which covers what was said about the agent. It returns nil if there is none.
+// summaryFor returns the summary that a turn on an item ("" for none) shows: that of turns on the
+// item or else that of turns on none, which covers only the utterances that are about no item. It
+// returns nil if there is neither.
 func (c *Conversation) summaryFor(itemID string) *Summary {
 	if s := c.summaryAbout(itemID); s != nil {
 		return s

@@ -61,8 +61,9 @@ type Ending struct {
 	Reported   bool // the last text is the report of an item, which has a brief of its own
 }
 
-// EndTurn is the rule for every end of a turn: it returns the events for the turn, its
-// message, and the messages that were interjected.
+// EndTurn is the rule for every end of the open turn: it returns the events before, followed by
+// those for the messages that were interjected, the turn's message, the turn, and its brief. A
+// message that is to be queued again is quarantined instead when its attempts are used up.
 func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []*journal.Event {
 	t := proto.CloneOf(a.OpenTurn.Record)
 	t.State, t.EndReason, t.EndedAt = how.State, how.Reason, timestamppb.New(env.Now)

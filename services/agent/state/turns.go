@@ -10,13 +10,14 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 	"quartet/services/agent/lane"
-	"quartet/services/agent/ref"
 	"quartet/services/agent/text"
 )
 
-// LeaseGeneration returns the generation of the newest lease. It only grows (SPEC X12).
+// LeaseGeneration returns the generation of the newest lease that has ended, 0 if there was none.
+// The next lease has the generation that follows it, so generations only grow (SPEC X12).
 func (a *Agent) LeaseGeneration() int64 {
 	if n := len(a.EndedTurns); n > 0 {
 		return a.EndedTurns[n-1].Record.GetLeaseGeneration()
@@ -44,10 +45,26 @@ func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 	return nil
 }
 
-// HeldTurn returns the open turn that a run holds. It returns RUN_STALE for another run,
-// and TURN_ENDED if this run has ended the turn.
-func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error) {
-	a, err := s.Find(namespace, agentID)
+// CheckHolder returns PERMISSION_DENIED unless an actor may act for a turn: with the credential of its
+// run, or with the one that acquired the turn (SPEC A6.10). Services may act for every turn.
+func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
+	acquired := journal.Actor{Principal: t.GetAcquiredBy(), KeyID: t.GetAcquiredByKeyId()}
+	switch {
+	case actor.Role == rpc.RoleService, actor.RunID != "" && actor.RunID == t.GetRunId():
+		return nil
+	case t.GetAcquiredFrom() == "" && actor.Caller() == acquired.Caller():
+		return nil
+	}
+	return fault.PermissionDenied.Newf("turn %q was acquired with another credential; use that one, or the run_token that AcquireTurn returned", t.GetTurnId()).
+		With("turn_id", t.GetTurnId())
+}
+
+// HeldTurn returns the open turn that a run holds, if the actor may act for it (CheckHolder). It
+// returns RUN_STALE for another run, for a
+// turn that was interrupted or aborted and for an agent that was deleted, TURN_ENDED if the run
+// itself has ended the turn, and NOT_FOUND if the turn is not in memory.
+func (s *State) HeldTurn(actor journal.Actor, agentID, turnID, runID string) (*Turn, error) {
+	a, err := s.Find(actor.Namespace, agentID)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +76,8 @@ func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error
 		return nil, fault.NotFound.Newf("agent %q has no turn %q", agentID, turnID).With("turn_id", turnID)
 	case t.Record.GetRunId() != runID:
 		return nil, StaleRun(t.Record, runID)
+	case CheckHolder(actor, t.Record) != nil:
+		return nil, CheckHolder(actor, t.Record)
 	case t.Record.GetState() == agentv1.TurnState_TURN_STATE_INTERRUPTED, t.Record.GetState() == agentv1.TurnState_TURN_STATE_ABORTED:
 		return nil, StaleRun(t.Record, runID)
 	case t.Record.GetState() != agentv1.TurnState_TURN_STATE_OPEN:
@@ -69,7 +88,7 @@ func (s *State) HeldTurn(namespace, agentID, turnID, runID string) (*Turn, error
 }
 
 // StaleRun returns RUN_STALE with the reason why a run does not hold a turn: how the turn
-// ended, or that another run holds it.
+// ended, or, while it is open, that another run holds it.
 func StaleRun(t *agentv1.Turn, runID string) error {
 	why := cmp.Or(text.EnumName(t.GetEndReason()), "another_run")
 	return fault.RunStale.Newf("run %q does not hold turn %q (%s); stop working on it", runID, t.GetTurnId(), why).
@@ -193,7 +212,8 @@ func (a *Agent) tracedBefore(m *agentv1.Message) bool {
 // others are read back from the journal.
 const keptWithRounds = 2
 
-// evictRounds drops the rounds that are read back when they are needed.
+// evictRounds drops the rounds of the turn that is no longer among the newest keptWithRounds. It is
+// called after every end of a turn.
 func (a *Agent) evictRounds() {
 	if n := len(a.EndedTurns) - 1 - keptWithRounds; n >= 0 {
 		a.EndedTurns[n].Rounds, a.EndedTurns[n].Settled = nil, nil
@@ -202,17 +222,19 @@ func (a *Agent) evictRounds() {
 
 // WatchUpdate returns what a watcher of a run has not been sent yet: new interjections,
 // or the end of the turn. It returns RUN_STALE for another run.
-func (s *State) WatchUpdate(k ref.Agent, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
-	a, err := s.Find(k.Namespace, k.ID)
+func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
+	a, err := s.Find(actor.Namespace, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
 	t := a.FindTurn(req.GetTurnId())
 	switch {
 	case t == nil:
-		return nil, fault.NotFound.Newf("agent %q has no turn %q", k.ID, req.GetTurnId()).With("turn_id", req.GetTurnId())
+		return nil, fault.NotFound.Newf("agent %q has no turn %q", req.GetAgentId(), req.GetTurnId()).With("turn_id", req.GetTurnId())
 	case t.Record.GetRunId() != req.GetRunId():
 		return nil, StaleRun(t.Record, req.GetRunId())
+	case CheckHolder(actor, t.Record) != nil:
+		return nil, CheckHolder(actor, t.Record)
 	case t != a.OpenTurn:
 		return &agentv1.WatchTurnResponse{Ended: t.Record}, nil
 	}

@@ -87,8 +87,8 @@ func (s *Service) CallAs(ctx context.Context, actor rpc.Actor, scope tools.Scope
 	return out
 }
 
-// invoke repeats a request while the plane is unavailable: the request id makes that
-// safe, and a restart of one plane must not fail an agent's call.
+// invoke sends a request and repeats it while the plane is unavailable, until ctx ends: the request
+// id makes that safe, and a restart of one plane must not fail an agent's call.
 func invoke(ctx context.Context, conn grpc.ClientConnInterface, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
 	for pacer := retry.New(20*time.Millisecond, time.Second); ; {
 		err := conn.Invoke(ctx, method, req, reply, opts...)

@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/ref"
@@ -17,10 +18,10 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// focus makes the item in focus that of a request outside of a turn that names none (SPEC A13.2). Under
-// a request id the item is recorded before the call is sent, together with what the call says: a
-// repetition is about the same item wherever the focus is by then, also if the call was cut off
-// in between, and so it gets the first answer of its plane.
+// focus sets the work item of a request that was made outside of a turn and names none to the item
+// in focus (SPEC A13.2). If the call has a request id, the request memory of this plane records the
+// item before the call is sent. A repetition then names the same item wherever the focus is by then,
+// even if the first call was cut off in between, and gets the first answer of the tool's plane.
 func (s *Service) focus(ctx context.Context, actor rpc.Actor, scope tools.Scope, t tools.Tool, req proto.Message) error {
 	itemID, err := s.current(ctx, scope.Agent)
 	if err != nil {
@@ -29,9 +30,10 @@ func (s *Service) focus(ctx context.Context, actor rpc.Actor, scope tools.Scope,
 	if scope.RequestID == "" {
 		return t.Focus(req, itemID)
 	}
-	// Not plane.Do: that would mark a call as a repetition whose item is known and which was not sent.
+	// Not plane.Do, which would mark the response as repeated if the item is recorded, although the
+	// call itself may never have been sent.
 	first, _, err := journal.Do(ctx, s.engine.For(scope.Agent.Namespace, scope.Agent.ID), journal.Op[*state.State, *wrapperspb.StringValue]{
-		Method: "CallTool/" + t.Name, Actor: journal.Actor(actor), AgentID: scope.Agent.ID, RequestID: scope.RequestID, Args: req,
+		Method: "CallTool/" + t.Name, Actor: plane.Recorded(actor), AgentID: scope.Agent.ID, RequestID: scope.RequestID, Args: req,
 		Decide: func(*state.State, journal.Env) (journal.Decision[*wrapperspb.StringValue], error) {
 			return journal.Decision[*wrapperspb.StringValue]{Reply: wrapperspb.String(itemID), Remember: true}, t.Focus(proto.Clone(req), itemID)
 		},

@@ -14,7 +14,8 @@ import (
 
 // ListTools describes the tools that the caller may use for an agent: those of the
 // families in its profile whose method the caller's role may call (SPEC C4, X15). For a
-// runner these are the tools of its turns, in which it acts as the agent.
+// runner these are the tools of its turns, in which it acts as the agent. A key that is limited to tools is
+// shown those only (SPEC I17).
 func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) (*agentv1.ListToolsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
@@ -30,7 +31,7 @@ func (s *Service) ListTools(ctx context.Context, req *agentv1.ListToolsRequest) 
 		role = rpc.RoleAgent
 	}
 	for i, t := range tools.Specs() {
-		if profile.Has(t.GetFamily()) && s.may(role, tools.Table[i]) {
+		if profile.Has(t.GetFamily()) && s.may(role, tools.Table[i]) && (actor.Tools == "" || actor.Tools.Has(t.GetName())) {
 			resp.Tools = append(resp.Tools, t)
 		}
 	}

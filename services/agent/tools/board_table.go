@@ -90,6 +90,40 @@ var boardTable = []Tool{
 		NewRequest: newMessage[boardv1.DispatchWorkerRequest], NewResponse: newMessage[boardv1.DispatchWorkerResponse],
 		Mutates: true, Required: []string{"board_id"}, adapt: adaptDispatch, shape: shapeDispatch,
 	},
+	{
+		Name: "board_cancel_run", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Stop one run of a worker, named by run_id (claimed_by_run_id of its step). The step that it holds fails with the reason worker_cancelled and can be reopened.",
+		Plane:       "board", Method: boardv1.BoardService_CancelWorkerRun_FullMethodName,
+		NewRequest: newMessage[boardv1.CancelWorkerRunRequest], NewResponse: newMessage[boardv1.CancelWorkerRunResponse],
+		Mutates: true, Required: []string{"board_id", "run_id"}, adapt: adaptBoard, shape: shapeBoard,
+	},
+	{
+		Name: "board_open_dispatch", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Let every free worker of a pool claim ready steps of a board, each in a run of its own, until board_close_dispatch. A run that exceeds step_timeout (default 1h) is stopped and its step fails.",
+		Plane:       "board", Method: boardv1.BoardService_OpenStandingDispatch_FullMethodName,
+		NewRequest: newMessage[boardv1.OpenStandingDispatchRequest], NewResponse: newMessage[boardv1.OpenStandingDispatchResponse],
+		Mutates: true, Required: []string{"board_id"}, adapt: adaptDispatch, shape: shapeDispatch,
+	},
+	{
+		Name: "board_close_dispatch", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "Close a standing dispatch: nothing more is claimed under it, and its runs continue.",
+		Plane:       "board", Method: boardv1.BoardService_CloseStandingDispatch_FullMethodName,
+		NewRequest: newMessage[boardv1.CloseStandingDispatchRequest], NewResponse: newMessage[boardv1.CloseStandingDispatchResponse],
+		Mutates: true, Required: []string{"board_id", "dispatch_id"}, adapt: adaptBoard, shape: shapeBoard,
+	},
+	{
+		Name: "board_list_dispatches", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "List the standing dispatches of a board that are open, with their ids.",
+		Plane:       "board", Method: boardv1.BoardService_ListStandingDispatches_FullMethodName,
+		NewRequest: newMessage[boardv1.ListStandingDispatchesRequest], NewResponse: newMessage[boardv1.ListStandingDispatchesResponse],
+		Required: []string{"board_id"}, adapt: adaptBoard, shape: shapeBoard,
+	},
+	{
+		Name: "board_list_workers", Family: agentv1.ToolFamily_TOOL_FAMILY_BOARDS,
+		Description: "List the workers that are connected now, of one pool or all: their pools, capacity, labels and runs.",
+		Plane:       "board", Method: boardv1.BoardService_ListWorkers_FullMethodName,
+		NewRequest: newMessage[boardv1.ListWorkersRequest], NewResponse: newMessage[boardv1.ListWorkersResponse],
+	},
 }
 
 // adaptBoard accepts the argument names of the board contract: task_id for board_id, and

@@ -19,7 +19,7 @@ var explicit = map[protoreflect.FullName][]explicitFields{
 
 type explicitFields struct {
 	show   []protoreflect.Name
-	unless func(proto.Message) bool // of which messages nothing is added; nil for always
+	unless func(proto.Message) bool // reports that a message gets none of these fields; nil for none
 }
 
 // isProblem reports whether a plan could not be described: it has a problem instead.
@@ -36,8 +36,8 @@ func hasNoPreview(m proto.Message) bool {
 
 func fullName(m proto.Message) protoreflect.FullName { return m.ProtoReflect().Descriptor().FullName() }
 
-// showExplicit adds the explicit fields of m, and of all messages in it, to the result that was made
-// of m.
+// showExplicit adds the explicit fields of m, and of all messages in it, to result, which ToStruct
+// made of m.
 func showExplicit(result *structpb.Struct, m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for _, e := range explicit[m.Descriptor().FullName()] {

@@ -54,15 +54,16 @@ func CallRequestID(runID string, round *agentv1.Round, index int) string {
 // Scope is the context of a call.
 type Scope struct {
 	Agent      ref.Agent
-	RunID      string
-	TurnID     string
-	WorkItemID string
-	RequestID  string
-	Remaining  time.Duration
-	NoText     bool // the round has no text that could be a report
+	RunID      string        // empty outside of a run
+	TurnID     string        // empty outside of a turn
+	WorkItemID string        // the item that the call is bound to; empty for none
+	RequestID  string        // of the request that the call becomes
+	Remaining  time.Duration // what is left of the time for the round's calls
+	NoText     bool          // the round has no text that could be a report
 }
 
-// Request builds the request of a call from its arguments.
+// Request builds the request of a call from its arguments. It refuses arguments that the runtime
+// sets, that do not exist or are malformed, and the lack of a required one.
 func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, error) {
 	args := arguments.AsMap()
 	for _, own := range []string{"agent_id", "request_id", "session_id"} {
@@ -110,15 +111,16 @@ func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, e
 	return req, nil
 }
 
-// TakesFocus reports whether a request of a call outside of a turn names no work item and is
-// about the one in focus, and the plane does not take that itself.
+// TakesFocus reports whether the caller has to set the work item of a request that was made outside
+// of a turn with Focus: the request names none, the tool is about the item in focus then, and the
+// plane does not look that up itself.
 func (t Tool) TakesFocus(req proto.Message) bool {
 	r, ok := req.(interface{ GetWorkItemId() string })
 	return ok && t.bound && !t.focused && r.GetWorkItemId() == ""
 }
 
-// Focus makes the item in focus that of a request. Where none is in focus, a request that needs an
-// item is refused, and others are about the agent.
+// Focus sets the work item of a request to itemID, the item in focus. If itemID is empty because
+// none is in focus, it refuses a request that needs an item; others are then about the agent itself.
 func (t Tool) Focus(req proto.Message, itemID string) error {
 	if _, needs := req.(*workv1.CompleteWorkItemRequest); needs && itemID == "" {
 		return fault.Invalid("work_item_id", "", "must be given: no work item is in focus")

@@ -122,7 +122,7 @@ func cutShort(t Tool, reply proto.Message) *agentv1.ToolError {
 }
 
 // countList adds an empty list to a response that lists records and has none: messages
-// omit empty lists, and a model could not tell that from an unknown number.
+// omit empty lists, and a model could not tell an omitted list from an unknown number of records.
 func countList(result *structpb.Struct, m protoreflect.MessageDescriptor) {
 	if name := listOf(m); name != "" && result.GetFields()[name] == nil {
 		result.Fields[name] = structpb.NewListValue(&structpb.ListValue{})
@@ -146,8 +146,8 @@ func listOf(m protoreflect.MessageDescriptor) string {
 	return name
 }
 
-// summaryOf summarizes a call that succeeded in one line. A command that a call executed
-// may have failed all the same, so the summary says how it ended.
+// summaryOf returns one line about a call whose plane replied. A command that the call executed
+// may have failed all the same, so the line says how it ended.
 func summaryOf(t Tool, result *structpb.Struct, reply proto.Message) string {
 	exec, ok := reply.(*taskv1.ExecCommandResponse)
 	if ok && exec.GetOutcome() != taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED {

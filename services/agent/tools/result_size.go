@@ -22,9 +22,10 @@ const (
 	Escaped = 6
 )
 
-// FitResult replaces a result that is too large to be stored or returned. Every call has
-// exactly one result (SPEC C4), and a round without one could not end. taken is the size
-// of the round's results so far; FitResult returns it with this one.
+// FitResult replaces a result that is too large to be stored or returned: by one that says so if
+// the call changed something, and otherwise by the error LIMIT_EXCEEDED. It cannot be left out,
+// since every call has exactly one result (SPEC C4) and a round without one could not end. taken is
+// the size of the round's results so far; FitResult returns that size with this result added.
 func FitResult(out *Outcome, c *agentv1.ToolCall, taken int) int {
 	size := proto.Size(out.Result)
 	if size*Escaped > MaxResult {

@@ -9,7 +9,7 @@ import (
 // ToolCreateExternalTrigger is the only tool whose result has a secret.
 const ToolCreateExternalTrigger = "CreateExternalTrigger"
 
-// SecretFields of its result never reach the journal, and with it the events that
+// SecretFields are the fields of that result which are never written to the journal, whose events
 // everyone in the namespace may watch (SPEC P3).
 var SecretFields = []string{"token", "url", "signing_secret"}
 

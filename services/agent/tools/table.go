@@ -30,9 +30,9 @@ type Tool struct {
 	NewRequest  func() proto.Message
 	NewResponse func() proto.Message
 	Mutates     bool
-	// bound: the call is about the turn's item unless it names another one, and outside of turns
-	// about the item in focus. focused: outside of turns the plane itself takes that, in its
-	// rule.
+	// bound means that a call that names no work item is about the turn's item, or outside of turns
+	// about the item in focus. focused means that outside of turns the plane itself finds the item
+	// in focus, in its rule, so that the request may leave it out.
 	bound, focused bool
 	// anyAgent: the call may be about another agent than the caller.
 	anyAgent bool
@@ -181,7 +181,7 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "ExecCommand", Family: agentv1.ToolFamily_TOOL_FAMILY_LOCAL_ENVIRONMENT,
-		Description: "Run a command: cmd for a shell line, or argv for a program and its arguments. Short ones answer their output; what takes longer than yield_time goes on as a task, whose handle you get: follow it with TaskOutput, or end the turn with WaitFor wake task_result and its id as resource.",
+		Description: "Run a command: cmd for a shell line, or argv for a program and its arguments. Short ones answer their output; what takes longer than yield_time goes on as a task, whose handle you get: follow it with TaskOutput, or end the turn with WaitFor wake task_result and its id as resource. Commands are usually confined: they write below the workspace, in $HOME and in $TMPDIR, do not see other files, and reach no server of the machine that they run on.",
 		Plane:       "task", Method: taskv1.TaskService_ExecCommand_FullMethodName,
 		NewRequest: newMessage[taskv1.ExecCommandRequest], NewResponse: newMessage[taskv1.ExecCommandResponse],
 		Mutates: true, bound: true, adapt: adaptExec, shape: shapeExec,
@@ -256,7 +256,7 @@ var coreTable = []Tool{
 	},
 }
 
-// Names of tools that the plane treats specially, and the statuses of results, in short.
+// The names of tools that are treated specially, and short names for the statuses of results.
 const (
 	toolExecCommand      = "ExecCommand"
 	toolTaskStatus       = "TaskStatus"

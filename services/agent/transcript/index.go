@@ -13,13 +13,13 @@ import (
 // its last turn (SPEC C2).
 type Index struct {
 	last    uint64
-	steps   []byte           // of all events, in order: the difference, doubled, plus 1 where a round begins
-	offsets []int            // the offset into steps of every checkpointEvery-th round
-	bases   []uint64         // the wal_seq before each of offsets
-	rounds  int              // how many rounds there are
-	ByItem  map[string][]int // the numbers of the rounds that were bound to an item
-	Turns   []Span           // in order
-	started map[string][]uint64
+	steps   []byte              // of all events, in order: the difference, doubled, plus 1 where a round begins
+	offsets []int               // the offset into steps of every checkpointEvery-th round
+	bases   []uint64            // the wal_seq before each of offsets
+	rounds  int                 // how many rounds there are
+	ByItem  map[string][]int    // the numbers of the rounds that were bound to an item
+	Turns   []Span              // in order
+	started map[string][]uint64 // see StartedCalls, by turn
 }
 
 // Span is the rounds of one turn.
@@ -91,7 +91,8 @@ func (t *Index) add(walSeq, begins uint64) {
 	t.last = walSeq
 }
 
-// Round returns the wal_seqs of the events of the n-th round.
+// Round returns the wal_seqs of the events of the n-th round, counted from 0. n must be less than
+// Rounds.
 func (t *Index) Round(n int) []uint64 {
 	at, seq := t.offsets[n/checkpointEvery], t.bases[n/checkpointEvery]
 	var out []uint64

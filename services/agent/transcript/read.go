@@ -11,19 +11,20 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// Read reads rounds back from the journal, in the order of their positions.
-func Read[S journal.State](ctx context.Context, p *journal.Partition[S], coordinates [][]uint64) ([]*agentv1.Round, error) {
-	events, err := journal.ReadBack(ctx, p, slices.Concat(coordinates...))
+// Read reads rounds back from the journal: for each entry of positions, which has the wal_seqs of
+// one round's events as Index.Round returns them, one round in the same order.
+func Read[S journal.State](ctx context.Context, p *journal.Partition[S], positions [][]uint64) ([]*agentv1.Round, error) {
+	events, err := journal.ReadBack(ctx, p, slices.Concat(positions...))
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*agentv1.Round, 0, len(coordinates))
-	for _, c := range coordinates {
-		r, err := Fold(events[:len(c)])
+	out := make([]*agentv1.Round, 0, len(positions))
+	for _, at := range positions {
+		r, err := Fold(events[:len(at)])
 		if err != nil {
 			return nil, err
 		}
-		out, events = append(out, r), events[len(c):]
+		out, events = append(out, r), events[len(at):]
 	}
 	return out, nil
 }

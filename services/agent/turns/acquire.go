@@ -44,14 +44,17 @@ const retryHint = 100 * time.Millisecond
 // prepareTimeout bounds how long an agent whose context cannot be read delays a runner.
 const prepareTimeout = 5 * time.Second
 
-// ErrNotTaken means that another runner took the turn, or that its message is no longer
-// true; errRepeated that the same request got a turn meanwhile.
+// ErrNotTaken means that the turn is not to be had and the caller should look for another one:
+// another runner took it, or its message is no longer true. errRepeated means that the same request
+// got a turn meanwhile.
 var (
 	ErrNotTaken = errors.New("agent: the turn was not taken")
 	errRepeated = errors.New("agent: the request got a turn already")
 )
 
-// AcquireTurn waits for an agent with a message and leases its turn (SPEC A6).
+// AcquireTurn waits for an agent with a message and leases its turn (SPEC A6). If there is none
+// within the time that the request waits, the response is pending. A repeated request gets the turn
+// that the first one got.
 func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleRunner, rpc.RoleAgent); err != nil {
 		return nil, err
@@ -63,7 +66,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	}
 	var granted <-chan struct{} // signals a turn that any call of the same request got
 	if req.GetRequestId() != "" {
-		sub := s.granted.Subscribe(ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()})
+		sub := s.granted.Subscribe(requestOf(actor, req))
 		defer sub.Close()
 		granted = sub.C()
 		if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
@@ -132,8 +135,8 @@ func admitAcquire(actor rpc.Actor, req *agentv1.AcquireTurnRequest) (time.Durati
 		}
 	}
 	if req.GetAllNamespaces() {
-		if actor.Role != rpc.RoleAdmin && actor.Role != rpc.RoleService {
-			return 0, fault.PermissionDenied.Newf("role %s serves its own namespace; all_namespaces takes admin or service", actor.Role)
+		if !actor.HasAny(rpc.RoleInstallationAdmin, rpc.RoleService) {
+			return 0, fault.PermissionDenied.Newf("role %s serves its own namespace; all_namespaces takes installation_admin or service", actor.Role)
 		}
 		if len(req.GetAgentIds()) > 0 {
 			return 0, fault.Invalid("agent_ids", req.GetAgentIds()[0], "must be empty with all_namespaces: agents of several namespaces may have one name")
@@ -185,7 +188,8 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 }
 
 // take prepares the context, then leases the turn in one frame. The context is read
-// first, so that the lease does not run while another plane is slow.
+// first, so that the lease does not run while another plane is slow. It returns ErrNotTaken if
+// another turn should be looked for. A turn whose caller has left by then is given back.
 func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *state.Candidate) (*agentv1.AcquireTurnResponse, error) {
 	if o.Agent.Namespace != actor.Namespace {
 		own := actor
@@ -215,6 +219,9 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 		AcquireRequestId: req.GetRequestId(), AcquiredBy: actor.Principal,
 		Traceparent: s.deps.Tracer.Reserve(o.Message.GetTraceparent(), o.NewTrace),
 	}
+	if actor.Role != rpc.RoleAgent {
+		turn.AcquiredByKeyId = actor.KeyID
+	}
 	item, binding := queue.Item()
 	turn.WorkItemId, turn.BoundWorkItemId, turn.Binding = item.GetWorkItemId(), item.GetWorkItemId(), binding
 	if o.Agent.Namespace != actor.Namespace {
@@ -222,8 +229,8 @@ func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.Acquir
 	}
 	shown := queue.Render(o.Message)
 	defer s.deliveries.Begin(turn.GetRunId())()
-	// From here on the turn may be on disk even if the caller leaves, so this waits for
-	// the outcome.
+	// From here on the turn may be stored even if the caller cancels the call, so this waits
+	// for the outcome.
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
 	defer cancel()
 	started, err := plane.Do(tracing.Continue(commit, turn.GetTraceparent()), s.engine, plane.Command[*state.State, *agentv1.TurnStarted]{
@@ -312,7 +319,7 @@ var answerAcquire = journal.AnswerOf(func(p *agentv1.TurnStarted) *agentv1.TurnS
 	return p
 })
 
-// response returns the response for a turn that is held.
+// response returns the response for an open turn, whose lease it renews for a full term.
 func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.Turn, m *agentv1.Message, shown *agentv1.ContextProjection) (*agentv1.AcquireTurnResponse, error) {
 	until := s.leases.Arm(ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}, turn.GetRunId())
 	view, _, err := plane.View(ctx, s.engine, turn.GetAgentId(), func(st *state.State) (*agentv1.AcquireTurnResponse, error) {

@@ -15,7 +15,8 @@ import (
 
 // NextCandidate returns the agent that has been ready longest and reserves it in this
 // process. A shared runner serves the namespaces in the order of their shares (SPEC D7).
-// The caller ends the reservation with done, and reports whether the turn was taken.
+// The caller ends the reservation with done, and reports whether the turn was taken. If no agent is
+// ready, o and done are nil.
 func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (o *state.Candidate, done func(taken bool), err error) {
 	for {
 		namespace, mark := actor.Namespace, uint64(0)
@@ -45,14 +46,16 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 			if req.GetAllNamespaces() && !taken {
 				s.shares.Refund(namespace)
 			}
-			// While it was reserved no other runner could see that it is ready.
+			// While the agent was reserved no other runner could see that it is ready, so
+			// its namespace may have been marked as empty.
 			s.shares.MarkReady(namespace)
 		}, nil
 	}
 }
 
-// oldestReady returns the agent of all partitions that has been ready longest and is
-// neither reserved nor skipped.
+// oldestReady returns the agent of all partitions that has been ready longest among those that the
+// request selects and that are neither reserved nor skipped. A request for one agent alone gets it
+// even if it is skipped.
 func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv1.AcquireTurnRequest) (*state.Candidate, error) {
 	agentIDs, wanted := req.GetAgentIds(), runners.SelectionOf(req)
 	alone := len(agentIDs) == 1
@@ -74,9 +77,9 @@ func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv
 	return first, nil
 }
 
-// DropStale removes a message that is no longer true from the lane, a tick or a child's
-// question, and records why (SPEC D4, A14.1). It returns
-// ErrNotTaken, so that the caller looks for another turn.
+// DropStale drops a candidate's message that is no longer true, a tick or a child's question, and
+// records why (SPEC D4, A14.1). It drops nothing if the lane has another head or the agent was woken
+// by then. It returns ErrNotTaken, so that the caller looks for another turn.
 func (s *Service) DropStale(ctx context.Context, o *state.Candidate, reason string) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Method: "DropMessage", AgentID: o.Agent.ID, Actor: plane.System(o.Agent.Namespace),
@@ -101,7 +104,7 @@ func (s *Service) DropStale(ctx context.Context, o *state.Candidate, reason stri
 	return ErrNotTaken
 }
 
-// wakeNext wakes runners for other ready agents of the namespace.
+// wakeNext wakes runners for further ready agents of the namespace, at most 8 of each partition.
 func (s *Service) wakeNext(ctx context.Context, namespace string) {
 	ctx = context.WithoutCancel(ctx)
 	for _, p := range s.engine.All() {

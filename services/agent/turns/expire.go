@@ -36,11 +36,13 @@ func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, 
 // runner never received it.
 const RetryTerm = time.Second
 
-// Expire ends a turn whose lease has expired.
+// Expire ends a turn whose lease has expired, after the report that its last round still owes. The
+// message is queued again; the attempt is not counted if no runner received the turn. If the end
+// fails, it is tried again after RetryTerm.
 func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	ctx = rpc.WithActor(ctx, rpc.Actor(*plane.System(k.Namespace)))
+	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace)))
 	turn, _, err := s.briefs.Recover(ctx, k, runID)
 	if err == nil && turn != nil {
 		how := state.Ending{State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_LEASE_LOST, Requeue: true}
@@ -62,7 +64,7 @@ func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 // lease ends it.
 func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Turn) {
 	k := ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}
-	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, rpc.Actor(*plane.System(namespace))), commitTimeout)
+	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace))), commitTimeout)
 	defer cancel()
 	err := s.endTurn(ctx, k, turn, state.Ending{State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, Requeue: true, Uncounted: true})
 	if err != nil {

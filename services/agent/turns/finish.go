@@ -14,8 +14,8 @@ import (
 	"quartet/services/agent/state"
 )
 
-// FinishTurn ends a turn as its runner reports (SPEC A6). For a turn that has ended it
-// changes nothing.
+// FinishTurn ends a turn as its runner reports (SPEC A6). For a turn that this run has ended
+// already it changes nothing and returns the turn.
 func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest) (*agentv1.FinishTurnResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRun(actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId()); err != nil {
@@ -79,7 +79,7 @@ func decideFinish(s *state.State, env journal.Env, req *agentv1.FinishTurnReques
 	if err != nil {
 		return d, err
 	}
-	_, err = s.HeldTurn(env.Actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
+	_, err = s.HeldTurn(env.Actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
 	if reason := fault.From(err); err != nil && reason.Reason() == fault.TurnEnded {
 		d.Reply = &agentv1.FinishTurnResponse{Turn: a.FindTurn(req.GetTurnId()).Record}
 		return d, nil

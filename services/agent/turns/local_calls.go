@@ -46,7 +46,7 @@ func (s *Service) StartLocalCalls(ctx context.Context, req *agentv1.StartLocalCa
 
 func decideStartCalls(s *state.State, env journal.Env, req *agentv1.StartLocalCallsRequest) (journal.Decision[struct{}], error) {
 	var d journal.Decision[struct{}]
-	t, err := s.HeldTurn(env.Actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
+	t, err := s.HeldTurn(env.Actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
 	if err != nil {
 		return d, err
 	}

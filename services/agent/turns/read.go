@@ -16,7 +16,8 @@ import (
 	"quartet/services/agent/transcript"
 )
 
-// ListTurns reads an agent's turns, newest first.
+// ListTurns reads an agent's turns that are in memory, newest first: the open one and the newest
+// ended ones. GetTurn reads older ones.
 func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) (*agentv1.ListTurnsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

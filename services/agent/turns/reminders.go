@@ -101,8 +101,9 @@ func concerns(r *agentv1.ToolResult, itemID string) bool {
 		f["wait"].GetStructValue().GetFields()["work_item_id"].GetStringValue() == itemID
 }
 
-// remind returns the notice of a reminder, or "" if the item was completed meanwhile or
-// has no open todos. If the work plane is down the notice has no details.
+// remind returns the notice of a reminder, or "" if due is nil, the item was completed meanwhile, or
+// a stale todo list has no open todos. If the work plane is down, RemindWorkItem has no details, and
+// RemindTodoList is left out.
 func (s *Service) remind(ctx context.Context, k ref.Agent, runID string, due *reminder) string {
 	if due == nil {
 		return ""

@@ -20,7 +20,7 @@ func (s *Service) RenewTurn(ctx context.Context, req *agentv1.RenewTurnRequest) 
 		return nil, err
 	}
 	_, _, err := plane.View(ctx, s.engine, req.GetAgentId(), func(st *state.State) (*agentv1.Turn, error) {
-		t, err := st.HeldTurn(actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
+		t, err := st.HeldTurn(plane.Recorded(actor), req.GetAgentId(), req.GetTurnId(), req.GetRunId())
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/runners"
@@ -18,6 +19,11 @@ import (
 func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 	return req.GetRunnerId() != t.GetRunnerId() || t.GetAcquiredFrom() != "" && !req.GetAllNamespaces() ||
 		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
+}
+
+// requestOf returns the scope of a request for a turn.
+func requestOf(actor rpc.Actor, req *agentv1.AcquireTurnRequest) ref.Request {
+	return ref.Request{Namespace: actor.Namespace, Caller: plane.Recorded(actor).Caller(), RequestID: req.GetRequestId()}
 }
 
 // acquired is a turn that a request acquired, with its agent and its message.
@@ -47,7 +53,7 @@ func acquiredBy(ctx context.Context, p *journal.Partition[*state.State], key ref
 // back because its response did not arrive, and REQUEST_ID_REUSED if the request could not
 // have acquired that turn.
 func (s *Service) repeatedAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
-	key := ref.Request{Namespace: actor.Namespace, Principal: actor.Principal, RequestID: req.GetRequestId()}
+	key := requestOf(actor, req)
 	for _, p := range s.engine.All() {
 		f, err := acquiredBy(ctx, p, key)
 		if err != nil {

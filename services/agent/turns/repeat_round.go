@@ -17,12 +17,13 @@ import (
 // replayedRound returns a round of a turn whose rounds are no longer in memory, with its
 // first response; nil if there is no such round. A runner that was disconnected may
 // return after others have worked.
-func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.SubmitRoundRequest) (*agentv1.Round, *agentv1.SubmitRoundResponse, error) {
+func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *agentv1.SubmitRoundRequest) (*agentv1.Round, *agentv1.SubmitRoundResponse, error) {
 	type found struct {
 		at   []uint64
 		end  uint64
 		last bool
 	}
+	k := ref.Agent{Namespace: actor.Namespace, ID: req.GetAgentId()}
 	f, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (found, error) {
 		a := st.Lookup(k)
 		if a == nil {
@@ -46,6 +47,9 @@ func (s *Service) replayedRound(ctx context.Context, k ref.Agent, req *agentv1.S
 	round, err := transcript.Fold(events[:len(events)-1])
 	if err != nil || turn.GetRunId() != req.GetRunId() || !round.GetSettled() {
 		return nil, nil, err // storeRound reports what is wrong
+	}
+	if err := state.CheckHolder(actor, turn); err != nil {
+		return nil, nil, err
 	}
 	if !sameRound(round, roundOf(req)) {
 		return nil, nil, roundReused(req)

@@ -45,7 +45,7 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 	ctx, span := s.startSpan(ctx, k, req.GetTurnId(), "round", attribute.Int("quartet.round", int(req.GetRoundIndex())),
 		attribute.Int64("gen_ai.usage.input_tokens", req.GetUsage().GetInputTokens()), attribute.Int64("gen_ai.usage.output_tokens", req.GetUsage().GetOutputTokens()))
 	defer span.End()
-	if round, resp, err := s.replayedRound(ctx, k, req); err != nil || resp != nil {
+	if round, resp, err := s.replayedRound(ctx, plane.Recorded(actor), req); err != nil || resp != nil {
 		if err == nil {
 			err = s.revealSecrets(ctx, k, req.GetRunId(), round, resp)
 		}
@@ -131,7 +131,8 @@ func validateCalls(field string, calls []*agentv1.ToolCall, needsID bool, seen m
 	return nil
 }
 
-// storeRound stores the reply, or returns the stored round.
+// storeRound stores the reply and returns it as a round. If the round was stored before it returns
+// the stored one, with the results that it has, and REQUEST_ID_REUSED if the reply differs.
 func (s *Service) storeRound(ctx context.Context, req *agentv1.SubmitRoundRequest) (*agentv1.Round, error) {
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Round]{
 		Method: "SubmitRound", AgentID: req.GetAgentId(),
@@ -154,6 +155,9 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 	// A stored round is returned also after the turn has ended: this round may have ended
 	// it.
 	if t := a.FindTurn(req.GetTurnId()); t != nil && t.Record.GetRunId() == req.GetRunId() && int(req.GetRoundIndex()) < len(t.Rounds) {
+		if err := state.CheckHolder(env.Actor, t.Record); err != nil {
+			return d, err
+		}
 		kept := t.Rounds[req.GetRoundIndex()]
 		if !sameRound(kept, round) {
 			return d, roundReused(req)
@@ -163,7 +167,7 @@ func decideRound(s *state.State, env journal.Env, req *agentv1.SubmitRoundReques
 			return d, nil
 		}
 	}
-	t, err := s.HeldTurn(env.Actor.Namespace, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
+	t, err := s.HeldTurn(env.Actor, req.GetAgentId(), req.GetTurnId(), req.GetRunId())
 	if err != nil {
 		return d, err
 	}
@@ -250,7 +254,7 @@ func endingCall(round *agentv1.Round) string {
 
 func (s *Service) binding(ctx context.Context, k ref.Agent, turnID, runID string) (string, error) {
 	b, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (string, error) {
-		t, err := st.HeldTurn(k.Namespace, k.ID, turnID, runID)
+		t, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, turnID, runID)
 		if err != nil {
 			return "", err
 		}
@@ -266,7 +270,7 @@ func (s *Service) recordResult(ctx context.Context, k ref.Agent, runID string, r
 		Method: "RecordResult", AgentID: k.ID,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Round], error) {
 			var d journal.Decision[*agentv1.Round]
-			if _, err := st.HeldTurn(k.Namespace, k.ID, round.GetTurnId(), runID); err != nil {
+			if _, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, round.GetTurnId(), runID); err != nil {
 				return d, err
 			}
 			d.Events = []*journal.Event{{
@@ -336,7 +340,7 @@ func (s *Service) settleRound(ctx context.Context, k ref.Agent, turnID, runID st
 		Method: "SettleRound", AgentID: k.ID,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.SubmitRoundResponse], error) {
 			var d journal.Decision[*agentv1.SubmitRoundResponse]
-			if _, err := st.HeldTurn(k.Namespace, k.ID, turnID, runID); err != nil {
+			if _, err := st.HeldTurn(plane.Recorded(access.RunActor(k, runID)), k.ID, turnID, runID); err != nil {
 				return d, err
 			}
 			a := st.Lookup(k)

@@ -15,8 +15,8 @@ import (
 	"quartet/services/agent/text"
 )
 
-// startSpan starts the span of a call about a turn: below the call if its caller sent the
-// turn's trace, else below the turn and linked to the call.
+// startSpan starts the span of a call about a turn: as a child of the call's span if the caller
+// sent the turn's trace, else as a child of the turn's span with a link to the call's.
 func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name string, attrs ...attribute.KeyValue) (context.Context, trace.Span) {
 	if !s.deps.Tracer.On() {
 		return s.deps.Tracer.Start(ctx, name)

@@ -34,7 +34,7 @@ func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStr
 	announced := map[string]bool{}
 	for first := true; ; first = false {
 		seen, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) (*agentv1.WatchTurnResponse, error) {
-			return st.WatchUpdate(k, req, announced)
+			return st.WatchUpdate(plane.Recorded(actor), req, announced)
 		})
 		if err != nil {
 			return err

@@ -3,7 +3,6 @@ package calls
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -15,6 +14,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/agent/lane"
 	"quartet/services/task"
 	"quartet/services/work"
 )
@@ -82,6 +82,20 @@ func (c Planes) Supervision(ctx context.Context, agentID string) (supervisor str
 	return supervisor, askedBy, nil
 }
 
+// LaneRoom returns OVERLOADED if the lane of an agent takes no further message now.
+func (c Planes) LaneRoom(ctx context.Context, agentID string) error {
+	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
+	if err != nil {
+		return err
+	}
+	for _, f := range r.GetFacts() {
+		if err := lane.Room(agentID, int(f.GetQueued()), int(f.GetQueuedBytes())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // requireActive returns AGENT_DELETED if an agent of the facts is deleted or being deleted,
 // nil otherwise.
 func requireActive(r *agentv1.GetFactsResponse) error {
@@ -93,19 +107,39 @@ func requireActive(r *agentv1.GetFactsResponse) error {
 	return nil
 }
 
-// Fence returns RUN_STALE for a call with the credential of a run that has ended (SPEC A6,
-// X12), nil for any other. Calls of the agent service and of workers pass, because their
-// services check the run themselves, and ExecCommand, because Workspace does.
+// checkedByPlane are methods that Fence passes. Most name a run and check it in their rules; a run
+// that has ended may repeat these: they return what its own turn came to, or refuse.
+var checkedByPlane = map[string]bool{
+	agentv1.AgentService_SubmitRound_FullMethodName:     true,
+	agentv1.AgentService_FinishTurn_FullMethodName:      true,
+	agentv1.AgentService_RenewTurn_FullMethodName:       true,
+	agentv1.AgentService_StartLocalCalls_FullMethodName: true,
+	agentv1.AgentService_WatchTurn_FullMethodName:       true,
+	// The check itself, which services make in the name of their caller. Others are refused.
+	agentv1.AgentService_GetFacts_FullMethodName: true,
+	// Workspace reads the same facts before anything happens, and checks the run.
+	taskv1.TaskService_ExecCommand_FullMethodName: true,
+}
+
+// Fence returns RUN_STALE for a call with the credential of a run that has ended (SPEC X4.2, X12),
+// nil for any other. The methods of checkedByPlane and the calls of workers pass, because their
+// services check the run. No run's credential acquires a turn: it would get the credential of the
+// next run, and so never end.
 func (c Planes) Fence(ctx context.Context, method string, a rpc.Actor) error {
-	if strings.HasPrefix(method, "/"+agentv1.AgentService_ServiceDesc.ServiceName+"/") {
+	switch {
+	case a.Role == rpc.RoleWorker: // the run of a worker on a board, which the board service checks itself
 		return nil
-	}
-	if a.Role == rpc.RoleWorker { // the run of a worker on a board, which the board service checks itself
+	case checkedByPlane[method]:
 		return nil
+	case method == agentv1.AgentService_AcquireTurn_FullMethodName && a.RunID != "":
+		return fault.PermissionDenied.Newf("the credential of run %s acquires no turn; use the key of the runner", a.RunID).With("run_id", a.RunID)
 	}
-	if method == taskv1.TaskService_ExecCommand_FullMethodName {
-		return nil // Workspace reads the same facts before anything happens, and checks the run
-	}
+	return c.RunHolds(ctx, a)
+}
+
+// RunHolds returns RUN_STALE if the run of an actor does not hold its agent any more. An actor
+// without a run passes.
+func (c Planes) RunHolds(ctx context.Context, a rpc.Actor) error {
 	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: a.AgentID})
 	if err != nil {
 		return err
@@ -204,7 +238,7 @@ func (c Planes) ForeignItem(ctx context.Context, req proto.Message, err error) e
 	if !ok || item == "" {
 		return err
 	}
-	system := rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
+	system := rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.ActorFrom(ctx).Namespace)))
 	found, ferr := c.Work().FindWorkItem(system, &workv1.FindWorkItemRequest{WorkItemId: item})
 	if ferr != nil || found.GetAgentId() == agent.GetAgentId() {
 		return err

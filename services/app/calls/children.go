@@ -24,7 +24,7 @@ func (c Children) agents() agentv1.AgentServiceClient {
 
 // asSystem returns ctx with the system as the actor, in the same namespace.
 func asSystem(ctx context.Context) context.Context {
-	return rpc.WithActor(ctx, rpc.Actor(*plane.System(rpc.ActorFrom(ctx).Namespace)))
+	return rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.ActorFrom(ctx).Namespace)))
 }
 
 // FollowUp puts a message of the supervisor into the child's lane. Sent from a turn, it has
@@ -37,7 +37,7 @@ func (c Children) FollowUp(ctx context.Context, childID, requestID, waitID, text
 		AgentId: childID, RequestId: requestID, Kind: agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP, Text: text,
 		SenderRunId: sender.RunID, AnsweredWaitId: waitID,
 	}
-	if sender.RunID == "" && sender.Role != rpc.RoleAdmin && sender.Role != rpc.RoleOperator {
+	if sender.RunID == "" && !sender.HasAny(rpc.RoleAdmin, rpc.RoleOperator) {
 		// An agent outside of its turns does not speak with an operator's authority.
 		req.MaxAuthority = agentv1.Authority_AUTHORITY_RUNTIME_INSTRUCTION
 	}

@@ -181,8 +181,23 @@ func TestA6_EndedRunsAreRefused(t *testing.T) {
 	holds := ended
 	holds.RunID = "run_2"
 	require.NoError(t, fence(workv1.WorkService_CreateWorkItem_FullMethodName, holds))
+	for _, method := range []string{
+		agentv1.AgentService_GetAgent_FullMethodName, agentv1.AgentService_ListConversation_FullMethodName, agentv1.AgentService_GetContext_FullMethodName,
+		agentv1.AgentService_ListRounds_FullMethodName, agentv1.AgentService_CallTool_FullMethodName, agentv1.AgentService_SpawnAgent_FullMethodName,
+	} {
+		require.ErrorIs(t, fence(method, ended), fault.RunStale, method)
+		require.NoError(t, fence(method, holds), method)
+	}
+	for _, a := range []rpc.Actor{ended, holds} {
+		require.ErrorIs(t, fence(agentv1.AgentService_AcquireTurn_FullMethodName, a), fault.PermissionDenied, "it would never end")
+	}
 	reads := len(planes.callers)
-	require.NoError(t, fence(agentv1.AgentService_SubmitRound_FullMethodName, ended), "the agent plane checks runs itself")
+	for _, method := range []string{
+		agentv1.AgentService_SubmitRound_FullMethodName, agentv1.AgentService_FinishTurn_FullMethodName, agentv1.AgentService_RenewTurn_FullMethodName,
+		agentv1.AgentService_StartLocalCalls_FullMethodName, agentv1.AgentService_WatchTurn_FullMethodName,
+	} {
+		require.NoError(t, fence(method, ended), "the agent plane checks runs itself")
+	}
 	ended.Role = rpc.RoleWorker
 	require.NoError(t, fence(workv1.WorkService_CreateWorkItem_FullMethodName, ended), "the run of a worker on a board is no run of the agent")
 	require.Len(t, planes.callers, reads)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/clock"
 	"quartet/pkg/journal"
@@ -84,7 +85,7 @@ func key(namespace, runID string) model.Key { return model.Key{Namespace: namesp
 func (l *Leases) Load(st *model.State) {
 	for b := range st.WithRuns {
 		for id, r := range b.Runs {
-			l.arm(boardOf(b.Key.Namespace, b.Key.Session, b.ID), id, r.Dispatch != nil, r.Record)
+			l.arm(boardOf(b.Key.Namespace, b.Key.Session, b.ID), id, r.Dispatch != nil, r.Record.GetDeadlineAt())
 		}
 	}
 }
@@ -94,25 +95,27 @@ func boardOf(namespace, session, id string) board {
 	return board{model.Key{Namespace: namespace, ID: session}, id}
 }
 
-// arm gives a run a lease with a full term, at most until the run's deadline. run may be nil
-// for a run without a deadline.
-func (l *Leases) arm(b board, runID string, standing bool, run *boardv1.WorkerRun) {
+// arm gives a run a lease with a full term, at most until the run's deadline, which is nil for
+// a run without one.
+func (l *Leases) arm(b board, runID string, standing bool, deadline *timestamppb.Timestamp) {
 	var limit time.Time
-	if run.GetDeadlineAt() != nil {
-		limit = run.GetDeadlineAt().AsTime()
+	if deadline != nil {
+		limit = deadline.AsTime()
 	}
 	l.table.ArmUntil(key(b.session.Namespace, runID), lease{b, standing}, limit)
 }
 
-// Committed handles a durable event. It never blocks. The lease of a run that
-// ended without an event of its own, such as with its board, stays until it is due.
+// Committed updates the leases after an event was committed: it gives a lease to a run that was
+// dispatched or that claimed a step through a standing dispatch, renews it when the run claims, starts
+// or updates a step, and removes it when the run has ended. It never blocks. A run that ended without
+// an event of its own, such as with its board, keeps its lease until that is due.
 func (l *Leases) Committed(ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *boardv1.WorkerDispatched:
-		l.arm(boardOf(ev.Namespace, ev.SessionID, ev.TaskID), p.GetRun().GetRunId(), false, p.GetRun())
+		l.arm(boardOf(ev.Namespace, ev.SessionID, ev.TaskID), p.GetRun().GetRunId(), false, p.GetRun().GetDeadlineAt())
 	case *boardv1.TaskStepClaimed:
 		if p.GetDispatchId() != "" {
-			l.arm(boardOf(ev.Namespace, ev.SessionID, ev.TaskID), p.GetClaimedByRunId(), true, nil)
+			l.arm(boardOf(ev.Namespace, ev.SessionID, ev.TaskID), p.GetClaimedByRunId(), true, p.GetDeadlineAt())
 		} else {
 			l.table.Renew(key(ev.Namespace, p.GetClaimedByRunId()))
 		}

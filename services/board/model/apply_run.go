@@ -53,7 +53,7 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 		r = &Run{Board: b, Record: &boardv1.WorkerRun{
 			RunId: p.GetClaimedByRunId(), SessionId: b.Key.Session, BoardId: b.ID, WorkerId: p.GetClaimedByAgentId(),
 			WorkerPoolId: st.Record.GetWorkerPoolId(), DispatchId: p.GetDispatchId(),
-			Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(ev.CreatedAt),
+			Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(ev.CreatedAt), DeadlineAt: p.GetDeadlineAt(),
 		}}
 		if i >= 0 {
 			r.Dispatch = b.Dispatches[i]

@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -157,6 +158,18 @@ func (b *Board) bitsOf(allowed map[string]bool) *Bitset {
 	return bits
 }
 
+// DefaultRunTime is how long a run may take if its dispatch does not say.
+const DefaultRunTime = time.Hour
+
+// StepTimeout returns how long the dispatch's runs may take. A dispatch that was opened before
+// there was a limit has the default.
+func (d *Dispatch) StepTimeout() time.Duration {
+	if t := d.Record.GetStepTimeout(); t != nil {
+		return t.AsDuration()
+	}
+	return DefaultRunTime
+}
+
 // unlist removes the dispatch from the claimable ones of its pool.
 func (d *Dispatch) unlist() {
 	if d.slot < 0 {
@@ -173,7 +186,7 @@ func (d *Dispatch) shown() *boardv1.StandingDispatch {
 	return &boardv1.StandingDispatch{
 		DispatchId: d.Record.GetDispatchId(), SessionId: d.Record.GetSessionId(), BoardId: d.Record.GetBoardId(), WorkerPoolId: d.Record.GetWorkerPoolId(),
 		MaxParallel: d.Record.GetMaxParallel(), AllowedStepIds: d.Record.GetAllowedStepIds(), Instruction: d.Record.GetInstruction(),
-		Open: true, Running: int32(d.Running & 0xffff), OpenedAt: d.Record.GetOpenedAt(),
+		Open: true, Running: int32(d.Running & 0xffff), OpenedAt: d.Record.GetOpenedAt(), StepTimeout: d.Record.GetStepTimeout(),
 	}
 }
 

@@ -166,8 +166,9 @@ func (b *Board) applyStep(ev *journal.Event) error {
 		MergeResult(n, p)
 	case *boardv1.TaskStepReopened:
 		n.Status, n.Reason = StepPending, p.GetReason()
+		n.ResultSummary, n.ArtifactIds = "", nil // or they would count as those of the next run
 	case *boardv1.TaskStepLeaseExpired:
-		n.Status = StepPending
+		n.Status, n.ResultSummary, n.ArtifactIds = StepPending, "", nil
 	default:
 		return journal.UnknownEvent(ev)
 	}

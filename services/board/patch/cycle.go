@@ -2,7 +2,6 @@ package patch
 
 import (
 	"fmt"
-	"slices"
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -19,7 +18,7 @@ func CheckGraph(steps []*boardv1.StepInput) error {
 		}
 		deps[in.GetStepId()] = in.GetDependsOnStepIds()
 	}
-	w := cycleFinder{deps: func(id string) []string { return deps[id] }}
+	w := model.CycleFinder{Deps: func(id string) []string { return deps[id] }}
 	for _, in := range steps {
 		for _, to := range in.GetDependsOnStepIds() {
 			if _, known := deps[to]; !known {
@@ -28,7 +27,7 @@ func CheckGraph(steps []*boardv1.StepInput) error {
 		}
 	}
 	for _, in := range steps {
-		if circle := w.find(in.GetStepId()); circle != nil {
+		if circle := w.Find(in.GetStepId()); circle != nil {
 			return cycle(circle)
 		}
 	}
@@ -57,53 +56,4 @@ func chain(circle []string) string {
 		s += " → " + id
 	}
 	return s
-}
-
-// cycleFinder finds cycles among dependencies. It visits each step once over all
-// searches.
-type cycleFinder struct {
-	deps     func(id string) []string // returns what a step depends on
-	finished map[string]bool          // by step; false: it is on the path of the current search
-}
-
-// find returns a cycle that can be reached from a step, with its first member at both
-// ends, or nil. It is not recursive, since a chain may have 10 000 steps.
-func (w *cycleFinder) find(id string) []string {
-	if w.finished == nil {
-		w.finished = map[string]bool{}
-	}
-	type frame struct {
-		id   string
-		next int
-	}
-	if _, seen := w.finished[id]; seen {
-		return nil
-	}
-	path := []frame{{id: id}}
-	w.finished[id] = false
-	for len(path) > 0 {
-		at := &path[len(path)-1]
-		deps := w.deps(at.id)
-		if at.next == len(deps) {
-			w.finished[at.id] = true
-			path = path[:len(path)-1]
-			continue
-		}
-		to := deps[at.next]
-		at.next++
-		done, seen := w.finished[to]
-		switch {
-		case !seen:
-			w.finished[to] = false
-			path = append(path, frame{id: to})
-		case !done:
-			first := slices.IndexFunc(path, func(f frame) bool { return f.id == to })
-			var circle []string
-			for _, f := range path[first:] {
-				circle = append(circle, f.id)
-			}
-			return append(circle, to)
-		}
-	}
-	return nil
 }

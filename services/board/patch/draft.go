@@ -172,12 +172,15 @@ func (d *draft) deleteStep(i int, n *node) error {
 }
 
 // changeStep changes texts, pool, required or dependencies of a step. Of a completed or
-// cancelled step only the texts can be changed.
+// cancelled step only the texts can be changed; a completed one may also lose a dependency that
+// is not completed, which it got while a run held it: otherwise what it depends on could never
+// be deleted, and the board not be completed.
 func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 	id, f := n.rec.GetStepId(), op.GetFields()
 	textOnly := op.GetOp() == model.OpUpdateStep && f.Required == nil && f.WorkerPoolId == nil && f.GetDependsOnStepIds() == nil
 	switch s := n.rec.GetStatus(); {
 	case textOnly:
+	case s == model.StepCompleted && op.GetOp() == model.OpRemoveDependency && d.isOpen(op.GetDependsOnStepId()):
 	case s == model.StepCompleted, s == model.StepCancelled:
 		return stepState(i, n.rec, "change but for title and summary; add another step instead")
 	}
@@ -205,6 +208,12 @@ func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 		}
 	}
 	return fault.Entries("depends_on_step_ids of step "+id, len(n.rec.GetDependsOnStepIds()), maxDependencies)
+}
+
+// isOpen reports whether a step of the draft is not completed.
+func (d *draft) isOpen(id string) bool {
+	rec := d.record(id)
+	return rec != nil && rec.GetStatus() != model.StepCompleted
 }
 
 // moveStep changes the status of a step as its orchestrator, with the event ev.
@@ -250,7 +259,7 @@ func (d *draft) validate() error {
 // acyclic returns DEPENDENCY_CYCLE if the draft has a cycle. There was none before, so a cycle
 // has a step whose dependencies changed and on which another step depends.
 func (d *draft) acyclic() error {
-	w := cycleFinder{deps: func(id string) []string {
+	w := model.CycleFinder{Deps: func(id string) []string {
 		if rec := d.record(id); rec != nil {
 			return rec.GetDependsOnStepIds()
 		}
@@ -264,7 +273,7 @@ func (d *draft) acyclic() error {
 		if n.original == nil && len(d.newEdges[id]) == 0 {
 			continue
 		}
-		if circle := w.find(id); circle != nil {
+		if circle := w.Find(id); circle != nil {
 			return cycle(circle)
 		}
 	}

@@ -110,14 +110,8 @@ func (d *batchDecision) report(r *model.Run, rep *boardv1.StepReport) error {
 	if r.Record.GetWorkerId() != d.WorkerID {
 		return fault.PermissionDenied.Newf("run %s is another worker's", rep.GetRunId()).With("run_id", rep.GetRunId())
 	}
-	if err := fault.First(
-		CheckResult(rep.GetResultSummary(), rep.GetArtifactIds(), rep.GetReason()),
-		fault.TextBytes("worker_result", rep.GetWorkerResult(), fault.MaxFreeTextBytes, false),
-	); err != nil {
-		return err
-	}
-	if rep.GetStatus() == 0 && !rep.GetFinished() {
-		return fault.InvalidArgument.New("a report has the status of the step, or says that the run is finished").WithField("status", "is required")
+	if err := checkReport(rep); err != nil {
+		return d.refuse(r, err)
 	}
 	t := d.transition(r.Board)
 	if rep.GetStatus() != 0 {
@@ -135,15 +129,53 @@ func (d *batchDecision) report(r *model.Run, rep *boardv1.StepReport) error {
 	if _, ended := t.EndedRuns[r]; ended || !r.Running() {
 		return t.EndedError(r)
 	}
+	d.finish(t, r, WhyFinished, rep.GetWorkerResult())
+	return nil
+}
+
+// finish ends a run as finished, as an act of the run. A step that it still holds fails with
+// the reason why.
+func (d *batchDecision) finish(t *Transition, r *model.Run, why, workerResult string) {
 	before := len(t.Events)
-	t.FinishRun(r, boardv1.RunStatus_RUN_STATUS_FINISHED, WhyFinished, &boardv1.WorkerRunEnded{
-		WorkerResult: rep.GetWorkerResult(), NoStepClaimed: r.Step == nil && t.Claimed[r] == nil,
+	t.FinishRun(r, boardv1.RunStatus_RUN_STATUS_FINISHED, why, &boardv1.WorkerRunEnded{
+		WorkerResult: workerResult, NoStepClaimed: r.Step == nil && t.Claimed[r] == nil,
 	})
 	for _, ev := range t.Events[before:] {
 		ev.ActorRunID = r.Record.GetRunId()
 	}
 	d.endRun(t, r)
-	return nil
+}
+
+// refuse ends a run because of a report whose content cannot be accepted, and returns err,
+// the refusal. The step of the run fails with it: a worker cannot make such a report good, and
+// without an end the step would be executed again once the lease has expired, and so on.
+func (d *batchDecision) refuse(r *model.Run, err error) error {
+	t := d.transition(r.Board)
+	if _, ended := t.EndedRuns[r]; ended || !r.Running() {
+		return err
+	}
+	e := fault.From(err)
+	d.finish(t, r, "the report of the worker was refused: "+strings.ToLower(string(e.Reason()))+": "+e.Message(), "")
+	return err
+}
+
+// checkReport returns an error for a report whose content is not acceptable from any run.
+func checkReport(rep *boardv1.StepReport) error {
+	if err := fault.First(
+		CheckResult(rep.GetResultSummary(), rep.GetArtifactIds(), rep.GetReason()),
+		fault.TextBytes("worker_result", rep.GetWorkerResult(), fault.MaxFreeTextBytes, false),
+	); err != nil {
+		return err
+	}
+	if rep.GetStatus() == 0 && !rep.GetFinished() {
+		return fault.InvalidArgument.New("a report has the status of the step, or says that the run is finished").WithField("status", "is required")
+	}
+	switch rep.GetStatus() {
+	case 0, model.StepRunning, model.StepBlocked, model.StepCompleted, model.StepFailed, model.StepCancelled:
+		return nil
+	default:
+		return fault.Invalid("status", rep.GetStatus().String(), "must be running, blocked, completed, failed or cancelled")
+	}
 }
 
 // reportStep applies the status that a report gives its step, and reports whether
@@ -215,7 +247,7 @@ func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 		d.Ended = append(d.Ended, run.GetRunId())
 		return
 	}
-	t.Claim(s, run.GetRunId(), d.WorkerID, "")
+	t.Claim(s, run.GetRunId(), d.WorkerID)
 	t.Claimed = AddTo(t.Claimed, r, s)
 	d.assign(t, model.CopyRun(r.Record), s)
 }
@@ -278,13 +310,14 @@ func (d *batchDecision) claimFrom(dispatch *model.Dispatch) bool {
 		return false
 	}
 	runID := d.env.NewID("run_")
-	t.Claim(s, runID, d.WorkerID, dispatch.Record.GetDispatchId())
+	t.ClaimUnder(dispatch, s, runID, d.WorkerID)
 	t.StartedRuns = AddTo(t.StartedRuns, dispatch, t.StartedRuns[dispatch]+1)
 	d.Claims++
 	d.assign(t, &boardv1.WorkerRun{
 		RunId: runID, SessionId: dispatch.Board.Key.Session, BoardId: dispatch.Board.ID, WorkerPoolId: dispatch.Record.GetWorkerPoolId(),
 		WorkerId: d.WorkerID, DispatchId: dispatch.Record.GetDispatchId(), AllowedStepIds: dispatch.Record.GetAllowedStepIds(),
 		Instruction: dispatch.Record.GetInstruction(), Status: boardv1.RunStatus_RUN_STATUS_RUNNING, DispatchedAt: timestamppb.New(d.env.Now),
+		DeadlineAt: timestamppb.New(d.env.Now.Add(dispatch.StepTimeout())),
 	}, s)
 	return true
 }

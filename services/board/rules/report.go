@@ -112,12 +112,16 @@ func (f *Transition) revise(s *model.Step, rep Report) error {
 		return fault.InvalidArgument.New("a step that is reopened has no result yet; leave result_summary and artifact_ids out").
 			WithField("result_summary", "must be left out")
 	}
+	holder := f.Board.Runs[f.Holder(s)]
 	f.move(s, rep.Status, rep.Payload())
+	if holder != nil {
+		f.FinishRun(holder, boardv1.RunStatus_RUN_STATUS_CANCELLED, WhyCancelled, &boardv1.WorkerRunEnded{})
+	}
 	return nil
 }
 
-// Revise adds the event for a change of a step by the orchestrator, or refuses the change
-// (SPEC B7).
+// Revise adds the events for a change of a step by the orchestrator, or refuses the change
+// (SPEC B7). A run that holds the step ends, so that its worker is told to stop.
 func (f *Transition) Revise(stepID string, rep Report) error {
 	if err := f.Board.CheckChangeable(); err != nil {
 		return err

@@ -19,11 +19,12 @@ func (f *Transition) EndedError(r *model.Run) error {
 	return model.RunEnded(r.Record.GetRunId())
 }
 
-// FinishRun ends a run with a status (S2-415 to S2-421, S2-436). A step that it still
-// holds fails with the reason why, unless the board is being ended, since then the
-// step ends with the board. ended is the payload of the event, to complete; a run of a
-// standing dispatch that finishes without a result while it holds a step gets no event,
-// because it ends with that of the step.
+// FinishRun ends a run with a status (S2-415 to S2-421, S2-436). A step that the run
+// still holds fails with the reason why, unless the board is being ended, since then
+// the step ends with the board. ended is the payload of the run's event; FinishRun sets
+// its run, status and end reason. There is no such event if a run of a standing dispatch
+// finishes without a result and its step fails here, because the event of the step then
+// ends the run. The caller calls FollowUps.
 func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, ended *boardv1.WorkerRunEnded) {
 	s := f.Claimed[r]
 	if s == nil {

@@ -147,15 +147,23 @@ func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[str
 	return nil
 }
 
-// Claim adds and returns the event by which a run claims a step, which must be ready.
-// dispatchID names the standing dispatch that creates the run with this claim; it is empty for
-// an existing run.
-func (f *Transition) Claim(s *model.Step, runID, workerID, dispatchID string) *journal.Event {
-	ev := f.move(s, model.StepClaimed, &boardv1.TaskStepClaimed{
-		ClaimedByAgentId: workerID, ClaimedByRunId: runID, DispatchId: dispatchID,
-		LeaseExpiresAt: timestamppb.New(f.env.Now.Add(f.Board.LeaseTerm)),
+// Claim adds and returns the event by which an existing run claims a step, which must be ready.
+func (f *Transition) Claim(s *model.Step, runID, workerID string) *journal.Event {
+	return f.claim(s, &boardv1.TaskStepClaimed{ClaimedByAgentId: workerID, ClaimedByRunId: runID})
+}
+
+// ClaimUnder is Claim for a run that the standing dispatch d creates with this claim.
+func (f *Transition) ClaimUnder(d *model.Dispatch, s *model.Step, runID, workerID string) *journal.Event {
+	return f.claim(s, &boardv1.TaskStepClaimed{
+		ClaimedByAgentId: workerID, ClaimedByRunId: runID, DispatchId: d.Record.GetDispatchId(), DeadlineAt: timestamppb.New(f.env.Now.Add(d.StepTimeout())),
 	})
-	ev.ActorRunID = runID
-	f.holders[s] = runID
+}
+
+// claim completes and adds the event of a claim.
+func (f *Transition) claim(s *model.Step, p *boardv1.TaskStepClaimed) *journal.Event {
+	p.LeaseExpiresAt = timestamppb.New(f.env.Now.Add(f.Board.LeaseTerm))
+	ev := f.move(s, model.StepClaimed, p)
+	ev.ActorRunID = p.GetClaimedByRunId()
+	f.holders[s] = p.GetClaimedByRunId()
 	return ev
 }

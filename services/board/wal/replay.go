@@ -113,6 +113,9 @@ func (p *replayer) addLine(line []byte) error {
 	if ev.SessionID != p.b.Key.Session || ev.TaskID != p.b.ID {
 		return fmt.Errorf("it is about board %s of session %s", ev.TaskID, ev.SessionID)
 	}
+	if err := checkFollows(p.b, ev); err != nil {
+		return err
+	}
 	if err := p.b.Apply(ev); err != nil {
 		return err
 	}

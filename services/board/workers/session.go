@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/workerstream"
 	"quartet/services/board/model"
@@ -36,7 +37,7 @@ func (h *Hub) Connect(stream grpc.BidiStreamingServer[boardv1.ConnectRequest, bo
 		return err
 	}
 	ctx := stream.Context()
-	actor := journal.Actor(rpc.ActorFrom(ctx))
+	actor := plane.Recorded(rpc.ActorFrom(ctx))
 	actor.AgentID = hello.WorkerID
 	key := workerstream.Key{Namespace: actor.Namespace, ID: hello.WorkerID}
 	s := &session{

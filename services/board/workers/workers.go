@@ -55,8 +55,9 @@ func New(cfg Config) *Hub {
 // Start sets the engine. It must be called before a worker connects.
 func (h *Hub) Start(engine *plane.Engine[*model.State]) { h.engine = engine }
 
-// Committed handles durable events: it frees the room of runs that ended, and wakes workers
-// when there may be steps to claim. It never blocks.
+// Committed handles durable events: it frees the room of runs that ended, tells their workers
+// to stop those that they did not end themselves, and wakes workers when there may be steps to
+// claim. It never blocks.
 func (h *Hub) Committed(events []*journal.Event) {
 	claimable := false
 	for _, ev := range events {
@@ -64,11 +65,17 @@ func (h *Hub) Committed(events []*journal.Event) {
 		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:
 			claimable = true
 		case *boardv1.WorkerRunEnded:
+			if p.GetStatus() != boardv1.RunStatus_RUN_STATUS_FINISHED {
+				h.Cancel(ev.Namespace, p.GetRunId())
+			}
 			h.registry.Release(ev.Namespace, p.GetRunId())
 			claimable = true // the dispatch may start another run
 		case *boardv1.TaskStepLeaseExpired: // ends the run of a standing dispatch without an event of its own
+			h.Cancel(ev.Namespace, p.GetClaimedByRunId())
 			h.registry.Release(ev.Namespace, p.GetClaimedByRunId())
 			claimable = true
+		case *boardv1.ChildAgentCancelTimeout: // the end of the board, which follows, ends these runs
+			h.registry.Release(ev.Namespace, p.GetRunIds()...)
 		}
 	}
 	if claimable {

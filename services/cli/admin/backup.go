@@ -2,7 +2,8 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,15 +11,18 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/archive"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 	"quartet/pkg/terminal"
+	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -32,43 +36,81 @@ var restoreSettings = []string{"config", "data-dir", "key-file", "max-store-mib"
 // BackupCommand returns `quartet backup`.
 func BackupCommand(s *session.Session) *cobra.Command {
 	req := &backupv1.ExportBackupRequest{}
+	recipientsFile := ""
 	cmd := &cobra.Command{
 		Use: "backup FILE", Short: "Copy an installation into a file, while it runs", Args: input.Exactly("FILE"),
 		Long: `Copy an installation into FILE while it runs: the journals of all planes as of one
 point in time, the stored output of commands, and the agents' homes. "-" is stdout.
 FILE is created, or replaced, after the copy is complete and was checked. It takes
-the role admin.
+the role installation_admin.
 
-FILE does not contain the installation's key (--key-file of the server, by
-default DATA-DIR/key). Keep a copy of the key elsewhere: without it a restored
-installation accepts no earlier credential and no trigger's URL.`,
-		Example: "  quartet backup quartet-$(date +%F).backup\n  quartet backup - | age -r KEY > quartet.backup.age",
+The server encrypts FILE with the installation's key, or for the recipients that are
+given (age1…, as age-keygen prints them), and authenticates it with the installation's
+key. FILE does not contain the key file (--key-file of the server, by default
+DATA-DIR/key): keep a copy of it elsewhere. Without it the backup cannot be restored.`,
+		Example: "  quartet backup quartet-$(date +%F).backup\n  quartet backup - --recipient age1… | ssh vault 'cat > quartet.backup'",
 		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			export := func(to io.Writer) error { return export(cmd, conn, req, to) }
-			if args[0] == "-" {
-				return export(cmd.OutOrStdout())
+			if recipientsFile != "" {
+				more, err := readRecipients(recipientsFile)
+				if err != nil {
+					return err
+				}
+				req.Recipients = append(req.Recipients, more...)
 			}
-			m, totals, err := backupTo(args[0], export)
+			if _, err := archive.ParseRecipients(req.GetRecipients()); err != nil {
+				return exit.UsageError("recipients: " + err.Error())
+			}
+			export := func(to io.Writer) (*backupv1.BackupContents, error) { return export(cmd, conn, req, to) }
+			if args[0] == "-" {
+				_, err := export(cmd.OutOrStdout())
+				return err
+			}
+			contents, err := backupTo(args[0], export)
 			if err != nil {
 				return err
 			}
-			return showArchive(s, cmd, args[0], m, totals)
+			return showArchive(s, cmd, args[0], contents)
 		}),
 	}
 	cmd.Flags().BoolVar(&req.OmitOutput, "omit-output", false, "Omit the output of commands")
+	cmd.Flags().StringArrayVar(&req.Recipients, "recipient", nil, "Encrypt for this recipient of age instead of for the installation's key; may be repeated")
+	cmd.Flags().StringVar(&recipientsFile, "recipients-file", "", "Encrypt for the recipients in this file, one in a line")
 	return cmd
 }
 
-// export writes the stream of a backup to w, and shows its progress on a terminal.
-func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBackupRequest, w io.Writer) error {
+// readRecipients returns the lines of a file that are neither empty nor a comment.
+func readRecipients(path string) ([]string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for line := range strings.Lines(string(raw)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			all = append(all, line)
+		}
+	}
+	if len(all) == 0 {
+		return nil, exit.UsageError("--recipients-file " + path + " has no recipient")
+	}
+	return all, nil
+}
+
+// export writes the stream of a backup to w, shows its progress on a terminal, and returns what
+// the backup contains.
+func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBackupRequest, w io.Writer) (*backupv1.BackupContents, error) {
 	stream, err := backupv1.NewBackupServiceClient(conn).ExportBackup(cmd.Context(), req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	progress := newProgress(cmd.ErrOrStderr())
 	defer progress.end()
 	n := int64(0)
-	return session.Receive(stream, func(m *backupv1.ExportBackupResponse) error {
+	var contents *backupv1.BackupContents
+	err = session.Receive(stream, func(m *backupv1.ExportBackupResponse) error {
+		if m.GetContents() != nil {
+			contents = m.GetContents()
+		}
 		if _, err := w.Write(m.GetChunk()); err != nil {
 			return err
 		}
@@ -76,6 +118,10 @@ func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBacku
 		progress.show(n)
 		return nil
 	})
+	if err == nil && contents == nil {
+		err = errors.New("the server sent a backup that is not encrypted, because it is of an earlier version; update the server")
+	}
+	return contents, err
 }
 
 // progress shows the number of bytes on one line of a terminal, and nothing elsewhere.
@@ -107,101 +153,131 @@ func (p *progress) end() {
 	}
 }
 
-// backupTo writes a temporary file beside path, checks it, and renames it to path. After an
-// error path is as it was.
-func backupTo(path string, export func(io.Writer) error) (archive.Manifest, archive.Totals, error) {
-	var m archive.Manifest
-	var totals archive.Totals
+// backupTo writes a temporary file beside path, compares it with its checksum, and renames it to
+// path. After an error path is as it was.
+func backupTo(path string, export func(io.Writer) (*backupv1.BackupContents, error)) (*backupv1.BackupContents, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return m, totals, err
+		return nil, err
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // it has another name after a success
 	defer f.Close()
-	if err := export(f); err != nil {
-		return m, totals, err
+	contents, err := export(f)
+	if err != nil {
+		return nil, err
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return m, totals, err
+		return nil, err
 	}
-	if m, totals, err = archive.Read(f, archive.Visitor{}); err != nil {
-		return m, totals, fmt.Errorf("the server sent an invalid backup: %w", err)
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return nil, err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != contents.GetSha256() {
+		return nil, fmt.Errorf("what was written differs from what the server sent: its SHA-256 is %s instead of %s; check the disk and try again", got, contents.GetSha256())
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return m, totals, err
+		return nil, err
 	}
-	return m, totals, os.Rename(f.Name(), path)
+	return contents, os.Rename(f.Name(), path)
 }
 
 // showArchive prints what a backup contains.
-func showArchive(s *session.Session, cmd *cobra.Command, path string, m archive.Manifest, t archive.Totals) error {
-	if s.JSON() {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"file": path, "manifest": m, "totals": t})
-	}
-	p := output.New(cmd.OutOrStdout())
-	var rows [][]string
-	for _, name := range slices.Sorted(maps.Keys(t.Streams)) {
-		s := t.Streams[name]
-		rows = append(rows, []string{name, fmt.Sprint(s.Messages), output.Bytes(s.Bytes)})
-	}
-	rows = append(rows, []string{"agents' homes", fmt.Sprintf("%d files", t.Files), ""})
-	p.Printf("%s  as of %s, by quartet %s\n", terminal.Printable(path), m.CutAt.Local().Format("2006-01-02 15:04:05"), terminal.Printable(m.Version))
-	p.Table("", []string{"WHAT", "MESSAGES", "SIZE"}, rows)
-	return p.Err()
+func showArchive(s *session.Session, cmd *cobra.Command, path string, c *backupv1.BackupContents) error {
+	return s.Show(cmd, c, func(p *output.Printer) {
+		var rows [][]string
+		for _, s := range c.GetStreams() {
+			rows = append(rows, []string{s.GetName(), fmt.Sprint(s.GetMessages()), output.Bytes(uint64(max(s.GetBytes(), 0)))})
+		}
+		rows = append(rows, []string{"agents' homes", fmt.Sprintf("%d files", c.GetFiles()), ""})
+		p.Printf("%s  as of %s, by quartet %s, needs key %s\n", terminal.Printable(path), c.GetCutAt().AsTime().Local().Format("2006-01-02 15:04:05"), terminal.Printable(c.GetVersion()), terminal.Printable(c.GetInstallationKeyId()))
+		p.Table("", []string{"WHAT", "MESSAGES", "SIZE"}, rows)
+	})
 }
 
-// Restore creates an installation from a backup file with the servers' settings
-// in flags, and returns what the file contains.
-type Restore func(ctx context.Context, flags *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error)
+// contentsOf describes a backup that was read.
+func contentsOf(r Restored) *backupv1.BackupContents {
+	c := &backupv1.BackupContents{Version: r.Manifest.Version, CutAt: timestamppb.New(r.Manifest.CutAt), InstallationKeyId: r.Manifest.Key, Files: int64(r.Totals.Files)}
+	for _, name := range slices.Sorted(maps.Keys(r.Totals.Streams)) {
+		s := r.Totals.Streams[name]
+		c.Streams = append(c.Streams, &backupv1.BackupStream{Name: name, Messages: int64(s.Messages), Bytes: int64(s.Bytes)})
+	}
+	return c
+}
+
+// Backup names a backup and how it may be read.
+type Backup struct {
+	// File is its path.
+	File string
+	// IdentityFile has identities of age. Optional.
+	IdentityFile string
+	// Unauthenticated accepts a backup that cannot be authenticated.
+	Unauthenticated bool
+	// Check only reads the backup.
+	Check bool
+}
+
+// Restored is what a backup contains.
+type Restored struct {
+	Manifest archive.Manifest
+	Totals   archive.Totals
+	// Authenticated is false for a backup that was accepted although it is not authenticated.
+	Authenticated bool
+}
+
+// Restore creates an installation from a backup with the servers' settings in flags, and returns
+// what the backup contains.
+type Restore func(ctx context.Context, flags *pflag.FlagSet, b Backup) (Restored, error)
+
+// refusals are the errors of a file that is no backup of this installation as it was made.
+var refusals = []error{archive.ErrCut, archive.ErrDamaged, archive.ErrForeign, archive.ErrKey, archive.ErrUnauthenticated, archive.ErrIdentity}
 
 // RestoreCommand returns `quartet restore`. shared are the servers' settings, of
 // which it has those that a restore needs.
 func RestoreCommand(s *session.Session, restore Restore, shared *pflag.FlagSet) *cobra.Command {
-	check := false
+	var b Backup
 	cmd := &cobra.Command{
 		Use: "restore FILE", Short: "Create an installation from a backup", Args: input.Exactly("FILE"),
 		Long: `Create an installation from a backup in an empty data directory, or in a NATS
-cluster without journals. All of FILE is checked before anything is written, and
-what was written is read again and compared before the command succeeds.
+cluster without journals. FILE is authenticated with the installation's key before
+anything in it is interpreted, and all of it is checked before anything is written.
+What was written is read again and compared before the command succeeds.
 
-The server must not run. First copy the installation's key to its place (--key-file,
-by default DATA-DIR/key); the key of another installation is refused. After the
-start, timers that are due fire once, commands that were running are reported as
-lost, and changes made after the backup are missing.`,
-		Example: "  quartet restore quartet-2026-03-04.backup --data-dir /var/lib/quartet\n  quartet restore --check quartet-2026-03-04.backup",
+The server must not run. First copy the installation's key file to its place
+(--key-file, by default DATA-DIR/key); it may have newer keys too. A backup for
+recipients also needs an identity of one of them (--identity-file). After the start,
+timers that are due fire once, commands that were running are reported as lost, and
+changes made after the backup are missing.
+
+--unauthenticated accepts a backup that cannot be authenticated: one of a version that
+did not authenticate backups, or one for recipients when the key file is lost. Whoever
+made such a file decides what is in it, API keys of admins included.`,
+		Example: "  quartet restore quartet-2026-03-04.backup --data-dir /var/lib/quartet\n  quartet restore --check quartet-2026-03-04.backup --key-file key.copy",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			do := restore
-			if check {
-				do = checkArchive
-			}
-			if do == nil {
+			if restore == nil {
 				return errors.New("this binary has no servers")
 			}
-			m, totals, err := do(cmd.Context(), shared, args[0])
+			b.File = args[0]
+			r, err := restore(cmd.Context(), shared, b)
 			switch {
-			case errors.Is(err, archive.ErrCut), errors.Is(err, archive.ErrDamaged), errors.Is(err, archive.ErrForeign):
-				return fmt.Errorf("%s: %w; nothing was written", args[0], err)
+			case slices.ContainsFunc(refusals, func(refusal error) bool { return errors.Is(err, refusal) }):
+				return fmt.Errorf("%s: %w; nothing was restored", args[0], err)
 			case err != nil:
 				return err
 			}
-			return showArchive(s, cmd, args[0], m, totals)
+			if !r.Authenticated {
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s is not authenticated. Check its API keys (quartet key list) before you let anybody in.\n", args[0])
+			}
+			return showArchive(s, cmd, args[0], contentsOf(r))
 		},
 	}
-	cmd.Flags().BoolVar(&check, "check", false, "Only check FILE and print what it contains")
+	cmd.Flags().BoolVar(&b.Check, "check", false, "Only check FILE and print what it contains")
+	cmd.Flags().StringVar(&b.IdentityFile, "identity-file", "", "File with identities of age, for a backup for recipients")
+	cmd.Flags().BoolVar(&b.Unauthenticated, "unauthenticated", false, "Accept a backup that cannot be authenticated")
 	for _, name := range restoreSettings {
 		if f := shared.Lookup(name); f != nil {
 			cmd.Flags().AddFlag(f)
 		}
 	}
 	return cmd
-}
-
-// checkArchive is a Restore that only reads the backup.
-func checkArchive(_ context.Context, _ *pflag.FlagSet, file string) (archive.Manifest, archive.Totals, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return archive.Manifest{}, archive.Totals{}, err
-	}
-	defer f.Close()
-	return archive.Read(f, archive.Visitor{})
 }

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
@@ -46,7 +46,7 @@ key file.`,
 		if !bootstrap {
 			return "", nil
 		}
-		return bootstrapToken(keyFile)
+		return bootstrapToken(keyFile, bootstrapTerm)
 	}
 	return c
 }
@@ -58,20 +58,25 @@ func createKey(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a key and print its secret, which is shown only now", Args: input.Exactly("NAME"),
 		Long: `Create a key for a person or a program. NAME is its principal, which every event
-that it causes records. Roles: admin, operator, runner, agent (with --agent),
-worker, integration. The server stores only a hash of the secret.`,
-		Example: `  quartet key create --bootstrap root --role admin
+that it causes records. Roles: installation_admin, admin, operator, runner, agent (with --agent),
+worker, integration. The server stores only a hash of the secret. A key can be
+limited to some agents, so that it acts for these only, and to some tools, so
+that it calls these and nothing else.`,
+		Example: `  quartet key create --bootstrap root --role installation_admin
   quartet key create ci --role operator --namespace acme --expires 90d
   quartet key create runner-1 --role runner --namespace acme -o json
-  quartet key create keeper-mcp --role agent --agent keeper`,
+  quartet key create keeper-mcp --role agent --agent keeper --tools ListWorkItems,CompleteWorkItem
+  quartet key create ci-keeper --role operator --agents keeper,reviewer`,
 	}
 	cmd.Flags().StringVar(&role, "role", "", "The role, which determines what the key allows (required)")
 	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "The namespace of the key (default: the caller's)")
 	cmd.Flags().StringVar(&req.AgentId, "agent", "", "The agent that a key of role agent acts as")
+	cmd.Flags().StringSliceVar(&req.AgentIds, "agents", nil, "Limit a key of role operator, runner or integration to these agents, at most 20")
+	cmd.Flags().StringSliceVar(&req.Tools, "tools", nil, "Limit a key of role operator or agent to these tools, at most 50")
 	cmd.Flags().StringVar(&expires, "expires", "", "Let it expire after this duration, such as 90d (default: never)")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		if role == "" {
-			return exit.UsageError("--role is missing; use admin, operator, runner, agent, worker or integration")
+			return exit.UsageError("--role is missing; use installation_admin, admin, operator, runner, agent, worker or integration")
 		}
 		var err error
 		if req.Role, err = input.Enum[identityv1.Role]("role", role); err != nil {
@@ -164,7 +169,7 @@ func getKey(s *session.Session) *cobra.Command {
 				k := resp.GetKey()
 				p.Printf("%s  %s  %s of %s as %q\n", k.GetKeyId(), pbjson.EnumText(k.GetStatus()), pbjson.EnumText(k.GetRole()), k.GetNamespace(), k.GetName())
 				for _, row := range [][2]string{
-					{"agent", k.GetAgentId()}, {"created", stamp(output.Time(k.GetCreatedAt()), k.GetCreatedBy())}, {"expires", output.Time(k.GetExpiresAt())},
+					{"agent", k.GetAgentId()}, {"agents", strings.Join(k.GetAgentIds(), ", ")}, {"tools", strings.Join(k.GetTools(), ", ")}, {"created", stamp(output.Time(k.GetCreatedAt()), k.GetCreatedBy())}, {"expires", output.Time(k.GetExpiresAt())},
 					{"revoked", stamp(output.Time(k.GetRevokedAt()), k.GetRevokedBy())}, {"last used", output.Time(k.GetLastUsedAt())},
 				} {
 					if row[1] != "" {
@@ -194,36 +199,46 @@ func WhoAmICommand(s *session.Session) *cobra.Command {
 			},
 			func(p *output.Printer, resp *identityv1.WhoAmIResponse) {
 				p.Printf("%s, %s of namespace %s\n", resp.GetPrincipal(), pbjson.EnumText(resp.GetRole()), resp.GetNamespace())
+				for _, limit := range [][2]string{{"agents", strings.Join(resp.GetAgentIds(), ", ")}, {"tools", strings.Join(resp.GetTools(), ", ")}} {
+					if limit[1] != "" {
+						p.Printf("  only %-6s %s\n", limit[0], limit[1])
+					}
+				}
 			}),
 	}
 }
 
-// bootstrapToken returns a credential of an admin, valid for bootstrapTerm, made with the
+// bootstrapToken returns a credential of an admin of the installation, valid for term, made with the
 // installation's key in the file path; "" is the default file. It gives no new power: whoever
 // can read that file can make any credential.
-func bootstrapToken(path string) (string, error) {
-	if path == "" {
-		path = os.Getenv("QUARTET_KEY_FILE")
+func bootstrapToken(path string, term time.Duration) (string, error) {
+	path, err := keyFilePath(path)
+	if err != nil {
+		return "", err
 	}
-	if path == "" {
-		dir := os.Getenv("QUARTET_DATA_DIR")
-		if dir == "" {
-			home, err := os.UserHomeDir()
-			if err != nil {
-				return "", exit.UsageError("--bootstrap: " + err.Error() + "; give --key-file")
-			}
-			dir = filepath.Join(home, ".quartet")
-		}
-		path = filepath.Join(dir, "key")
-	}
-	raw, err := os.ReadFile(path) //nolint:gosec // the operator's own path
+	ring, err := keyfile.Load(path)
 	if err != nil {
 		return "", exit.UsageError(fmt.Sprintf("--bootstrap: %v; run this where the server's data-dir is, as its user, or give --key-file", err))
 	}
-	key, err := hex.DecodeString(strings.TrimSpace(string(raw)))
-	if err != nil || len(key) < 32 {
-		return "", exit.UsageError("--bootstrap: " + path + " is not an installation's key file: it must hold 64 or more hex digits")
+	return rpc.KeyringOf(keyfile.Fixed(ring), false).MintUntil(
+		rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleInstallationAdmin}, time.Now().Add(term)), nil
+}
+
+// keyFilePath returns the path of the installation's key file: path, or the default if that is "".
+func keyFilePath(path string) (string, error) {
+	if path == "" {
+		path = os.Getenv("QUARTET_KEY_FILE")
 	}
-	return rpc.NewKeyring(key, false).MintUntil(
-		rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleAdmin}, time.Now().Add(bootstrapTerm)), nil
+	if path != "" {
+		return path, nil
+	}
+	dir := os.Getenv("QUARTET_DATA_DIR")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", exit.UsageError("the key file is unknown: " + err.Error() + "; give --key-file")
+		}
+		dir = filepath.Join(home, ".quartet")
+	}
+	return filepath.Join(dir, "key"), nil
 }

@@ -86,18 +86,25 @@ func writeRun(p *output.Printer, r *boardv1.WorkerRun) {
 func openCommand(s *session.Session) *cobra.Command {
 	req := &boardv1.OpenStandingDispatchRequest{}
 	var steps []string
+	var timeout string
 	cmd := &cobra.Command{
 		Use: "open SESSION/BOARD POOL", Short: "Let the workers of a pool claim steps until closed", Args: input.Exactly("SESSION/BOARD", "POOL"),
 		Long: `Open a standing dispatch: each free worker of the pool claims the next ready step,
 in a run of its own, until "quartet board close". Without a dispatch no worker
-claims a step.`,
+claims a step. A run that takes longer than --step-timeout is stopped, and its step
+fails with the reason worker_timeout.`,
 		Example: "  quartet board open keeper/build go --parallel 4",
 	}
 	cmd.Flags().Int32Var(&req.MaxParallel, "parallel", 0, "Maximum number of steps at once (default 1000)")
 	cmd.Flags().StringSliceVar(&steps, "step", nil, "Only this step; may be repeated")
 	cmd.Flags().StringVarP(&req.Instruction, "instruction", "i", "", "Text for the workers")
+	cmd.Flags().StringVar(&timeout, "step-timeout", "", "Stop each run after this duration, such as 30m; at most 24h (default 1h)")
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, args []string) error {
 		req.SessionId, req.BoardId, req.RequestId, req.WorkerPoolId, req.AllowedStepIds = sessionID, boardID, s.RequestID, args[0], stepList(steps)
+		var err error
+		if req.StepTimeout, err = input.Duration("step-timeout", timeout); err != nil {
+			return err
+		}
 		resp, err := c.OpenStandingDispatch(cmd.Context(), req)
 		if err != nil {
 			return err

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -231,7 +233,8 @@ func replayCommand(s *session.Session, replay Replay) *cobra.Command {
 		Long: `Read a board's log, check that every line follows from the one before, and draw the
 board after the last line. An incomplete last line is ignored and reported. If a
 line is missing or was changed, the error names it and the exit code is 1. "-" reads
-stdin.`,
+stdin. With -o json, lines and tornBytes are the number of complete lines and of bytes
+after them.`,
 		Example: "  quartet board replay build.wal.jsonl",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := cmd.InOrStdin()
@@ -250,7 +253,11 @@ stdin.`,
 			if wal.Board == nil {
 				return errors.New("the log has no complete line")
 			}
-			return s.Show(cmd, &boardv1.GetBoardResponse{Board: wal.Board}, func(p *output.Printer) {
+			shown, err := wal.document()
+			if err != nil {
+				return err
+			}
+			return s.Show(cmd, shown, func(p *output.Printer) {
 				p.Printf("%d lines, each follows from the one before\n", wal.Lines)
 				if wal.Torn > 0 {
 					p.Printf("%s\n", p.Paint(terminal.Yellow, fmt.Sprintf("cut off: the %d bytes after them are no complete line", wal.Torn)))
@@ -260,6 +267,22 @@ stdin.`,
 			})
 		},
 	}
+}
+
+// document returns the result as -o json writes it: the board as in GetBoard, the number of
+// lines, and how many bytes after them are no complete line.
+func (w WAL) document() (*structpb.Struct, error) {
+	text, err := protojson.Marshal(&boardv1.GetBoardResponse{Board: w.Board})
+	if err != nil {
+		return nil, err
+	}
+	out := &structpb.Struct{}
+	if err := protojson.Unmarshal(text, out); err != nil {
+		return nil, err
+	}
+	out.Fields["lines"] = structpb.NewNumberValue(float64(w.Lines))
+	out.Fields["tornBytes"] = structpb.NewNumberValue(float64(w.Torn))
+	return out, nil
 }
 
 // read calls replay. Its errors are about a local file, so they carry no reason

@@ -51,7 +51,8 @@ func (e *silentError) Error() string { return fmt.Sprintf("exit code %d", e.code
 // because the command printed already what is wrong.
 func Silently(code int) error { return &silentError{code} }
 
-// Report writes err for a person to the stderr of cmd and returns the exit code.
+// Report writes err, which must not be nil, for a person to the stderr of cmd and
+// returns the exit code. For an error of Silently it writes nothing.
 func Report(cmd *cobra.Command, err error) int {
 	p := output.New(cmd.ErrOrStderr()) // if writing to stderr fails, there is nowhere to report it
 	var (

@@ -64,7 +64,7 @@ func New(flags *pflag.FlagSet, now func() time.Time) *Session {
 		s.Now = time.Now
 	}
 	s.settings.String(&s.address, "address", DefaultAddress, "The server's gRPC address, host:port ($QUARTET_ADDRESS)")
-	s.settings.Secret(&s.token, "token", "Credential ($QUARTET_TOKEN, or a file in $QUARTET_TOKEN_FILE)")
+	s.settings.Secret(&s.token, "token", "Credential ($QUARTET_TOKEN, or a file in $QUARTET_TOKEN_FILE); default: that of the server of this user at a loopback address")
 	s.settings.Bool(&s.tls, "tls", false, "Connect with TLS; implied by each of the next three flags ($QUARTET_TLS)")
 	s.settings.String(&s.tlsFiles.CA, "tls-ca-file", "", "Certificates of the authorities that may sign the server's certificate (PEM); empty: the system's")
 	s.settings.String(&s.tlsFiles.Cert, "tls-cert-file", "", "Client certificate to present to the server (PEM)")

@@ -8,30 +8,38 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"quartet/pkg/client"
+	"quartet/pkg/confine"
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/proctree"
+	"quartet/pkg/programs"
+	"quartet/pkg/sandboxes"
 	"quartet/pkg/terminal"
+	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 )
 
 const (
-	// summaryBytes is the most that is kept of a handler's stdout: a step's summary
+	// summaryBytes is the most that is reported of a handler's stdout: a step's summary
 	// and reason have at most 16 KiB.
-	summaryBytes = 16 << 10
+	summaryBytes = fault.MaxFreeTextBytes
+	// outputBytes is the most that is kept of a handler's stdout: its last line may be a
+	// JSON object with a summary, a reason and artifacts.
+	outputBytes = 128 << 10
 	// handlerGrace is the time between SIGTERM and SIGKILL.
 	handlerGrace = 5 * time.Second
 	// maxPendingLines is how many progress lines may wait to be printed; further
@@ -43,9 +51,17 @@ const (
 // ends, and prints on stderr when each step starts and ends.
 func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 	o := f.steps
+	if err := confine.Protect(); err != nil {
+		return fmt.Errorf("protect the memory of this process: %w", err)
+	}
 	host, err := proctree.Open(cmd.Context(), proctree.Config{Owner: "steps of " + o.ID, Boot: id.New().New("boot_"), Guard: f.commands.Guard})
 	if err != nil {
 		return err
+	}
+	h, err := newHandler(host, f)
+	if err != nil {
+		h.sandboxes.Close()
+		return errors.Join(err, host.Close(cmd.Context()))
 	}
 	p := output.New(cmd.ErrOrStderr())
 	lines := make(chan string, maxPendingLines) // steps run concurrently, and a Printer has one writer
@@ -62,7 +78,7 @@ func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 			step := a.GetRun().GetSessionId() + "/" + a.GetRun().GetBoardId() + " " + a.GetStep().GetStepId()
 			report("%s started", step)
 			started := time.Now()
-			result, err := runHandler(ctx, host, f.handler, a)
+			result, err := h.run(ctx, a)
 			took := time.Since(started).Round(time.Millisecond)
 			if err != nil {
 				report("%s failed after %s: %v", step, took, err)
@@ -92,48 +108,97 @@ func statusOrCompleted(s boardv1.StepStatus) string {
 	return pbjson.EnumText(s)
 }
 
-// runHandler runs the handler's shell command for one step and returns its result.
-// An error fails the step. When ctx ends, the handler and all its processes are
-// ended and the error is the cause of ctx.
-func runHandler(ctx context.Context, host *proctree.Host, command string, a *boardv1.StepAssignment) (client.StepResult, error) {
+// handler runs the handler's shell command for steps.
+type handler struct {
+	command   string
+	dir       string // the working directory of this process
+	env       []string
+	host      *proctree.Host
+	sandboxes *sandboxes.Pool
+}
+
+// newHandler returns the handler of `quartet worker --handler`. Unless it is unconfined, it writes
+// to the working directory and to those of --writable, and its environment has what a shell needs
+// and the variables of --env.
+func newHandler(host *proctree.Host, f flags) (*handler, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	h := &handler{command: f.handler, dir: dir, host: host}
+	o := f.commands
+	if o.Unconfined {
+		h.env = withoutQuartetVariables(os.Environ())
+		h.sandboxes = sandboxes.NewPool(nil, nil, "", nil)
+		return h, nil
+	}
+	writable := []string{dir}
+	for _, path := range f.writable {
+		if path, err = filepath.Abs(path); err == nil {
+			path, err = filepath.EvalSymlinks(path)
+		}
+		if err != nil {
+			return nil, exit.UsageError("--writable: " + err.Error())
+		}
+		writable = append(writable, path)
+	}
+	for _, name := range append([]string{"PATH", "LANG"}, f.env...) {
+		if v, ok := os.LookupEnv(name); ok {
+			h.env = append(h.env, name+"="+v)
+		}
+	}
+	state := o.StateDir
+	if state == "" {
+		state = os.TempDir()
+	}
+	cfg := &sandboxes.Config{Helper: o.Confine, Network: confine.Network(o.Network), Readable: o.Readable, Hidden: o.Hidden}
+	h.sandboxes = sandboxes.NewPool(cfg, writable, filepath.Join(state, "sandboxes-steps-"+f.steps.ID), host.StartHelper)
+	return h, nil
+}
+
+// run runs the command for one step, in the sandbox of the step's session, and returns its result.
+// An error fails the step. When ctx ends, the handler and all its processes are ended and the
+// error is the cause of ctx.
+func (h *handler) run(ctx context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
 	in, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(a)
 	if err != nil {
 		return client.StepResult{}, err
 	}
-	cmd := exec.CommandContext(ctx, "sh", "-c", command)
-	cmd.Stdin = bytes.NewReader(append(in, '\n'))
-	out, errs := &tail{limit: summaryBytes}, &tail{limit: summaryBytes / 4}
-	cmd.Stdout, cmd.Stderr = out, errs
-	cmd.Env = append(withoutQuartetVariables(os.Environ()),
+	sandbox, leave, err := h.sandboxes.Enter(a.GetRun().GetSessionId())
+	if err != nil {
+		return client.StepResult{}, err
+	}
+	defer leave()
+	env := append(slices.Clone(h.env),
 		"QUARTET_SESSION_ID="+a.GetRun().GetSessionId(), "QUARTET_BOARD_ID="+a.GetRun().GetBoardId(),
 		"QUARTET_STEP_ID="+a.GetStep().GetStepId(), "QUARTET_RUN_ID="+a.GetRun().GetRunId(),
 		"QUARTET_STEP_TITLE="+a.GetStep().GetTitle(), "QUARTET_STEP_SUMMARY="+a.GetStep().GetSummary())
-	cmd.SysProcAttr = proctree.GroupAttr()
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = handlerGrace
-	mark, err := host.Start(cmd, nil)
-	if err == nil {
-		err = cmd.Wait()
-		// End the processes that the handler left behind.
-		if _, endErr := host.End(context.WithoutCancel(ctx), mark, 0); endErr != nil {
-			err = errors.Join(err, endErr)
-		}
+	if sandbox != nil {
+		env = append(env, "HOME="+confine.Home(sandbox.Dir()), "TMPDIR="+confine.Temp(sandbox.Dir()))
 	}
-	result := parseResult(out.String())
-	var failed *exec.ExitError
+	out, errs := &tail{limit: outputBytes}, &tail{limit: summaryBytes / 4}
+	err = programs.Run(ctx, h.host, sandbox, programs.Program{
+		Spec:  confine.Spec{Argv: []string{"/bin/sh", "-c", h.command}, Env: env, Dir: h.dir},
+		Stdin: bytes.NewReader(append(in, '\n')), Stdout: out, Stderr: errs, Grace: handlerGrace,
+	})
+	result, badResult := parseResult(out.String())
+	var failed *programs.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return result, context.Cause(ctx)
-	case errors.Is(err, exec.ErrWaitDelay): // the handler ended well, but a process of it kept the pipes open
-		return result, nil
 	case errors.As(err, &failed):
 		reason := failed.Error()
-		if text := strings.TrimSpace(errs.String()); text != "" {
+		if text := validText(errs.String()); text != "" {
 			reason += ": " + text
 		}
 		return result, errors.New(reason)
+	case err != nil:
+		return result, err
 	}
-	return result, err
+	return result, badResult
 }
 
 // withoutQuartetVariables removes QUARTET_… variables from an environment, so that
@@ -150,32 +215,98 @@ func withoutQuartetVariables(env []string) []string {
 
 // parseResult reads what a handler printed. The text is the summary, unless its
 // last line is a JSON object with the known fields: then that line sets them and
-// is not part of the summary.
-func parseResult(text string) client.StepResult {
-	text = strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD"))
+// is not part of the summary. An object that has a status but cannot be used is an
+// error, since the handler may have said that the step is not completed.
+func parseResult(text string) (client.StepResult, error) {
+	text = validText(text)
 	last := text[strings.LastIndexByte(text, '\n')+1:]
+	plain := client.StepResult{Summary: lastBytes(text, summaryBytes)}
+	object, is := readObject(last)
+	if !is {
+		return plain, nil
+	}
 	var fields struct {
 		Summary   *string  `json:"summary"`
 		Artifacts []string `json:"artifacts"`
-		Status    string   `json:"status"`
+		Status    *string  `json:"status"`
 		Reason    string   `json:"reason"`
 	}
 	dec := json.NewDecoder(strings.NewReader(last))
 	dec.DisallowUnknownFields()
-	if !strings.HasPrefix(last, "{") || dec.Decode(&fields) != nil {
-		return client.StepResult{Summary: text}
+	err := dec.Decode(&fields)
+	switch {
+	case err == nil:
+	case !hasStatus(object):
+		return plain, nil // JSON of another kind
+	default:
+		return plain, fmt.Errorf("the handler's result %s cannot be used: %w", output.Shorten(last, maxShownResult), err)
 	}
-	result := client.StepResult{Summary: strings.TrimSpace(strings.TrimSuffix(text, last)), ArtifactIDs: fields.Artifacts, Reason: fields.Reason}
+	result := client.StepResult{Summary: lastBytes(strings.TrimSpace(strings.TrimSuffix(text, last)), summaryBytes), ArtifactIDs: fields.Artifacts, Reason: fields.Reason}
 	if fields.Summary != nil {
 		result.Summary = *fields.Summary
 	}
-	if status, err := input.Enum[boardv1.StepStatus]("status", fields.Status); err == nil {
-		result.Status = status
+	if fields.Status == nil {
+		return result, nil
 	}
-	return result
+	result.Status, err = input.Enum[boardv1.StepStatus]("status", *fields.Status)
+	if err != nil || !endsStep(result.Status) {
+		result.Status = boardv1.StepStatus_STEP_STATUS_UNSPECIFIED
+		return result, fmt.Errorf("the handler set the status %q, which is none of completed, blocked, failed and cancelled", output.Shorten(*fields.Status, maxShownResult))
+	}
+	return result, nil
 }
 
-// tail is a writer that keeps the last limit bytes.
+// validText returns s without white space around it, and with U+FFFD in place of NUL and of
+// bytes that are not UTF-8, which the server refuses.
+func validText(s string) string {
+	return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD"))
+}
+
+// maxShownResult is how much of a result that cannot be used is shown, in columns.
+const maxShownResult = 200
+
+// readObject returns the fields of a JSON object; is is false for any other text.
+func readObject(text string) (fields map[string]json.RawMessage, is bool) {
+	is = strings.HasPrefix(text, "{") && json.Unmarshal([]byte(text), &fields) == nil
+	return fields, is
+}
+
+// hasStatus reports whether a JSON object has the field status, in any case, as the decoder
+// reads it.
+func hasStatus(object map[string]json.RawMessage) bool {
+	for name := range object {
+		if strings.EqualFold(name, "status") {
+			return true
+		}
+	}
+	return false
+}
+
+// endsStep reports whether a handler may set a status for its step.
+func endsStep(s boardv1.StepStatus) bool {
+	switch s {
+	case boardv1.StepStatus_STEP_STATUS_COMPLETED, boardv1.StepStatus_STEP_STATUS_BLOCKED,
+		boardv1.StepStatus_STEP_STATUS_FAILED, boardv1.StepStatus_STEP_STATUS_CANCELLED:
+		return true
+	default:
+		return false
+	}
+}
+
+// lastBytes returns the end of a valid text, of at most n bytes and without a part of a
+// character.
+func lastBytes(s string, n int) string {
+	if len(s) > n {
+		s = s[len(s)-n:]
+		for s != "" && !utf8.RuneStart(s[0]) {
+			s = s[1:]
+		}
+	}
+	return s
+}
+
+// tail is a writer that keeps the last limit bytes. It has up to three times as many in
+// memory, so that it seldom moves them.
 type tail struct {
 	limit int
 	kept  []byte
@@ -185,12 +316,19 @@ var _ io.Writer = (*tail)(nil)
 
 // Write never fails.
 func (t *tail) Write(b []byte) (int, error) {
-	t.kept = append(t.kept, b...)
-	if over := len(t.kept) - t.limit; over > 0 {
-		t.kept = append(t.kept[:0], t.kept[over:]...)
+	n := len(b)
+	if over := len(b) - t.limit; over > 0 {
+		b = b[over:]
 	}
-	return len(b), nil
+	if len(t.kept)+len(b) > 3*t.limit {
+		t.kept = append(t.kept[:0], t.last()...)
+	}
+	t.kept = append(t.kept, b...)
+	return n, nil
 }
 
+// last returns the last limit bytes that were written.
+func (t *tail) last() []byte { return t.kept[max(0, len(t.kept)-t.limit):] }
+
 // String returns what was kept.
-func (t *tail) String() string { return string(t.kept) }
+func (t *tail) String() string { return string(t.last()) }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
+	"quartet/pkg/confine"
 	"quartet/pkg/id"
 	"quartet/pkg/proctree"
 	"quartet/pkg/terminal"
@@ -39,6 +40,15 @@ type Options struct {
 	MaxProcesses int
 	// Guard is the command line of a guard process; empty: none.
 	Guard []string
+	// Confine is the command line of the process that confines commands.
+	Confine []string
+	// Unconfined lets commands do whatever this process may.
+	Unconfined bool
+	// Network is what commands reach: none, outside or all.
+	Network string
+	// Readable and Hidden are files and directories that commands may read, and that do not
+	// exist for them.
+	Readable, Hidden []string
 	// Report prints a line for people.
 	Report func(line string)
 }
@@ -52,11 +62,14 @@ type flags struct {
 	commands Options
 	handler  string
 	capacity int
-	memory   int64 // MiB
+	memory   int64    // MiB
+	writable []string // directories that the handler may write
+	env      []string // names of variables that the handler has
 }
 
-// Command returns `quartet worker`. guard is the command line of a guard process.
-func Command(s *session.Session, execute Execute, guard []string) *cobra.Command {
+// Command returns `quartet worker`. guard is the command line of a guard process, confiner that of
+// a process that confines commands.
+func Command(s *session.Session, execute Execute, guard, confiner []string) *cobra.Command {
 	var o flags
 	cmd := &cobra.Command{
 		Use: "worker (--root DIR... | --pool POOL... --handler COMMAND)", Short: "Execute commands, or steps of boards", Args: input.None,
@@ -76,13 +89,25 @@ $QUARTET_STEP_ID, $QUARTET_STEP_TITLE and $QUARTET_STEP_SUMMARY.
 
 Exit code 0 completes the step; the last 16 KiB of stdout are its result. Another
 exit code fails it, with the end of stderr as the reason. If the last line of stdout
-is a JSON object, it can set more:
+is a JSON object (of at most 128 KiB), it can set more:
 
   {"summary": "12 packages", "artifacts": ["report.html"], "status": "blocked", "reason": "needs a key"}
 
+The status is completed, blocked, failed or cancelled. An object with another status
+fails the step, and so does a result that the server refuses, such as an artifact of
+more than 256 characters. What is not UTF-8 is replaced.
+
 A command or handler that is stopped gets SIGTERM, and SIGKILL 5 s later, with all
 processes that it started. None of them outlives this worker, even if the worker is
-killed.`,
+killed.
+
+Commands and handlers are confined (Linux). Commands write to the directories of --root,
+handlers to the working directory and to --writable, and both to a home and a temporary
+directory of their agent; they read programs, libraries and toolchains; no other file exists
+for them, and no process but their agent's. A handler has the variables PATH, LANG and those
+of --env. Of the network they reach everything outside of this machine, unless --network
+says otherwise. Where that cannot be had, they are refused, unless --unconfined lets them
+do whatever this worker may, with all variables but QUARTET_….`,
 		Example: `  quartet worker --root ~/src --label os=linux --capacity 8
   quartet worker --root /srv/gpu --pool gpu --max-memory-mib 8192
   quartet worker --pool go --handler ./run-step --capacity 4
@@ -98,6 +123,12 @@ killed.`,
 	fl.StringVar(&o.commands.StateDir, "state-dir", "", "Directory of this worker's lock file (default: the system's temporary directory)")
 	fl.Int64Var(&o.memory, "max-memory-mib", 0, "Maximum memory of one command in MiB; 0: no limit")
 	fl.IntVar(&o.commands.MaxProcesses, "max-processes", 0, "Maximum number of processes of one command; 0: no limit")
+	fl.StringVar(&o.commands.Network, "network", string(confine.NetworkOutside), "Network that commands and handlers reach: none, outside (all but this machine) or all")
+	fl.StringSliceVar(&o.commands.Readable, "readable", nil, "A further file or directory that may be read; may be repeated")
+	fl.StringSliceVar(&o.commands.Hidden, "hidden", nil, "A file or directory that does not exist for them; may be repeated")
+	fl.BoolVar(&o.commands.Unconfined, "unconfined", false, "Let commands or the handler do whatever this worker may")
+	fl.StringSliceVar(&o.writable, "writable", nil, "A directory that the handler may write, beside the working directory; may be repeated")
+	fl.StringSliceVar(&o.env, "env", nil, "The name of a variable of this worker that the handler has; may be repeated")
 	cmd.RunE = s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 		if !cmd.Flags().Changed("capacity") {
 			o.capacity = 1
@@ -111,7 +142,7 @@ killed.`,
 		if o.steps.ID == "" {
 			o.steps.ID = generateName()
 		}
-		o.steps.Capacity, o.commands.Guard = o.capacity, guard
+		o.steps.Capacity, o.commands.Guard, o.commands.Confine = o.capacity, guard, confiner
 		if len(o.commands.Roots) > 0 {
 			return executeCommands(cmd, conn, execute, o)
 		}
@@ -134,12 +165,17 @@ func (o *flags) check() error {
 		return exit.UsageError("--pool is missing")
 	case steps && (o.memory != 0 || o.commands.MaxProcesses != 0):
 		return exit.UsageError("--max-memory-mib and --max-processes are for commands, with --root")
+	case !steps && len(o.writable)+len(o.env) > 0:
+		return exit.UsageError("--writable and --env are for --handler; commands write to the directories of --root, and have variables of their own")
 	case o.capacity < 1 || o.capacity > 10_000:
 		return exit.UsageError(fmt.Sprintf("--capacity %d: must be 1 to 10000", o.capacity))
 	case o.memory < 0 || o.memory > 1<<24:
 		return exit.UsageError(fmt.Sprintf("--max-memory-mib %d: must be 1 to %d, or 0 for no limit", o.memory, 1<<24))
 	case o.commands.MaxProcesses < 0:
 		return exit.UsageError(fmt.Sprintf("--max-processes %d: must be at least 1, or 0 for no limit", o.commands.MaxProcesses))
+	}
+	if _, err := confine.ParseNetwork(o.commands.Network); err != nil {
+		return exit.UsageError("--" + err.Error())
 	}
 	return nil
 }
@@ -170,6 +206,27 @@ func generateName() string {
 	}, strings.ToLower(host))
 	random := id.New().New("w_")
 	return strings.Trim("worker-"+host, "-") + "-" + random[len(random)-8:]
+}
+
+// confineVerb is the hidden command that runs the helper of a sandbox.
+const confineVerb = "run-confined"
+
+// ConfineCommand returns the command line that starts the binary of this process as
+// the helper of a sandbox. It is nil where commands cannot be confined.
+func ConfineCommand() []string {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	return []string{"/proc/self/exe", confineVerb}
+}
+
+// RunConfinedCommand returns the hidden command that a worker starts for each sandbox.
+func RunConfinedCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: confineVerb, Hidden: true, Args: input.None, Short: "Start the commands of one sandbox",
+		Example: "  quartet " + confineVerb + "    # started by a worker, with a socket as descriptor 3",
+		RunE:    func(*cobra.Command, []string) error { return confine.Main() },
+	}
 }
 
 // guardVerb is the hidden command that runs a guard process.

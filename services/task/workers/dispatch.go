@@ -45,7 +45,7 @@ func (h *Hub) Committed(ev *journal.Event) {
 func (h *Hub) sendLease(namespace string, p *taskv1.TaskStarted) {
 	worker := model.WorkerOf(namespace, p.GetTask().GetWorkerId(), p.GetSharedWorker())
 	_, expires := h.ensureLease(namespace, worker, p.GetTask())
-	h.registry.Send(worker, leaseMessage(p.GetTask(), expires))
+	h.registry.Send(worker, leaseMessage(namespace, p.GetTask(), expires))
 }
 
 // dropLease forgets the lease of a command that ended or is to be run again. With lost set, it

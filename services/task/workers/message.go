@@ -9,9 +9,10 @@ import (
 )
 
 // leaseMessage gives a worker the lease of a command.
-func leaseMessage(t *taskv1.Task, expires time.Time) *taskv1.ConnectResponse {
+func leaseMessage(namespace string, t *taskv1.Task, expires time.Time) *taskv1.ConnectResponse {
 	return &taskv1.ConnectResponse{Message: &taskv1.ConnectResponse_Lease{Lease: &taskv1.CommandLease{
 		Task: t, LeaseGeneration: t.GetLeaseGeneration(), ExpiresAt: timestamppb.New(expires), OutputOffset: t.GetOutputBytes(),
+		Namespace: namespace,
 	}}}
 }
 

@@ -125,7 +125,7 @@ func (s *session) heartbeat(ids []string) error {
 			// The lease is sent again but not renewed: it expires unless the worker reports
 			// the command. A worker ignores leases that it has seen.
 			if expires, ok := s.hub.leases.Expires(c.taskID); ok {
-				s.Send(leaseMessage(t.Task, expires))
+				s.Send(leaseMessage(t.Namespace, t.Task, expires))
 			}
 		}
 		s.resend(c, t)

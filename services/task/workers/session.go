@@ -29,7 +29,7 @@ func (h *Hub) Connect(stream grpc.BidiStreamingServer[taskv1.ConnectRequest, tas
 		return err
 	}
 	ctx := stream.Context()
-	actor := journal.Actor(rpc.ActorFrom(ctx))
+	actor := plane.Recorded(rpc.ActorFrom(ctx))
 	key := workerstream.Key{Namespace: actor.Namespace, ID: hello.WorkerID}
 	if actor.Role == rpc.RoleService {
 		key.Namespace = ""
@@ -102,7 +102,7 @@ func (s *session) Welcome() error {
 			end = rules.End{Reason: rules.ReasonStopped, Message: "stopped before the worker received it"}
 		default: // the lease did not arrive
 			_, expires := s.hub.ensureLease(t.Namespace, t.Worker, t.Task)
-			s.Send(leaseMessage(t.Task, expires))
+			s.Send(leaseMessage(t.Namespace, t.Task, expires))
 			s.resend(c, t)
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -77,6 +78,7 @@ func (w *walk) directory(dir string, level int) error {
 		return Error(dir, err)
 	}
 	for _, e := range entries {
+		runtime.Gosched() // a long walk delays no other call
 		if err := w.ctx.Err(); err != nil {
 			return fault.From(err)
 		}

@@ -1760,7 +1760,9 @@ type Lane struct {
 	// Messages that the open turn took; 0 or 1.
 	Dequeued int32 `protobuf:"varint,2,opt,name=dequeued,proto3" json:"dequeued,omitempty"`
 	// Quarantined messages among the newest 256 that are finished.
-	Quarantined   int32 `protobuf:"varint,3,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined int32 `protobuf:"varint,3,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Bytes of text in the queued messages.
+	QueuedBytes   int64 `protobuf:"varint,4,opt,name=queued_bytes,json=queuedBytes,proto3" json:"queued_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1812,6 +1814,13 @@ func (x *Lane) GetDequeued() int32 {
 func (x *Lane) GetQuarantined() int32 {
 	if x != nil {
 		return x.Quarantined
+	}
+	return 0
+}
+
+func (x *Lane) GetQueuedBytes() int64 {
+	if x != nil {
+		return x.QueuedBytes
 	}
 	return 0
 }
@@ -2509,8 +2518,10 @@ type Turn struct {
 	Binding Binding `protobuf:"varint,21,opt,name=binding,proto3,enum=quartet.agent.v1.Binding" json:"binding,omitempty"`
 	// When the lease ends unless it is renewed. Not stored: a heartbeat writes nothing.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The key that acquired the turn, if it is one with a name of its own; empty for an agent's key.
+	AcquiredByKeyId string `protobuf:"bytes,31,opt,name=acquired_by_key_id,json=acquiredByKeyId,proto3" json:"acquired_by_key_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Turn) Reset() {
@@ -2695,6 +2706,13 @@ func (x *Turn) GetLeaseExpiresAt() *timestamppb.Timestamp {
 		return x.LeaseExpiresAt
 	}
 	return nil
+}
+
+func (x *Turn) GetAcquiredByKeyId() string {
+	if x != nil {
+		return x.AcquiredByKeyId
+	}
+	return ""
 }
 
 // ToolCall is one tool call of a round.
@@ -3962,11 +3980,12 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"workItemId\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12 \n" +
 	"\flast_turn_id\x18\x04 \x01(\tR\n" +
-	"lastTurnId\"\\\n" +
+	"lastTurnId\"\x7f\n" +
 	"\x04Lane\x12\x16\n" +
 	"\x06queued\x18\x01 \x01(\x05R\x06queued\x12\x1a\n" +
 	"\bdequeued\x18\x02 \x01(\x05R\bdequeued\x12 \n" +
-	"\vquarantined\x18\x03 \x01(\x05R\vquarantined\"\xc2\n" +
+	"\vquarantined\x18\x03 \x01(\x05R\vquarantined\x12!\n" +
+	"\fqueued_bytes\x18\x04 \x01(\x03R\vqueuedBytes\"\xc2\n" +
 	"\n" +
 	"\x05Agent\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12<\n" +
@@ -4043,7 +4062,7 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\x10answered_wait_id\x18\x1c \x01(\tR\x0eansweredWaitId\"I\n" +
 	"\tShownWait\x12\x17\n" +
 	"\await_id\x18\x01 \x01(\tR\x06waitId\x12#\n" +
-	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xa9\a\n" +
+	"\rtrigger_count\x18\x02 \x01(\x03R\ftriggerCount\"\xd6\a\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x19\n" +
@@ -4073,7 +4092,8 @@ const file_quartet_agent_v1_agent_proto_rawDesc = "" +
 	"\racquired_from\x18\x13 \x01(\tR\facquiredFrom\x12 \n" +
 	"\vtraceparent\x18\x14 \x01(\tR\vtraceparent\x123\n" +
 	"\abinding\x18\x15 \x01(\x0e2\x19.quartet.agent.v1.BindingR\abinding\x12D\n" +
-	"\x10lease_expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"n\n" +
+	"\x10lease_expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x12+\n" +
+	"\x12acquired_by_key_id\x18\x1f \x01(\tR\x0facquiredByKeyId\"n\n" +
 	"\bToolCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x125\n" +

@@ -1101,7 +1101,8 @@ type AcquireTurnResponse struct {
 	Context *ContextProjection `protobuf:"bytes,4,opt,name=context,proto3" json:"context,omitempty"`
 	// The names of the tools that the turn may call in SubmitRound.
 	Tools []string `protobuf:"bytes,5,rep,name=tools,proto3" json:"tools,omitempty"`
-	// A credential that acts as this agent in this run.
+	// A credential that acts as this agent in this run. Calls about the turn are made with it, or with
+	// the credential that acquired the turn; others are refused.
 	RunToken string `protobuf:"bytes,6,opt,name=run_token,json=runToken,proto3" json:"run_token,omitempty"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,7,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -2318,8 +2319,10 @@ type AgentFacts struct {
 	StalledItems []*StalledItem `protobuf:"bytes,20,rep,name=stalled_items,json=stalledItems,proto3" json:"stalled_items,omitempty"`
 	// The delegations of the agent whose children ask something.
 	AskingChildren []*Delegation `protobuf:"bytes,21,rep,name=asking_children,json=askingChildren,proto3" json:"asking_children,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Bytes of text in the queued messages.
+	QueuedBytes   int64 `protobuf:"varint,22,opt,name=queued_bytes,json=queuedBytes,proto3" json:"queued_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AgentFacts) Reset() {
@@ -2497,6 +2500,13 @@ func (x *AgentFacts) GetAskingChildren() []*Delegation {
 		return x.AskingChildren
 	}
 	return nil
+}
+
+func (x *AgentFacts) GetQueuedBytes() int64 {
+	if x != nil {
+		return x.QueuedBytes
+	}
+	return 0
 }
 
 // StalledItem is a work item about which turns made no progress.
@@ -4794,7 +4804,7 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"y\n" +
 	"\x15ListDecisionsResponse\x128\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x1a.quartet.agent.v1.DecisionR\tdecisions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf0\a\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x93\b\n" +
 	"\n" +
 	"AgentFacts\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12\x16\n" +
@@ -4820,7 +4830,8 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\thead_tick\x18\x12 \x01(\v2\x16.quartet.agent.v1.TickR\bheadTick\x12\"\n" +
 	"\rwake_wait_ids\x18\x13 \x03(\tR\vwakeWaitIds\x12B\n" +
 	"\rstalled_items\x18\x14 \x03(\v2\x1d.quartet.agent.v1.StalledItemR\fstalledItems\x12E\n" +
-	"\x0fasking_children\x18\x15 \x03(\v2\x1c.quartet.agent.v1.DelegationR\x0easkingChildren\"w\n" +
+	"\x0fasking_children\x18\x15 \x03(\v2\x1c.quartet.agent.v1.DelegationR\x0easkingChildren\x12!\n" +
+	"\fqueued_bytes\x18\x16 \x01(\x03R\vqueuedBytes\"w\n" +
 	"\vStalledItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x14\n" +

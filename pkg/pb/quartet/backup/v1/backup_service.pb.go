@@ -9,6 +9,7 @@ package backupv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -25,7 +26,11 @@ const (
 type ExportBackupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Leaves out what commands wrote, which may be most of it.
-	OmitOutput    bool `protobuf:"varint,1,opt,name=omit_output,json=omitOutput,proto3" json:"omit_output,omitempty"`
+	OmitOutput bool `protobuf:"varint,1,opt,name=omit_output,json=omitOutput,proto3" json:"omit_output,omitempty"`
+	// Who can read the file, as recipients of age (age1…), at most 20; whoever restores it
+	// needs an identity of one of them, and the installation's key. Empty: whoever has
+	// the installation's key.
+	Recipients    []string `protobuf:"bytes,2,rep,name=recipients,proto3" json:"recipients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -67,11 +72,20 @@ func (x *ExportBackupRequest) GetOmitOutput() bool {
 	return false
 }
 
+func (x *ExportBackupRequest) GetRecipients() []string {
+	if x != nil {
+		return x.Recipients
+	}
+	return nil
+}
+
 // ExportBackupResponse is the next piece of the file.
 type ExportBackupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 256 KiB. The file is whole when the stream ends without an error.
-	Chunk         []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	// What the file contains; only in the last message, which has no chunk.
+	Contents      *BackupContents `protobuf:"bytes,2,opt,name=contents,proto3" json:"contents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,16 +127,193 @@ func (x *ExportBackupResponse) GetChunk() []byte {
 	return nil
 }
 
+func (x *ExportBackupResponse) GetContents() *BackupContents {
+	if x != nil {
+		return x.Contents
+	}
+	return nil
+}
+
+// BackupContents is what a backup contains.
+type BackupContents struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version of Quartet that made it.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The moment of which the journals are.
+	CutAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=cut_at,json=cutAt,proto3" json:"cut_at,omitempty"`
+	// The id of the installation's key that authenticates the file. A restore needs it.
+	InstallationKeyId string `protobuf:"bytes,3,opt,name=installation_key_id,json=installationKeyId,proto3" json:"installation_key_id,omitempty"`
+	// The SHA-256 of the file, in hex.
+	Sha256 string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// The streams, by name.
+	Streams []*BackupStream `protobuf:"bytes,5,rep,name=streams,proto3" json:"streams,omitempty"`
+	// How many files of agents' homes it has.
+	Files         int64 `protobuf:"varint,6,opt,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupContents) Reset() {
+	*x = BackupContents{}
+	mi := &file_quartet_backup_v1_backup_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupContents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupContents) ProtoMessage() {}
+
+func (x *BackupContents) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_backup_v1_backup_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupContents.ProtoReflect.Descriptor instead.
+func (*BackupContents) Descriptor() ([]byte, []int) {
+	return file_quartet_backup_v1_backup_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *BackupContents) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *BackupContents) GetCutAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CutAt
+	}
+	return nil
+}
+
+func (x *BackupContents) GetInstallationKeyId() string {
+	if x != nil {
+		return x.InstallationKeyId
+	}
+	return ""
+}
+
+func (x *BackupContents) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *BackupContents) GetStreams() []*BackupStream {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *BackupContents) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+// BackupStream is a stream in a backup.
+type BackupStream struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How many messages it has.
+	Messages int64 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// The size of their bodies in bytes.
+	Bytes         int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupStream) Reset() {
+	*x = BackupStream{}
+	mi := &file_quartet_backup_v1_backup_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupStream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupStream) ProtoMessage() {}
+
+func (x *BackupStream) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_backup_v1_backup_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupStream.ProtoReflect.Descriptor instead.
+func (*BackupStream) Descriptor() ([]byte, []int) {
+	return file_quartet_backup_v1_backup_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *BackupStream) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BackupStream) GetMessages() int64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *BackupStream) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 var File_quartet_backup_v1_backup_service_proto protoreflect.FileDescriptor
 
 const file_quartet_backup_v1_backup_service_proto_rawDesc = "" +
 	"\n" +
-	"&quartet/backup/v1/backup_service.proto\x12\x11quartet.backup.v1\"6\n" +
+	"&quartet/backup/v1/backup_service.proto\x12\x11quartet.backup.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"V\n" +
 	"\x13ExportBackupRequest\x12\x1f\n" +
 	"\vomit_output\x18\x01 \x01(\bR\n" +
-	"omitOutput\",\n" +
+	"omitOutput\x12\x1e\n" +
+	"\n" +
+	"recipients\x18\x02 \x03(\tR\n" +
+	"recipients\"k\n" +
 	"\x14ExportBackupResponse\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\fR\x05chunk2r\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12=\n" +
+	"\bcontents\x18\x02 \x01(\v2!.quartet.backup.v1.BackupContentsR\bcontents\"\xf6\x01\n" +
+	"\x0eBackupContents\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x121\n" +
+	"\x06cut_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05cutAt\x12.\n" +
+	"\x13installation_key_id\x18\x03 \x01(\tR\x11installationKeyId\x12\x16\n" +
+	"\x06sha256\x18\x04 \x01(\tR\x06sha256\x129\n" +
+	"\astreams\x18\x05 \x03(\v2\x1f.quartet.backup.v1.BackupStreamR\astreams\x12\x14\n" +
+	"\x05files\x18\x06 \x01(\x03R\x05files\"T\n" +
+	"\fBackupStream\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bmessages\x18\x02 \x01(\x03R\bmessages\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes2r\n" +
 	"\rBackupService\x12a\n" +
 	"\fExportBackup\x12&.quartet.backup.v1.ExportBackupRequest\x1a'.quartet.backup.v1.ExportBackupResponse0\x01B+Z)quartet/pkg/pb/quartet/backup/v1;backupv1b\x06proto3"
 
@@ -138,19 +329,25 @@ func file_quartet_backup_v1_backup_service_proto_rawDescGZIP() []byte {
 	return file_quartet_backup_v1_backup_service_proto_rawDescData
 }
 
-var file_quartet_backup_v1_backup_service_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_quartet_backup_v1_backup_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_quartet_backup_v1_backup_service_proto_goTypes = []any{
-	(*ExportBackupRequest)(nil),  // 0: quartet.backup.v1.ExportBackupRequest
-	(*ExportBackupResponse)(nil), // 1: quartet.backup.v1.ExportBackupResponse
+	(*ExportBackupRequest)(nil),   // 0: quartet.backup.v1.ExportBackupRequest
+	(*ExportBackupResponse)(nil),  // 1: quartet.backup.v1.ExportBackupResponse
+	(*BackupContents)(nil),        // 2: quartet.backup.v1.BackupContents
+	(*BackupStream)(nil),          // 3: quartet.backup.v1.BackupStream
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_quartet_backup_v1_backup_service_proto_depIdxs = []int32{
-	0, // 0: quartet.backup.v1.BackupService.ExportBackup:input_type -> quartet.backup.v1.ExportBackupRequest
-	1, // 1: quartet.backup.v1.BackupService.ExportBackup:output_type -> quartet.backup.v1.ExportBackupResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	2, // 0: quartet.backup.v1.ExportBackupResponse.contents:type_name -> quartet.backup.v1.BackupContents
+	4, // 1: quartet.backup.v1.BackupContents.cut_at:type_name -> google.protobuf.Timestamp
+	3, // 2: quartet.backup.v1.BackupContents.streams:type_name -> quartet.backup.v1.BackupStream
+	0, // 3: quartet.backup.v1.BackupService.ExportBackup:input_type -> quartet.backup.v1.ExportBackupRequest
+	1, // 4: quartet.backup.v1.BackupService.ExportBackup:output_type -> quartet.backup.v1.ExportBackupResponse
+	4, // [4:5] is the sub-list for method output_type
+	3, // [3:4] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_quartet_backup_v1_backup_service_proto_init() }
@@ -164,7 +361,7 @@ func file_quartet_backup_v1_backup_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_backup_v1_backup_service_proto_rawDesc), len(file_quartet_backup_v1_backup_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,10 +29,11 @@ const (
 // BackupService copies an installation while it works. It is served by the
 // process that serves the work plane, which has the agents' homes. Role: admin.
 type BackupServiceClient interface {
-	// ExportBackup sends one backup: a zstd-compressed tar that
-	// `quartet restore` reads. It contains what was durable when the call began:
-	// every journal, the kept output of commands, and the agents' homes. It does
-	// not contain the installation's key.
+	// ExportBackup sends one backup, a file that `quartet restore` reads. It contains
+	// what was durable when the call began: every journal, the kept output of commands,
+	// and the agents' homes. It does not contain the installation's keys. The file is
+	// encrypted with the installation's active key, or for the recipients that the request
+	// names, and in both cases authenticated with the installation's active key.
 	ExportBackup(ctx context.Context, in *ExportBackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportBackupResponse], error)
 }
 
@@ -70,10 +71,11 @@ type BackupService_ExportBackupClient = grpc.ServerStreamingClient[ExportBackupR
 // BackupService copies an installation while it works. It is served by the
 // process that serves the work plane, which has the agents' homes. Role: admin.
 type BackupServiceServer interface {
-	// ExportBackup sends one backup: a zstd-compressed tar that
-	// `quartet restore` reads. It contains what was durable when the call began:
-	// every journal, the kept output of commands, and the agents' homes. It does
-	// not contain the installation's key.
+	// ExportBackup sends one backup, a file that `quartet restore` reads. It contains
+	// what was durable when the call began: every journal, the kept output of commands,
+	// and the agents' homes. It does not contain the installation's keys. The file is
+	// encrypted with the installation's active key, or for the recipients that the request
+	// names, and in both cases authenticated with the installation's active key.
 	ExportBackup(*ExportBackupRequest, grpc.ServerStreamingServer[ExportBackupResponse]) error
 	mustEmbedUnimplementedBackupServiceServer()
 }

@@ -9,6 +9,7 @@ package boardv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -179,7 +180,7 @@ const (
 	RunStatus_RUN_STATUS_RUNNING RunStatus = 1
 	// Ended by its worker.
 	RunStatus_RUN_STATUS_FINISHED RunStatus = 2
-	// Ended by CancelWorkerRun, or with its board.
+	// Ended by CancelWorkerRun, by a change of its step by the orchestrator, or with its board.
 	RunStatus_RUN_STATUS_CANCELLED RunStatus = 3
 	// Ended by its time limit.
 	RunStatus_RUN_STATUS_TIMED_OUT RunStatus = 4
@@ -240,7 +241,7 @@ type RunEndReason int32
 const (
 	// The worker ended the run.
 	RunEndReason_RUN_END_REASON_UNSPECIFIED RunEndReason = 0
-	// CancelWorkerRun cancelled it.
+	// CancelWorkerRun cancelled it, or the orchestrator set the status of its step.
 	RunEndReason_RUN_END_REASON_WORKER_CANCELLED RunEndReason = 1
 	// It exceeded its time limit.
 	RunEndReason_RUN_END_REASON_WORKER_TIMEOUT RunEndReason = 2
@@ -403,7 +404,8 @@ type Step struct {
 	ResultSummary string `protobuf:"bytes,11,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
 	// Ids of artifacts that the step produced, at most 200.
 	ArtifactIds []string `protobuf:"bytes,12,rep,name=artifact_ids,json=artifactIds,proto3" json:"artifact_ids,omitempty"`
-	// Why the step is blocked, failed or cancelled, or was reopened.
+	// Why the step is blocked, failed or cancelled, or was reopened. A reopened step has neither the
+	// result nor the artifacts of before.
 	Reason string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When the step was added.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
@@ -982,7 +984,7 @@ type WorkerRun struct {
 	EndReason RunEndReason `protobuf:"varint,23,opt,name=end_reason,json=endReason,proto3,enum=quartet.board.v1.RunEndReason" json:"end_reason,omitempty"`
 	// When the run was created.
 	DispatchedAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=dispatched_at,json=dispatchedAt,proto3" json:"dispatched_at,omitempty"`
-	// When the run is stopped regardless of its lease. Not set: runs of standing dispatches have no limit.
+	// When the run is stopped regardless of its lease.
 	DeadlineAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=deadline_at,json=deadlineAt,proto3" json:"deadline_at,omitempty"`
 	// When the run ended. Not set: it is running.
 	EndedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
@@ -1199,7 +1201,9 @@ type StandingDispatch struct {
 	// How many of its runs are in progress.
 	Running int32 `protobuf:"varint,9,opt,name=running,proto3" json:"running,omitempty"`
 	// When the dispatch was opened.
-	OpenedAt      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
+	OpenedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
+	// How long after its claim a run is stopped regardless of its lease.
+	StepTimeout   *durationpb.Duration `protobuf:"bytes,11,opt,name=step_timeout,json=stepTimeout,proto3" json:"step_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1300,6 +1304,13 @@ func (x *StandingDispatch) GetRunning() int32 {
 func (x *StandingDispatch) GetOpenedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.OpenedAt
+	}
+	return nil
+}
+
+func (x *StandingDispatch) GetStepTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.StepTimeout
 	}
 	return nil
 }
@@ -1776,7 +1787,7 @@ var File_quartet_board_v1_board_proto protoreflect.FileDescriptor
 
 const file_quartet_board_v1_board_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquartet/board/v1/board.proto\x12\x10quartet.board.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x04\n" +
+	"\x1cquartet/board/v1/board.proto\x12\x10quartet.board.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x04\n" +
 	"\x04Step\x12\x17\n" +
 	"\astep_id\x18\x01 \x01(\tR\x06stepId\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x18\n" +
@@ -1865,7 +1876,7 @@ const file_quartet_board_v1_board_proto_rawDesc = "" +
 	"\bended_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1e\n" +
 	"\n" +
 	"cancelling\x18\x16 \x01(\bR\n" +
-	"cancellingJ\x04\b\x12\x10\x13\"\xe9\x02\n" +
+	"cancellingJ\x04\b\x12\x10\x13\"\xa7\x03\n" +
 	"\x10StandingDispatch\x12\x1f\n" +
 	"\vdispatch_id\x18\x01 \x01(\tR\n" +
 	"dispatchId\x12\x1d\n" +
@@ -1879,7 +1890,8 @@ const file_quartet_board_v1_board_proto_rawDesc = "" +
 	"\x04open\x18\b \x01(\bR\x04open\x12\x18\n" +
 	"\arunning\x18\t \x01(\x05R\arunning\x127\n" +
 	"\topened_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\bopenedAt\"\xc4\x02\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\bopenedAt\x12<\n" +
+	"\fstep_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\vstepTimeout\"\xc4\x02\n" +
 	"\vBoardWorker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12&\n" +
 	"\x0fworker_pool_ids\x18\x02 \x03(\tR\rworkerPoolIds\x12\x1a\n" +
@@ -2006,6 +2018,7 @@ var file_quartet_board_v1_board_proto_goTypes = []any{
 	(*Operation)(nil),             // 16: quartet.board.v1.Operation
 	nil,                           // 17: quartet.board.v1.BoardWorker.LabelsEntry
 	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_quartet_board_v1_board_proto_depIdxs = []int32{
 	1,  // 0: quartet.board.v1.Step.status:type_name -> quartet.board.v1.StepStatus
@@ -2026,18 +2039,19 @@ var file_quartet_board_v1_board_proto_depIdxs = []int32{
 	18, // 15: quartet.board.v1.WorkerRun.deadline_at:type_name -> google.protobuf.Timestamp
 	18, // 16: quartet.board.v1.WorkerRun.ended_at:type_name -> google.protobuf.Timestamp
 	18, // 17: quartet.board.v1.StandingDispatch.opened_at:type_name -> google.protobuf.Timestamp
-	17, // 18: quartet.board.v1.BoardWorker.labels:type_name -> quartet.board.v1.BoardWorker.LabelsEntry
-	18, // 19: quartet.board.v1.BoardWorker.connected_at:type_name -> google.protobuf.Timestamp
-	14, // 20: quartet.board.v1.StepFields.depends_on_step_ids:type_name -> quartet.board.v1.StepList
-	4,  // 21: quartet.board.v1.Operation.op:type_name -> quartet.board.v1.OperationKind
-	13, // 22: quartet.board.v1.Operation.task:type_name -> quartet.board.v1.UpdateTask
-	12, // 23: quartet.board.v1.Operation.step:type_name -> quartet.board.v1.StepInput
-	15, // 24: quartet.board.v1.Operation.fields:type_name -> quartet.board.v1.StepFields
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	19, // 18: quartet.board.v1.StandingDispatch.step_timeout:type_name -> google.protobuf.Duration
+	17, // 19: quartet.board.v1.BoardWorker.labels:type_name -> quartet.board.v1.BoardWorker.LabelsEntry
+	18, // 20: quartet.board.v1.BoardWorker.connected_at:type_name -> google.protobuf.Timestamp
+	14, // 21: quartet.board.v1.StepFields.depends_on_step_ids:type_name -> quartet.board.v1.StepList
+	4,  // 22: quartet.board.v1.Operation.op:type_name -> quartet.board.v1.OperationKind
+	13, // 23: quartet.board.v1.Operation.task:type_name -> quartet.board.v1.UpdateTask
+	12, // 24: quartet.board.v1.Operation.step:type_name -> quartet.board.v1.StepInput
+	15, // 25: quartet.board.v1.Operation.fields:type_name -> quartet.board.v1.StepFields
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_quartet_board_v1_board_proto_init() }

@@ -354,7 +354,10 @@ type TaskStepClaimed struct {
 	// When the lease expires unless the worker reports or renews it.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	// The standing dispatch that created the run with this claim. Empty: the run existed before.
-	DispatchId    string `protobuf:"bytes,4,opt,name=dispatch_id,json=dispatchId,proto3" json:"dispatch_id,omitempty"`
+	DispatchId string `protobuf:"bytes,4,opt,name=dispatch_id,json=dispatchId,proto3" json:"dispatch_id,omitempty"`
+	// When the run that this claim created is stopped regardless of its lease. Not set: the run existed
+	// before.
+	DeadlineAt    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=deadline_at,json=deadlineAt,proto3" json:"deadline_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +418,13 @@ func (x *TaskStepClaimed) GetDispatchId() string {
 		return x.DispatchId
 	}
 	return ""
+}
+
+func (x *TaskStepClaimed) GetDeadlineAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeadlineAt
+	}
+	return nil
 }
 
 // TaskStepStarted records that a claimed step became running. It renews the lease.
@@ -794,7 +804,8 @@ func (x *TaskStepCancelled) GetArtifactIds() []string {
 	return nil
 }
 
-// TaskStepReopened records that a blocked or failed step became pending again.
+// TaskStepReopened records that a blocked or failed step became pending again, without its result and
+// artifacts.
 type TaskStepReopened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, as free text.
@@ -840,7 +851,8 @@ func (x *TaskStepReopened) GetReason() string {
 	return ""
 }
 
-// TaskStepLeaseExpired records that the lease on a step expired and the step became pending again.
+// TaskStepLeaseExpired records that the lease on a step expired and the step became pending again,
+// without the result and the artifacts that the run had reported so far.
 type TaskStepLeaseExpired struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The worker that held the step.
@@ -1482,13 +1494,15 @@ const file_quartet_board_v1_board_event_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"&\n" +
 	"\fTaskReopened\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x0f\n" +
-	"\rTaskStepReady\"\xd2\x01\n" +
+	"\rTaskStepReady\"\x8f\x02\n" +
 	"\x0fTaskStepClaimed\x12-\n" +
 	"\x13claimed_by_agent_id\x18\x01 \x01(\tR\x10claimedByAgentId\x12)\n" +
 	"\x11claimed_by_run_id\x18\x02 \x01(\tR\x0eclaimedByRunId\x12D\n" +
 	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x12\x1f\n" +
 	"\vdispatch_id\x18\x04 \x01(\tR\n" +
-	"dispatchId\"\xb9\x01\n" +
+	"dispatchId\x12;\n" +
+	"\vdeadline_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"deadlineAt\"\xb9\x01\n" +
 	"\x0fTaskStepStarted\x12D\n" +
 	"\x10lease_expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x12*\n" +
 	"\x0eresult_summary\x18\x02 \x01(\tH\x00R\rresultSummary\x88\x01\x01\x12!\n" +
@@ -1608,18 +1622,19 @@ var file_quartet_board_v1_board_event_proto_depIdxs = []int32{
 	26, // 0: quartet.board.v1.TaskCreated.steps:type_name -> quartet.board.v1.StepInput
 	27, // 1: quartet.board.v1.TaskUpdated.operations:type_name -> quartet.board.v1.Operation
 	28, // 2: quartet.board.v1.TaskStepClaimed.lease_expires_at:type_name -> google.protobuf.Timestamp
-	28, // 3: quartet.board.v1.TaskStepStarted.lease_expires_at:type_name -> google.protobuf.Timestamp
-	28, // 4: quartet.board.v1.TaskStepUpdated.lease_expires_at:type_name -> google.protobuf.Timestamp
-	29, // 5: quartet.board.v1.BoardTerminating.status:type_name -> quartet.board.v1.BoardStatus
-	30, // 6: quartet.board.v1.WorkerDispatched.run:type_name -> quartet.board.v1.WorkerRun
-	31, // 7: quartet.board.v1.WorkerRunEnded.status:type_name -> quartet.board.v1.RunStatus
-	32, // 8: quartet.board.v1.WorkerRunEnded.end_reason:type_name -> quartet.board.v1.RunEndReason
-	33, // 9: quartet.board.v1.StandingDispatchOpened.dispatch:type_name -> quartet.board.v1.StandingDispatch
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	28, // 3: quartet.board.v1.TaskStepClaimed.deadline_at:type_name -> google.protobuf.Timestamp
+	28, // 4: quartet.board.v1.TaskStepStarted.lease_expires_at:type_name -> google.protobuf.Timestamp
+	28, // 5: quartet.board.v1.TaskStepUpdated.lease_expires_at:type_name -> google.protobuf.Timestamp
+	29, // 6: quartet.board.v1.BoardTerminating.status:type_name -> quartet.board.v1.BoardStatus
+	30, // 7: quartet.board.v1.WorkerDispatched.run:type_name -> quartet.board.v1.WorkerRun
+	31, // 8: quartet.board.v1.WorkerRunEnded.status:type_name -> quartet.board.v1.RunStatus
+	32, // 9: quartet.board.v1.WorkerRunEnded.end_reason:type_name -> quartet.board.v1.RunEndReason
+	33, // 10: quartet.board.v1.StandingDispatchOpened.dispatch:type_name -> quartet.board.v1.StandingDispatch
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_quartet_board_v1_board_event_proto_init() }

@@ -2816,7 +2816,10 @@ type OpenStandingDispatchRequest struct {
 	// The only steps that may be claimed, at most 10 000. Not set: all steps of the pool. An empty list is refused.
 	AllowedStepIds *StepList `protobuf:"bytes,6,opt,name=allowed_step_ids,json=allowedStepIds,proto3" json:"allowed_step_ids,omitempty"`
 	// The instruction that workers get, at most 16 KiB.
-	Instruction   string `protobuf:"bytes,7,opt,name=instruction,proto3" json:"instruction,omitempty"`
+	Instruction string `protobuf:"bytes,7,opt,name=instruction,proto3" json:"instruction,omitempty"`
+	// Each run is stopped this long after its claim, and its step fails with the reason worker_timeout:
+	// 1 s to 24 h, default 1 h.
+	StepTimeout   *durationpb.Duration `protobuf:"bytes,8,opt,name=step_timeout,json=stepTimeout,proto3" json:"step_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2898,6 +2901,13 @@ func (x *OpenStandingDispatchRequest) GetInstruction() string {
 		return x.Instruction
 	}
 	return ""
+}
+
+func (x *OpenStandingDispatchRequest) GetStepTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.StepTimeout
+	}
+	return nil
 }
 
 // OpenStandingDispatchResponse has the standing dispatch.
@@ -3825,7 +3835,9 @@ func (x *BoardWorkerHello) GetChoosesSteps() bool {
 	return false
 }
 
-// StepReport reports on the step of a run, or on the end of the run.
+// StepReport reports on the step of a run, or on the end of the run. A report whose content is
+// refused, such as one with a text that is too long, ends the run, and a step that it holds fails with
+// the refusal as reason.
 type StepReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run's id (run_…).
@@ -4145,7 +4157,8 @@ type ConnectResponse struct {
 	Assigned []*StepAssignment `protobuf:"bytes,1,rep,name=assigned,proto3" json:"assigned,omitempty"`
 	// Acknowledgements of reports.
 	Acks []*ReportAck `protobuf:"bytes,2,rep,name=acks,proto3" json:"acks,omitempty"`
-	// Runs that the worker is to stop. It ignores those that it does not have.
+	// Runs that the worker is to stop: they have ended, but not by its report, or are to end. It ignores
+	// those that it does not have.
 	CancelRunIds  []string `protobuf:"bytes,3,rep,name=cancel_run_ids,json=cancelRunIds,proto3" json:"cancel_run_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4434,7 +4447,7 @@ const file_quartet_board_v1_board_service_proto_rawDesc = "" +
 	"\x10lease_expires_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x12\x1e\n" +
 	"\n" +
 	"cancelling\x18\x02 \x01(\bR\n" +
-	"cancelling\"\xa7\x02\n" +
+	"cancelling\"\xe5\x02\n" +
 	"\x1bOpenStandingDispatchRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
@@ -4444,7 +4457,8 @@ const file_quartet_board_v1_board_service_proto_rawDesc = "" +
 	"\x0eworker_pool_id\x18\x04 \x01(\tR\fworkerPoolId\x12!\n" +
 	"\fmax_parallel\x18\x05 \x01(\x05R\vmaxParallel\x12D\n" +
 	"\x10allowed_step_ids\x18\x06 \x01(\v2\x1a.quartet.board.v1.StepListR\x0eallowedStepIds\x12 \n" +
-	"\vinstruction\x18\a \x01(\tR\vinstruction\"^\n" +
+	"\vinstruction\x18\a \x01(\tR\vinstruction\x12<\n" +
+	"\fstep_timeout\x18\b \x01(\v2\x19.google.protobuf.DurationR\vstepTimeout\"^\n" +
 	"\x1cOpenStandingDispatchResponse\x12>\n" +
 	"\bdispatch\x18\x01 \x01(\v2\".quartet.board.v1.StandingDispatchR\bdispatch\"\x98\x01\n" +
 	"\x1cCloseStandingDispatchRequest\x12\x1d\n" +
@@ -4702,80 +4716,81 @@ var file_quartet_board_v1_board_service_proto_depIdxs = []int32{
 	67, // 31: quartet.board.v1.FinishWorkerRunResponse.run:type_name -> quartet.board.v1.WorkerRun
 	71, // 32: quartet.board.v1.RenewWorkerRunResponse.lease_expires_at:type_name -> google.protobuf.Timestamp
 	69, // 33: quartet.board.v1.OpenStandingDispatchRequest.allowed_step_ids:type_name -> quartet.board.v1.StepList
-	68, // 34: quartet.board.v1.OpenStandingDispatchResponse.dispatch:type_name -> quartet.board.v1.StandingDispatch
-	68, // 35: quartet.board.v1.CloseStandingDispatchResponse.dispatch:type_name -> quartet.board.v1.StandingDispatch
-	68, // 36: quartet.board.v1.ListStandingDispatchesResponse.dispatches:type_name -> quartet.board.v1.StandingDispatch
-	72, // 37: quartet.board.v1.ListWorkersResponse.workers:type_name -> quartet.board.v1.BoardWorker
-	63, // 38: quartet.board.v1.Wal.status:type_name -> quartet.board.v1.BoardStatus
-	48, // 39: quartet.board.v1.ListWalsResponse.wals:type_name -> quartet.board.v1.Wal
-	60, // 40: quartet.board.v1.BoardWorkerHello.labels:type_name -> quartet.board.v1.BoardWorkerHello.LabelsEntry
-	65, // 41: quartet.board.v1.StepReport.status:type_name -> quartet.board.v1.StepStatus
-	54, // 42: quartet.board.v1.ConnectRequest.hello:type_name -> quartet.board.v1.BoardWorkerHello
-	55, // 43: quartet.board.v1.ConnectRequest.reports:type_name -> quartet.board.v1.StepReport
-	67, // 44: quartet.board.v1.StepAssignment.run:type_name -> quartet.board.v1.WorkerRun
-	66, // 45: quartet.board.v1.StepAssignment.step:type_name -> quartet.board.v1.Step
-	66, // 46: quartet.board.v1.StepAssignment.dependencies:type_name -> quartet.board.v1.Step
-	57, // 47: quartet.board.v1.ConnectResponse.assigned:type_name -> quartet.board.v1.StepAssignment
-	58, // 48: quartet.board.v1.ConnectResponse.acks:type_name -> quartet.board.v1.ReportAck
-	0,  // 49: quartet.board.v1.BoardService.GetTemplate:input_type -> quartet.board.v1.GetTemplateRequest
-	2,  // 50: quartet.board.v1.BoardService.CreateBoard:input_type -> quartet.board.v1.CreateBoardRequest
-	4,  // 51: quartet.board.v1.BoardService.GetBoard:input_type -> quartet.board.v1.GetBoardRequest
-	6,  // 52: quartet.board.v1.BoardService.ListBoards:input_type -> quartet.board.v1.ListBoardsRequest
-	8,  // 53: quartet.board.v1.BoardService.UpdateBoard:input_type -> quartet.board.v1.UpdateBoardRequest
-	10, // 54: quartet.board.v1.BoardService.QuerySteps:input_type -> quartet.board.v1.QueryStepsRequest
-	12, // 55: quartet.board.v1.BoardService.ClaimStep:input_type -> quartet.board.v1.ClaimStepRequest
-	14, // 56: quartet.board.v1.BoardService.UpdateStep:input_type -> quartet.board.v1.UpdateStepRequest
-	16, // 57: quartet.board.v1.BoardService.CompleteBoard:input_type -> quartet.board.v1.CompleteBoardRequest
-	18, // 58: quartet.board.v1.BoardService.FailBoard:input_type -> quartet.board.v1.FailBoardRequest
-	20, // 59: quartet.board.v1.BoardService.CancelBoard:input_type -> quartet.board.v1.CancelBoardRequest
-	22, // 60: quartet.board.v1.BoardService.InspectBoard:input_type -> quartet.board.v1.InspectBoardRequest
-	25, // 61: quartet.board.v1.BoardService.GetSummary:input_type -> quartet.board.v1.GetSummaryRequest
-	27, // 62: quartet.board.v1.BoardService.DispatchWorker:input_type -> quartet.board.v1.DispatchWorkerRequest
-	29, // 63: quartet.board.v1.BoardService.GetWorkerRun:input_type -> quartet.board.v1.GetWorkerRunRequest
-	31, // 64: quartet.board.v1.BoardService.ListWorkerRuns:input_type -> quartet.board.v1.ListWorkerRunsRequest
-	33, // 65: quartet.board.v1.BoardService.CancelWorkerRun:input_type -> quartet.board.v1.CancelWorkerRunRequest
-	35, // 66: quartet.board.v1.BoardService.FinishWorkerRun:input_type -> quartet.board.v1.FinishWorkerRunRequest
-	37, // 67: quartet.board.v1.BoardService.RenewWorkerRun:input_type -> quartet.board.v1.RenewWorkerRunRequest
-	39, // 68: quartet.board.v1.BoardService.OpenStandingDispatch:input_type -> quartet.board.v1.OpenStandingDispatchRequest
-	41, // 69: quartet.board.v1.BoardService.CloseStandingDispatch:input_type -> quartet.board.v1.CloseStandingDispatchRequest
-	43, // 70: quartet.board.v1.BoardService.ListStandingDispatches:input_type -> quartet.board.v1.ListStandingDispatchesRequest
-	45, // 71: quartet.board.v1.BoardService.ListWorkers:input_type -> quartet.board.v1.ListWorkersRequest
-	47, // 72: quartet.board.v1.BoardService.ListWals:input_type -> quartet.board.v1.ListWalsRequest
-	50, // 73: quartet.board.v1.BoardService.ReadWal:input_type -> quartet.board.v1.ReadWalRequest
-	52, // 74: quartet.board.v1.BoardService.FollowWal:input_type -> quartet.board.v1.FollowWalRequest
-	56, // 75: quartet.board.v1.BoardWorkerService.Connect:input_type -> quartet.board.v1.ConnectRequest
-	1,  // 76: quartet.board.v1.BoardService.GetTemplate:output_type -> quartet.board.v1.GetTemplateResponse
-	3,  // 77: quartet.board.v1.BoardService.CreateBoard:output_type -> quartet.board.v1.CreateBoardResponse
-	5,  // 78: quartet.board.v1.BoardService.GetBoard:output_type -> quartet.board.v1.GetBoardResponse
-	7,  // 79: quartet.board.v1.BoardService.ListBoards:output_type -> quartet.board.v1.ListBoardsResponse
-	9,  // 80: quartet.board.v1.BoardService.UpdateBoard:output_type -> quartet.board.v1.UpdateBoardResponse
-	11, // 81: quartet.board.v1.BoardService.QuerySteps:output_type -> quartet.board.v1.QueryStepsResponse
-	13, // 82: quartet.board.v1.BoardService.ClaimStep:output_type -> quartet.board.v1.ClaimStepResponse
-	15, // 83: quartet.board.v1.BoardService.UpdateStep:output_type -> quartet.board.v1.UpdateStepResponse
-	17, // 84: quartet.board.v1.BoardService.CompleteBoard:output_type -> quartet.board.v1.CompleteBoardResponse
-	19, // 85: quartet.board.v1.BoardService.FailBoard:output_type -> quartet.board.v1.FailBoardResponse
-	21, // 86: quartet.board.v1.BoardService.CancelBoard:output_type -> quartet.board.v1.CancelBoardResponse
-	24, // 87: quartet.board.v1.BoardService.InspectBoard:output_type -> quartet.board.v1.InspectBoardResponse
-	26, // 88: quartet.board.v1.BoardService.GetSummary:output_type -> quartet.board.v1.GetSummaryResponse
-	28, // 89: quartet.board.v1.BoardService.DispatchWorker:output_type -> quartet.board.v1.DispatchWorkerResponse
-	30, // 90: quartet.board.v1.BoardService.GetWorkerRun:output_type -> quartet.board.v1.GetWorkerRunResponse
-	32, // 91: quartet.board.v1.BoardService.ListWorkerRuns:output_type -> quartet.board.v1.ListWorkerRunsResponse
-	34, // 92: quartet.board.v1.BoardService.CancelWorkerRun:output_type -> quartet.board.v1.CancelWorkerRunResponse
-	36, // 93: quartet.board.v1.BoardService.FinishWorkerRun:output_type -> quartet.board.v1.FinishWorkerRunResponse
-	38, // 94: quartet.board.v1.BoardService.RenewWorkerRun:output_type -> quartet.board.v1.RenewWorkerRunResponse
-	40, // 95: quartet.board.v1.BoardService.OpenStandingDispatch:output_type -> quartet.board.v1.OpenStandingDispatchResponse
-	42, // 96: quartet.board.v1.BoardService.CloseStandingDispatch:output_type -> quartet.board.v1.CloseStandingDispatchResponse
-	44, // 97: quartet.board.v1.BoardService.ListStandingDispatches:output_type -> quartet.board.v1.ListStandingDispatchesResponse
-	46, // 98: quartet.board.v1.BoardService.ListWorkers:output_type -> quartet.board.v1.ListWorkersResponse
-	49, // 99: quartet.board.v1.BoardService.ListWals:output_type -> quartet.board.v1.ListWalsResponse
-	51, // 100: quartet.board.v1.BoardService.ReadWal:output_type -> quartet.board.v1.ReadWalResponse
-	53, // 101: quartet.board.v1.BoardService.FollowWal:output_type -> quartet.board.v1.FollowWalResponse
-	59, // 102: quartet.board.v1.BoardWorkerService.Connect:output_type -> quartet.board.v1.ConnectResponse
-	76, // [76:103] is the sub-list for method output_type
-	49, // [49:76] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	70, // 34: quartet.board.v1.OpenStandingDispatchRequest.step_timeout:type_name -> google.protobuf.Duration
+	68, // 35: quartet.board.v1.OpenStandingDispatchResponse.dispatch:type_name -> quartet.board.v1.StandingDispatch
+	68, // 36: quartet.board.v1.CloseStandingDispatchResponse.dispatch:type_name -> quartet.board.v1.StandingDispatch
+	68, // 37: quartet.board.v1.ListStandingDispatchesResponse.dispatches:type_name -> quartet.board.v1.StandingDispatch
+	72, // 38: quartet.board.v1.ListWorkersResponse.workers:type_name -> quartet.board.v1.BoardWorker
+	63, // 39: quartet.board.v1.Wal.status:type_name -> quartet.board.v1.BoardStatus
+	48, // 40: quartet.board.v1.ListWalsResponse.wals:type_name -> quartet.board.v1.Wal
+	60, // 41: quartet.board.v1.BoardWorkerHello.labels:type_name -> quartet.board.v1.BoardWorkerHello.LabelsEntry
+	65, // 42: quartet.board.v1.StepReport.status:type_name -> quartet.board.v1.StepStatus
+	54, // 43: quartet.board.v1.ConnectRequest.hello:type_name -> quartet.board.v1.BoardWorkerHello
+	55, // 44: quartet.board.v1.ConnectRequest.reports:type_name -> quartet.board.v1.StepReport
+	67, // 45: quartet.board.v1.StepAssignment.run:type_name -> quartet.board.v1.WorkerRun
+	66, // 46: quartet.board.v1.StepAssignment.step:type_name -> quartet.board.v1.Step
+	66, // 47: quartet.board.v1.StepAssignment.dependencies:type_name -> quartet.board.v1.Step
+	57, // 48: quartet.board.v1.ConnectResponse.assigned:type_name -> quartet.board.v1.StepAssignment
+	58, // 49: quartet.board.v1.ConnectResponse.acks:type_name -> quartet.board.v1.ReportAck
+	0,  // 50: quartet.board.v1.BoardService.GetTemplate:input_type -> quartet.board.v1.GetTemplateRequest
+	2,  // 51: quartet.board.v1.BoardService.CreateBoard:input_type -> quartet.board.v1.CreateBoardRequest
+	4,  // 52: quartet.board.v1.BoardService.GetBoard:input_type -> quartet.board.v1.GetBoardRequest
+	6,  // 53: quartet.board.v1.BoardService.ListBoards:input_type -> quartet.board.v1.ListBoardsRequest
+	8,  // 54: quartet.board.v1.BoardService.UpdateBoard:input_type -> quartet.board.v1.UpdateBoardRequest
+	10, // 55: quartet.board.v1.BoardService.QuerySteps:input_type -> quartet.board.v1.QueryStepsRequest
+	12, // 56: quartet.board.v1.BoardService.ClaimStep:input_type -> quartet.board.v1.ClaimStepRequest
+	14, // 57: quartet.board.v1.BoardService.UpdateStep:input_type -> quartet.board.v1.UpdateStepRequest
+	16, // 58: quartet.board.v1.BoardService.CompleteBoard:input_type -> quartet.board.v1.CompleteBoardRequest
+	18, // 59: quartet.board.v1.BoardService.FailBoard:input_type -> quartet.board.v1.FailBoardRequest
+	20, // 60: quartet.board.v1.BoardService.CancelBoard:input_type -> quartet.board.v1.CancelBoardRequest
+	22, // 61: quartet.board.v1.BoardService.InspectBoard:input_type -> quartet.board.v1.InspectBoardRequest
+	25, // 62: quartet.board.v1.BoardService.GetSummary:input_type -> quartet.board.v1.GetSummaryRequest
+	27, // 63: quartet.board.v1.BoardService.DispatchWorker:input_type -> quartet.board.v1.DispatchWorkerRequest
+	29, // 64: quartet.board.v1.BoardService.GetWorkerRun:input_type -> quartet.board.v1.GetWorkerRunRequest
+	31, // 65: quartet.board.v1.BoardService.ListWorkerRuns:input_type -> quartet.board.v1.ListWorkerRunsRequest
+	33, // 66: quartet.board.v1.BoardService.CancelWorkerRun:input_type -> quartet.board.v1.CancelWorkerRunRequest
+	35, // 67: quartet.board.v1.BoardService.FinishWorkerRun:input_type -> quartet.board.v1.FinishWorkerRunRequest
+	37, // 68: quartet.board.v1.BoardService.RenewWorkerRun:input_type -> quartet.board.v1.RenewWorkerRunRequest
+	39, // 69: quartet.board.v1.BoardService.OpenStandingDispatch:input_type -> quartet.board.v1.OpenStandingDispatchRequest
+	41, // 70: quartet.board.v1.BoardService.CloseStandingDispatch:input_type -> quartet.board.v1.CloseStandingDispatchRequest
+	43, // 71: quartet.board.v1.BoardService.ListStandingDispatches:input_type -> quartet.board.v1.ListStandingDispatchesRequest
+	45, // 72: quartet.board.v1.BoardService.ListWorkers:input_type -> quartet.board.v1.ListWorkersRequest
+	47, // 73: quartet.board.v1.BoardService.ListWals:input_type -> quartet.board.v1.ListWalsRequest
+	50, // 74: quartet.board.v1.BoardService.ReadWal:input_type -> quartet.board.v1.ReadWalRequest
+	52, // 75: quartet.board.v1.BoardService.FollowWal:input_type -> quartet.board.v1.FollowWalRequest
+	56, // 76: quartet.board.v1.BoardWorkerService.Connect:input_type -> quartet.board.v1.ConnectRequest
+	1,  // 77: quartet.board.v1.BoardService.GetTemplate:output_type -> quartet.board.v1.GetTemplateResponse
+	3,  // 78: quartet.board.v1.BoardService.CreateBoard:output_type -> quartet.board.v1.CreateBoardResponse
+	5,  // 79: quartet.board.v1.BoardService.GetBoard:output_type -> quartet.board.v1.GetBoardResponse
+	7,  // 80: quartet.board.v1.BoardService.ListBoards:output_type -> quartet.board.v1.ListBoardsResponse
+	9,  // 81: quartet.board.v1.BoardService.UpdateBoard:output_type -> quartet.board.v1.UpdateBoardResponse
+	11, // 82: quartet.board.v1.BoardService.QuerySteps:output_type -> quartet.board.v1.QueryStepsResponse
+	13, // 83: quartet.board.v1.BoardService.ClaimStep:output_type -> quartet.board.v1.ClaimStepResponse
+	15, // 84: quartet.board.v1.BoardService.UpdateStep:output_type -> quartet.board.v1.UpdateStepResponse
+	17, // 85: quartet.board.v1.BoardService.CompleteBoard:output_type -> quartet.board.v1.CompleteBoardResponse
+	19, // 86: quartet.board.v1.BoardService.FailBoard:output_type -> quartet.board.v1.FailBoardResponse
+	21, // 87: quartet.board.v1.BoardService.CancelBoard:output_type -> quartet.board.v1.CancelBoardResponse
+	24, // 88: quartet.board.v1.BoardService.InspectBoard:output_type -> quartet.board.v1.InspectBoardResponse
+	26, // 89: quartet.board.v1.BoardService.GetSummary:output_type -> quartet.board.v1.GetSummaryResponse
+	28, // 90: quartet.board.v1.BoardService.DispatchWorker:output_type -> quartet.board.v1.DispatchWorkerResponse
+	30, // 91: quartet.board.v1.BoardService.GetWorkerRun:output_type -> quartet.board.v1.GetWorkerRunResponse
+	32, // 92: quartet.board.v1.BoardService.ListWorkerRuns:output_type -> quartet.board.v1.ListWorkerRunsResponse
+	34, // 93: quartet.board.v1.BoardService.CancelWorkerRun:output_type -> quartet.board.v1.CancelWorkerRunResponse
+	36, // 94: quartet.board.v1.BoardService.FinishWorkerRun:output_type -> quartet.board.v1.FinishWorkerRunResponse
+	38, // 95: quartet.board.v1.BoardService.RenewWorkerRun:output_type -> quartet.board.v1.RenewWorkerRunResponse
+	40, // 96: quartet.board.v1.BoardService.OpenStandingDispatch:output_type -> quartet.board.v1.OpenStandingDispatchResponse
+	42, // 97: quartet.board.v1.BoardService.CloseStandingDispatch:output_type -> quartet.board.v1.CloseStandingDispatchResponse
+	44, // 98: quartet.board.v1.BoardService.ListStandingDispatches:output_type -> quartet.board.v1.ListStandingDispatchesResponse
+	46, // 99: quartet.board.v1.BoardService.ListWorkers:output_type -> quartet.board.v1.ListWorkersResponse
+	49, // 100: quartet.board.v1.BoardService.ListWals:output_type -> quartet.board.v1.ListWalsResponse
+	51, // 101: quartet.board.v1.BoardService.ReadWal:output_type -> quartet.board.v1.ReadWalResponse
+	53, // 102: quartet.board.v1.BoardService.FollowWal:output_type -> quartet.board.v1.FollowWalResponse
+	59, // 103: quartet.board.v1.BoardWorkerService.Connect:output_type -> quartet.board.v1.ConnectResponse
+	77, // [77:104] is the sub-list for method output_type
+	50, // [50:77] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_quartet_board_v1_board_service_proto_init() }

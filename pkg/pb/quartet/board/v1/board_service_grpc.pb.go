@@ -98,7 +98,8 @@ type BoardServiceClient interface {
 	// BOARD_NOT_DISPATCHABLE, RUN_STALE; PERMISSION_DENIED for a step outside of the run's scope.
 	ClaimStep(ctx context.Context, in *ClaimStepRequest, opts ...grpc.CallOption) (*ClaimStepResponse, error)
 	// UpdateStep changes the status of a step: as the report of the run that holds it, which renews its
-	// lease, or as the orchestrator.
+	// lease, or as the orchestrator. If the orchestrator sets the status of a step that a run holds, the
+	// run ends as cancelled and its worker is told to stop it.
 	//
 	// Errors: STEP_STATE if the step's status cannot change so; LEASE_EXPIRED, PERMISSION_DENIED,
 	// RUN_STALE, NOT_FOUND.
@@ -492,7 +493,8 @@ type BoardServiceServer interface {
 	// BOARD_NOT_DISPATCHABLE, RUN_STALE; PERMISSION_DENIED for a step outside of the run's scope.
 	ClaimStep(context.Context, *ClaimStepRequest) (*ClaimStepResponse, error)
 	// UpdateStep changes the status of a step: as the report of the run that holds it, which renews its
-	// lease, or as the orchestrator.
+	// lease, or as the orchestrator. If the orchestrator sets the status of a step that a run holds, the
+	// run ends as cancelled and its worker is told to stop it.
 	//
 	// Errors: STEP_STATE if the step's status cannot change so; LEASE_EXPIRED, PERMISSION_DENIED,
 	// RUN_STALE, NOT_FOUND.

@@ -67,7 +67,9 @@ type Event struct {
 	// The rule behind it.
 	ReadinessReason string `protobuf:"bytes,20,opt,name=readiness_reason,json=readinessReason,proto3" json:"readiness_reason,omitempty"`
 	// The trace that it is part of (W3C Trace Context), if any.
-	Traceparent   string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,21,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// The API key with which it acted, if it was one.
+	ActorKeyId    string `protobuf:"bytes,22,opt,name=actor_key_id,json=actorKeyId,proto3" json:"actor_key_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -249,11 +251,18 @@ func (x *Event) GetTraceparent() string {
 	return ""
 }
 
+func (x *Event) GetActorKeyId() string {
+	if x != nil {
+		return x.ActorKeyId
+	}
+	return ""
+}
+
 var File_quartet_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_quartet_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquartet/event/v1/event.proto\x12\x10quartet.event.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\x05\n" +
+	"\x1cquartet/event/v1/event.proto\x12\x10quartet.event.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x05\n" +
 	"\x05Event\x12\x16\n" +
 	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x19\n" +
 	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x1d\n" +
@@ -282,7 +291,9 @@ const file_quartet_event_v1_event_proto_rawDesc = "" +
 	"\x0ereadiness_from\x18\x12 \x01(\tR\rreadinessFrom\x12!\n" +
 	"\freadiness_to\x18\x13 \x01(\tR\vreadinessTo\x12)\n" +
 	"\x10readiness_reason\x18\x14 \x01(\tR\x0freadinessReason\x12 \n" +
-	"\vtraceparent\x18\x15 \x01(\tR\vtraceparentB)Z'quartet/pkg/pb/quartet/event/v1;eventv1b\x06proto3"
+	"\vtraceparent\x18\x15 \x01(\tR\vtraceparent\x12 \n" +
+	"\factor_key_id\x18\x16 \x01(\tR\n" +
+	"actorKeyIdB)Z'quartet/pkg/pb/quartet/event/v1;eventv1b\x06proto3"
 
 var (
 	file_quartet_event_v1_event_proto_rawDescOnce sync.Once

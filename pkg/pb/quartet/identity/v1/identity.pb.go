@@ -28,7 +28,7 @@ type Role int32
 const (
 	// No role.
 	Role_ROLE_UNSPECIFIED Role = 0
-	// Namespaces and credentials of the whole installation, and all that can be done in its own namespace.
+	// Credentials of one namespace, and everything that can be done there.
 	Role_ROLE_ADMIN Role = 1
 	// People and their programs: messages, control, items, boards of one namespace.
 	Role_ROLE_OPERATOR Role = 2
@@ -42,6 +42,9 @@ const (
 	Role_ROLE_INTEGRATION Role = 6
 	// Services among themselves; no key has it.
 	Role_ROLE_SERVICE Role = 7
+	// An admin of its namespace who also administers the installation: credentials of all namespaces, quotas and
+	// backups.
+	Role_ROLE_INSTALLATION_ADMIN Role = 8
 )
 
 // Enum value maps for Role.
@@ -55,16 +58,18 @@ var (
 		5: "ROLE_WORKER",
 		6: "ROLE_INTEGRATION",
 		7: "ROLE_SERVICE",
+		8: "ROLE_INSTALLATION_ADMIN",
 	}
 	Role_value = map[string]int32{
-		"ROLE_UNSPECIFIED": 0,
-		"ROLE_ADMIN":       1,
-		"ROLE_OPERATOR":    2,
-		"ROLE_RUNNER":      3,
-		"ROLE_AGENT":       4,
-		"ROLE_WORKER":      5,
-		"ROLE_INTEGRATION": 6,
-		"ROLE_SERVICE":     7,
+		"ROLE_UNSPECIFIED":        0,
+		"ROLE_ADMIN":              1,
+		"ROLE_OPERATOR":           2,
+		"ROLE_RUNNER":             3,
+		"ROLE_AGENT":              4,
+		"ROLE_WORKER":             5,
+		"ROLE_INTEGRATION":        6,
+		"ROLE_SERVICE":            7,
+		"ROLE_INSTALLATION_ADMIN": 8,
 	}
 )
 
@@ -180,7 +185,14 @@ type Key struct {
 	// When it was last used, to ten minutes; absent: never.
 	LastUsedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
 	// 1, and one more for each change; uses do not count.
-	Revision      int64 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The id of the installation's key from which the secret follows; empty: the key of
+	// before keys had ids.
+	InstallationKeyId string `protobuf:"bytes,14,opt,name=installation_key_id,json=installationKeyId,proto3" json:"installation_key_id,omitempty"`
+	// The agents that the key is limited to; empty: it is not limited to agents.
+	AgentIds []string `protobuf:"bytes,15,rep,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
+	// The tools that the key is limited to; empty: it is not limited to tools.
+	Tools         []string `protobuf:"bytes,16,rep,name=tools,proto3" json:"tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -306,11 +318,150 @@ func (x *Key) GetRevision() int64 {
 	return 0
 }
 
+func (x *Key) GetInstallationKeyId() string {
+	if x != nil {
+		return x.InstallationKeyId
+	}
+	return ""
+}
+
+func (x *Key) GetAgentIds() []string {
+	if x != nil {
+		return x.AgentIds
+	}
+	return nil
+}
+
+func (x *Key) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+// Process is a server process of the installation.
+type Process struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id, new at each start (prc_…).
+	ProcessId string `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	// The name of its machine.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// The address at which it serves gRPC.
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// The services that it runs.
+	Services []string `protobuf:"bytes,4,rep,name=services,proto3" json:"services,omitempty"`
+	// Its version of Quartet.
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// When it started.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// When it reported itself last.
+	ReportedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=reported_at,json=reportedAt,proto3" json:"reported_at,omitempty"`
+	// The ids of the installation's keys that it knows, and so accepts.
+	InstallationKeyIds []string `protobuf:"bytes,8,rep,name=installation_key_ids,json=installationKeyIds,proto3" json:"installation_key_ids,omitempty"`
+	// The id of the one with which it signs.
+	ActiveInstallationKeyId string `protobuf:"bytes,9,opt,name=active_installation_key_id,json=activeInstallationKeyId,proto3" json:"active_installation_key_id,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
+}
+
+func (x *Process) Reset() {
+	*x = Process{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Process) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Process) ProtoMessage() {}
+
+func (x *Process) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Process.ProtoReflect.Descriptor instead.
+func (*Process) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Process) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
+func (x *Process) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Process) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Process) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *Process) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Process) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *Process) GetReportedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReportedAt
+	}
+	return nil
+}
+
+func (x *Process) GetInstallationKeyIds() []string {
+	if x != nil {
+		return x.InstallationKeyIds
+	}
+	return nil
+}
+
+func (x *Process) GetActiveInstallationKeyId() string {
+	if x != nil {
+		return x.ActiveInstallationKeyId
+	}
+	return ""
+}
+
 var File_quartet_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"\"quartet/identity/v1/identity.proto\x12\x13quartet.identity.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x99\x04\n" +
+	"\"quartet/identity/v1/identity.proto\x12\x13quartet.identity.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x04\n" +
 	"\x03Key\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12-\n" +
@@ -331,7 +482,23 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"revoked_by\x18\v \x01(\tR\trevokedBy\x12<\n" +
 	"\flast_used_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastUsedAt\x12\x1a\n" +
-	"\brevision\x18\r \x01(\x03R\brevision*\x99\x01\n" +
+	"\brevision\x18\r \x01(\x03R\brevision\x12.\n" +
+	"\x13installation_key_id\x18\x0e \x01(\tR\x11installationKeyId\x12\x1b\n" +
+	"\tagent_ids\x18\x0f \x03(\tR\bagentIds\x12\x14\n" +
+	"\x05tools\x18\x10 \x03(\tR\x05tools\"\xf3\x02\n" +
+	"\aProcess\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x1a\n" +
+	"\bservices\x18\x04 \x03(\tR\bservices\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x129\n" +
+	"\n" +
+	"started_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12;\n" +
+	"\vreported_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"reportedAt\x120\n" +
+	"\x14installation_key_ids\x18\b \x03(\tR\x12installationKeyIds\x12;\n" +
+	"\x1aactive_installation_key_id\x18\t \x01(\tR\x17activeInstallationKeyId*\xb6\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -342,7 +509,8 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"ROLE_AGENT\x10\x04\x12\x0f\n" +
 	"\vROLE_WORKER\x10\x05\x12\x14\n" +
 	"\x10ROLE_INTEGRATION\x10\x06\x12\x10\n" +
-	"\fROLE_SERVICE\x10\a*n\n" +
+	"\fROLE_SERVICE\x10\a\x12\x1b\n" +
+	"\x17ROLE_INSTALLATION_ADMIN\x10\b*n\n" +
 	"\tKeyStatus\x12\x1a\n" +
 	"\x16KEY_STATUS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11KEY_STATUS_ACTIVE\x10\x01\x12\x16\n" +
@@ -362,25 +530,28 @@ func file_quartet_identity_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_identity_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(Role)(0),                     // 0: quartet.identity.v1.Role
 	(KeyStatus)(0),                // 1: quartet.identity.v1.KeyStatus
 	(*Key)(nil),                   // 2: quartet.identity.v1.Key
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*Process)(nil),               // 3: quartet.identity.v1.Process
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_quartet_identity_v1_identity_proto_depIdxs = []int32{
 	0, // 0: quartet.identity.v1.Key.role:type_name -> quartet.identity.v1.Role
 	1, // 1: quartet.identity.v1.Key.status:type_name -> quartet.identity.v1.KeyStatus
-	3, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	3, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
-	3, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
-	3, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	4, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	4, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
+	4, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	4, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
+	4, // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	4, // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_proto_init() }
@@ -394,7 +565,7 @@ func file_quartet_identity_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_identity_v1_identity_proto_rawDesc), len(file_quartet_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   1,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -38,7 +38,13 @@ type CreateKeyRequest struct {
 	// How long it lets in, 1 s to 10 years; absent: until it is revoked.
 	ExpiresAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=expires_after,json=expiresAfter,proto3" json:"expires_after,omitempty"`
 	// Repeating it does nothing twice.
-	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Limits a key of role operator, runner or integration to these agents, at most 20: each of its calls
+	// must name agents, and only these. Empty: no limit.
+	AgentIds []string `protobuf:"bytes,7,rep,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
+	// Limits a key of role operator or agent to these tools, at most 50: it calls CallTool with one of them, ListTools
+	// and WhoAmI, and nothing else. Empty: no limit.
+	Tools         []string `protobuf:"bytes,8,rep,name=tools,proto3" json:"tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,6 +119,20 @@ func (x *CreateKeyRequest) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *CreateKeyRequest) GetAgentIds() []string {
+	if x != nil {
+		return x.AgentIds
+	}
+	return nil
+}
+
+func (x *CreateKeyRequest) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
 }
 
 // CreateKeyResponse is the key and its secret.
@@ -265,7 +285,7 @@ func (x *GetKeyResponse) GetKey() *Key {
 // ListKeysRequest says which keys.
 type ListKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only of this namespace; empty: of all.
+	// Only of this namespace; empty: of all that the caller administers.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Also keys that are revoked or expired.
 	IncludeEnded bool `protobuf:"varint,2,opt,name=include_ended,json=includeEnded,proto3" json:"include_ended,omitempty"`
@@ -545,6 +565,10 @@ type WhoAmIResponse struct {
 	ServerTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=server_time,json=serverTime,proto3" json:"server_time,omitempty"`
 	// The server's version.
 	ServerVersion string `protobuf:"bytes,7,opt,name=server_version,json=serverVersion,proto3" json:"server_version,omitempty"`
+	// The agents that the caller's key is limited to; empty: it is not limited to agents.
+	AgentIds []string `protobuf:"bytes,8,rep,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
+	// The tools that the caller's key is limited to; empty: it is not limited to tools.
+	Tools         []string `protobuf:"bytes,9,rep,name=tools,proto3" json:"tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -628,6 +652,269 @@ func (x *WhoAmIResponse) GetServerVersion() string {
 	return ""
 }
 
+func (x *WhoAmIResponse) GetAgentIds() []string {
+	if x != nil {
+		return x.AgentIds
+	}
+	return nil
+}
+
+func (x *WhoAmIResponse) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+// ListProcessesRequest asks for all processes.
+type ListProcessesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProcessesRequest) Reset() {
+	*x = ListProcessesRequest{}
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProcessesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProcessesRequest) ProtoMessage() {}
+
+func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
+func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{10}
+}
+
+// ListProcessesResponse has the processes.
+type ListProcessesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The processes that reported themselves in the last minute, by host and id. One that
+	// was killed is among them for that long.
+	Processes     []*Process `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListProcessesResponse) Reset() {
+	*x = ListProcessesResponse{}
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListProcessesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListProcessesResponse) ProtoMessage() {}
+
+func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
+func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListProcessesResponse) GetProcesses() []*Process {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+// GetUsageRequest names a namespace.
+type GetUsageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace, by default the caller's.
+	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUsageRequest) Reset() {
+	*x = GetUsageRequest{}
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUsageRequest) ProtoMessage() {}
+
+func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
+func (*GetUsageRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *GetUsageRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+// GetUsageResponse has the quotas of a namespace.
+type GetUsageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// All kinds of quotas, in the order of docs/configuration.md.
+	Quotas        []*QuotaUse `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUsageResponse) Reset() {
+	*x = GetUsageResponse{}
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUsageResponse) ProtoMessage() {}
+
+func (x *GetUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUsageResponse.ProtoReflect.Descriptor instead.
+func (*GetUsageResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GetUsageResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GetUsageResponse) GetQuotas() []*QuotaUse {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// QuotaUse is a quota of a namespace.
+type QuotaUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// agents, open-items, mib, requests, deliveries, delivery-kib or streams.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// How much the namespace may have; 0: there is no limit.
+	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// How much it has now, rounded up; absent for what is counted by each process or by the second.
+	Value         *int64 `protobuf:"varint,3,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaUse) Reset() {
+	*x = QuotaUse{}
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaUse) ProtoMessage() {}
+
+func (x *QuotaUse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
+func (*QuotaUse) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *QuotaUse) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *QuotaUse) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *QuotaUse) GetValue() int64 {
+	if x != nil && x.Value != nil {
+		return *x.Value
+	}
+	return 0
+}
+
 // ReportKeyUseRequest is what one process saw.
 type ReportKeyUseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -639,7 +926,7 @@ type ReportKeyUseRequest struct {
 
 func (x *ReportKeyUseRequest) Reset() {
 	*x = ReportKeyUseRequest{}
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[10]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +938,7 @@ func (x *ReportKeyUseRequest) String() string {
 func (*ReportKeyUseRequest) ProtoMessage() {}
 
 func (x *ReportKeyUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[10]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +951,7 @@ func (x *ReportKeyUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportKeyUseRequest.ProtoReflect.Descriptor instead.
 func (*ReportKeyUseRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{10}
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReportKeyUseRequest) GetUses() []*KeyUse {
@@ -687,7 +974,7 @@ type KeyUse struct {
 
 func (x *KeyUse) Reset() {
 	*x = KeyUse{}
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[11]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +986,7 @@ func (x *KeyUse) String() string {
 func (*KeyUse) ProtoMessage() {}
 
 func (x *KeyUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[11]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +999,7 @@ func (x *KeyUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyUse.ProtoReflect.Descriptor instead.
 func (*KeyUse) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{11}
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KeyUse) GetKeyId() string {
@@ -738,7 +1025,7 @@ type ReportKeyUseResponse struct {
 
 func (x *ReportKeyUseResponse) Reset() {
 	*x = ReportKeyUseResponse{}
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[12]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +1037,7 @@ func (x *ReportKeyUseResponse) String() string {
 func (*ReportKeyUseResponse) ProtoMessage() {}
 
 func (x *ReportKeyUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[12]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,14 +1050,14 @@ func (x *ReportKeyUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportKeyUseResponse.ProtoReflect.Descriptor instead.
 func (*ReportKeyUseResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{12}
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{17}
 }
 
 var File_quartet_identity_v1_identity_service_proto protoreflect.FileDescriptor
 
 const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"\n" +
-	"*quartet/identity/v1/identity_service.proto\x12\x13quartet.identity.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"quartet/identity/v1/identity.proto\"\xed\x01\n" +
+	"*quartet/identity/v1/identity_service.proto\x12\x13quartet.identity.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"quartet/identity/v1/identity.proto\"\xa0\x02\n" +
 	"\x10CreateKeyRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12-\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x19.quartet.identity.v1.RoleR\x04role\x12\x1c\n" +
@@ -778,7 +1065,9 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"\bagent_id\x18\x04 \x01(\tR\aagentId\x12>\n" +
 	"\rexpires_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\fexpiresAfter\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x06 \x01(\tR\trequestId\"W\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\x1b\n" +
+	"\tagent_ids\x18\a \x03(\tR\bagentIds\x12\x14\n" +
+	"\x05tools\x18\b \x03(\tR\x05tools\"W\n" +
 	"\x11CreateKeyResponse\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.quartet.identity.v1.KeyR\x03key\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\"&\n" +
@@ -801,7 +1090,7 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tR\trequestId\"?\n" +
 	"\x11RevokeKeyResponse\x12*\n" +
 	"\x03key\x18\x01 \x01(\v2\x18.quartet.identity.v1.KeyR\x03key\"\x0f\n" +
-	"\rWhoAmIRequest\"\x91\x02\n" +
+	"\rWhoAmIRequest\"\xc4\x02\n" +
 	"\x0eWhoAmIResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12-\n" +
@@ -810,19 +1099,36 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"\x06run_id\x18\x05 \x01(\tR\x05runId\x12;\n" +
 	"\vserver_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"serverTime\x12%\n" +
-	"\x0eserver_version\x18\a \x01(\tR\rserverVersion\"F\n" +
+	"\x0eserver_version\x18\a \x01(\tR\rserverVersion\x12\x1b\n" +
+	"\tagent_ids\x18\b \x03(\tR\bagentIds\x12\x14\n" +
+	"\x05tools\x18\t \x03(\tR\x05tools\"\x16\n" +
+	"\x14ListProcessesRequest\"S\n" +
+	"\x15ListProcessesResponse\x12:\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x1c.quartet.identity.v1.ProcessR\tprocesses\"/\n" +
+	"\x0fGetUsageRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"g\n" +
+	"\x10GetUsageResponse\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x125\n" +
+	"\x06quotas\x18\x02 \x03(\v2\x1d.quartet.identity.v1.QuotaUseR\x06quotas\"Y\n" +
+	"\bQuotaUse\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x19\n" +
+	"\x05value\x18\x03 \x01(\x03H\x00R\x05value\x88\x01\x01B\b\n" +
+	"\x06_value\"F\n" +
 	"\x13ReportKeyUseRequest\x12/\n" +
 	"\x04uses\x18\x01 \x03(\v2\x1b.quartet.identity.v1.KeyUseR\x04uses\"T\n" +
 	"\x06KeyUse\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x123\n" +
 	"\aused_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\"\x16\n" +
-	"\x14ReportKeyUseResponse2\xad\x04\n" +
+	"\x14ReportKeyUseResponse2\xee\x05\n" +
 	"\x0fIdentityService\x12Z\n" +
 	"\tCreateKey\x12%.quartet.identity.v1.CreateKeyRequest\x1a&.quartet.identity.v1.CreateKeyResponse\x12Q\n" +
 	"\x06GetKey\x12\".quartet.identity.v1.GetKeyRequest\x1a#.quartet.identity.v1.GetKeyResponse\x12W\n" +
 	"\bListKeys\x12$.quartet.identity.v1.ListKeysRequest\x1a%.quartet.identity.v1.ListKeysResponse\x12Z\n" +
 	"\tRevokeKey\x12%.quartet.identity.v1.RevokeKeyRequest\x1a&.quartet.identity.v1.RevokeKeyResponse\x12Q\n" +
-	"\x06WhoAmI\x12\".quartet.identity.v1.WhoAmIRequest\x1a#.quartet.identity.v1.WhoAmIResponse\x12c\n" +
+	"\x06WhoAmI\x12\".quartet.identity.v1.WhoAmIRequest\x1a#.quartet.identity.v1.WhoAmIResponse\x12f\n" +
+	"\rListProcesses\x12).quartet.identity.v1.ListProcessesRequest\x1a*.quartet.identity.v1.ListProcessesResponse\x12W\n" +
+	"\bGetUsage\x12$.quartet.identity.v1.GetUsageRequest\x1a%.quartet.identity.v1.GetUsageResponse\x12c\n" +
 	"\fReportKeyUse\x12(.quartet.identity.v1.ReportKeyUseRequest\x1a).quartet.identity.v1.ReportKeyUseResponseB/Z-quartet/pkg/pb/quartet/identity/v1;identityv1b\x06proto3"
 
 var (
@@ -837,7 +1143,7 @@ func file_quartet_identity_v1_identity_service_proto_rawDescGZIP() []byte {
 	return file_quartet_identity_v1_identity_service_proto_rawDescData
 }
 
-var file_quartet_identity_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_quartet_identity_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_quartet_identity_v1_identity_service_proto_goTypes = []any{
 	(*CreateKeyRequest)(nil),      // 0: quartet.identity.v1.CreateKeyRequest
 	(*CreateKeyResponse)(nil),     // 1: quartet.identity.v1.CreateKeyResponse
@@ -849,42 +1155,54 @@ var file_quartet_identity_v1_identity_service_proto_goTypes = []any{
 	(*RevokeKeyResponse)(nil),     // 7: quartet.identity.v1.RevokeKeyResponse
 	(*WhoAmIRequest)(nil),         // 8: quartet.identity.v1.WhoAmIRequest
 	(*WhoAmIResponse)(nil),        // 9: quartet.identity.v1.WhoAmIResponse
-	(*ReportKeyUseRequest)(nil),   // 10: quartet.identity.v1.ReportKeyUseRequest
-	(*KeyUse)(nil),                // 11: quartet.identity.v1.KeyUse
-	(*ReportKeyUseResponse)(nil),  // 12: quartet.identity.v1.ReportKeyUseResponse
-	(Role)(0),                     // 13: quartet.identity.v1.Role
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*Key)(nil),                   // 15: quartet.identity.v1.Key
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*ListProcessesRequest)(nil),  // 10: quartet.identity.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil), // 11: quartet.identity.v1.ListProcessesResponse
+	(*GetUsageRequest)(nil),       // 12: quartet.identity.v1.GetUsageRequest
+	(*GetUsageResponse)(nil),      // 13: quartet.identity.v1.GetUsageResponse
+	(*QuotaUse)(nil),              // 14: quartet.identity.v1.QuotaUse
+	(*ReportKeyUseRequest)(nil),   // 15: quartet.identity.v1.ReportKeyUseRequest
+	(*KeyUse)(nil),                // 16: quartet.identity.v1.KeyUse
+	(*ReportKeyUseResponse)(nil),  // 17: quartet.identity.v1.ReportKeyUseResponse
+	(Role)(0),                     // 18: quartet.identity.v1.Role
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*Key)(nil),                   // 20: quartet.identity.v1.Key
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*Process)(nil),               // 22: quartet.identity.v1.Process
 }
 var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
-	13, // 0: quartet.identity.v1.CreateKeyRequest.role:type_name -> quartet.identity.v1.Role
-	14, // 1: quartet.identity.v1.CreateKeyRequest.expires_after:type_name -> google.protobuf.Duration
-	15, // 2: quartet.identity.v1.CreateKeyResponse.key:type_name -> quartet.identity.v1.Key
-	15, // 3: quartet.identity.v1.GetKeyResponse.key:type_name -> quartet.identity.v1.Key
-	15, // 4: quartet.identity.v1.ListKeysResponse.keys:type_name -> quartet.identity.v1.Key
-	15, // 5: quartet.identity.v1.RevokeKeyResponse.key:type_name -> quartet.identity.v1.Key
-	13, // 6: quartet.identity.v1.WhoAmIResponse.role:type_name -> quartet.identity.v1.Role
-	16, // 7: quartet.identity.v1.WhoAmIResponse.server_time:type_name -> google.protobuf.Timestamp
-	11, // 8: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
-	16, // 9: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
-	0,  // 10: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
-	2,  // 11: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
-	4,  // 12: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
-	6,  // 13: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
-	8,  // 14: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
-	10, // 15: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
-	1,  // 16: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
-	3,  // 17: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
-	5,  // 18: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
-	7,  // 19: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
-	9,  // 20: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
-	12, // 21: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
-	16, // [16:22] is the sub-list for method output_type
-	10, // [10:16] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	18, // 0: quartet.identity.v1.CreateKeyRequest.role:type_name -> quartet.identity.v1.Role
+	19, // 1: quartet.identity.v1.CreateKeyRequest.expires_after:type_name -> google.protobuf.Duration
+	20, // 2: quartet.identity.v1.CreateKeyResponse.key:type_name -> quartet.identity.v1.Key
+	20, // 3: quartet.identity.v1.GetKeyResponse.key:type_name -> quartet.identity.v1.Key
+	20, // 4: quartet.identity.v1.ListKeysResponse.keys:type_name -> quartet.identity.v1.Key
+	20, // 5: quartet.identity.v1.RevokeKeyResponse.key:type_name -> quartet.identity.v1.Key
+	18, // 6: quartet.identity.v1.WhoAmIResponse.role:type_name -> quartet.identity.v1.Role
+	21, // 7: quartet.identity.v1.WhoAmIResponse.server_time:type_name -> google.protobuf.Timestamp
+	22, // 8: quartet.identity.v1.ListProcessesResponse.processes:type_name -> quartet.identity.v1.Process
+	14, // 9: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
+	16, // 10: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
+	21, // 11: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
+	0,  // 12: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
+	2,  // 13: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
+	4,  // 14: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
+	6,  // 15: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
+	8,  // 16: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
+	10, // 17: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
+	12, // 18: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
+	15, // 19: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
+	1,  // 20: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
+	3,  // 21: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
+	5,  // 22: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
+	7,  // 23: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
+	9,  // 24: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
+	11, // 25: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
+	13, // 26: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
+	17, // 27: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
+	20, // [20:28] is the sub-list for method output_type
+	12, // [12:20] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_service_proto_init() }
@@ -893,13 +1211,14 @@ func file_quartet_identity_v1_identity_service_proto_init() {
 		return
 	}
 	file_quartet_identity_v1_identity_proto_init()
+	file_quartet_identity_v1_identity_service_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_identity_v1_identity_service_proto_rawDesc), len(file_quartet_identity_v1_identity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,12 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IdentityService_CreateKey_FullMethodName    = "/quartet.identity.v1.IdentityService/CreateKey"
-	IdentityService_GetKey_FullMethodName       = "/quartet.identity.v1.IdentityService/GetKey"
-	IdentityService_ListKeys_FullMethodName     = "/quartet.identity.v1.IdentityService/ListKeys"
-	IdentityService_RevokeKey_FullMethodName    = "/quartet.identity.v1.IdentityService/RevokeKey"
-	IdentityService_WhoAmI_FullMethodName       = "/quartet.identity.v1.IdentityService/WhoAmI"
-	IdentityService_ReportKeyUse_FullMethodName = "/quartet.identity.v1.IdentityService/ReportKeyUse"
+	IdentityService_CreateKey_FullMethodName     = "/quartet.identity.v1.IdentityService/CreateKey"
+	IdentityService_GetKey_FullMethodName        = "/quartet.identity.v1.IdentityService/GetKey"
+	IdentityService_ListKeys_FullMethodName      = "/quartet.identity.v1.IdentityService/ListKeys"
+	IdentityService_RevokeKey_FullMethodName     = "/quartet.identity.v1.IdentityService/RevokeKey"
+	IdentityService_WhoAmI_FullMethodName        = "/quartet.identity.v1.IdentityService/WhoAmI"
+	IdentityService_ListProcesses_FullMethodName = "/quartet.identity.v1.IdentityService/ListProcesses"
+	IdentityService_GetUsage_FullMethodName      = "/quartet.identity.v1.IdentityService/GetUsage"
+	IdentityService_ReportKeyUse_FullMethodName  = "/quartet.identity.v1.IdentityService/ReportKeyUse"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -34,17 +36,24 @@ const (
 // IdentityService keeps the credentials of people and programs.
 type IdentityServiceClient interface {
 	// CreateKey creates an API key and shows its secret, this once. A repetition with the
-	// same request_id shows it again. Only an admin may.
+	// same request_id shows it again. An admin creates keys of its namespace, an admin of the installation those of all.
 	CreateKey(ctx context.Context, in *CreateKeyRequest, opts ...grpc.CallOption) (*CreateKeyResponse, error)
 	// GetKey reads a key, without its secret.
 	GetKey(ctx context.Context, in *GetKeyRequest, opts ...grpc.CallOption) (*GetKeyResponse, error)
-	// ListKeys reads the keys of all namespaces or of one, oldest first, without secrets.
+	// ListKeys reads the keys of one namespace, or of all that the caller administers, oldest first, without secrets.
 	ListKeys(ctx context.Context, in *ListKeysRequest, opts ...grpc.CallOption) (*ListKeysResponse, error)
 	// RevokeKey ends a key on every instance, and the streams and long polls that it opened.
 	// Repeating it changes nothing.
 	RevokeKey(ctx context.Context, in *RevokeKeyRequest, opts ...grpc.CallOption) (*RevokeKeyResponse, error)
 	// WhoAmI returns the identity of the caller.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
+	// ListProcesses returns the server processes of the installation that run, and which of the
+	// installation's keys each of them knows: before a key signs, all must know it. Only an
+	// admin may.
+	ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error)
+	// GetUsage returns the quotas of a namespace, and how much of them it uses. An admin reads those of its namespace,
+	// an admin of the installation those of all.
+	GetUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (*GetUsageResponse, error)
 	// ReportKeyUse notes when keys were used; between services.
 	ReportKeyUse(ctx context.Context, in *ReportKeyUseRequest, opts ...grpc.CallOption) (*ReportKeyUseResponse, error)
 }
@@ -107,6 +116,26 @@ func (c *identityServiceClient) WhoAmI(ctx context.Context, in *WhoAmIRequest, o
 	return out, nil
 }
 
+func (c *identityServiceClient) ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListProcessesResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ListProcesses_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) GetUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (*GetUsageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetUsageResponse)
+	err := c.cc.Invoke(ctx, IdentityService_GetUsage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) ReportKeyUse(ctx context.Context, in *ReportKeyUseRequest, opts ...grpc.CallOption) (*ReportKeyUseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportKeyUseResponse)
@@ -124,17 +153,24 @@ func (c *identityServiceClient) ReportKeyUse(ctx context.Context, in *ReportKeyU
 // IdentityService keeps the credentials of people and programs.
 type IdentityServiceServer interface {
 	// CreateKey creates an API key and shows its secret, this once. A repetition with the
-	// same request_id shows it again. Only an admin may.
+	// same request_id shows it again. An admin creates keys of its namespace, an admin of the installation those of all.
 	CreateKey(context.Context, *CreateKeyRequest) (*CreateKeyResponse, error)
 	// GetKey reads a key, without its secret.
 	GetKey(context.Context, *GetKeyRequest) (*GetKeyResponse, error)
-	// ListKeys reads the keys of all namespaces or of one, oldest first, without secrets.
+	// ListKeys reads the keys of one namespace, or of all that the caller administers, oldest first, without secrets.
 	ListKeys(context.Context, *ListKeysRequest) (*ListKeysResponse, error)
 	// RevokeKey ends a key on every instance, and the streams and long polls that it opened.
 	// Repeating it changes nothing.
 	RevokeKey(context.Context, *RevokeKeyRequest) (*RevokeKeyResponse, error)
 	// WhoAmI returns the identity of the caller.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
+	// ListProcesses returns the server processes of the installation that run, and which of the
+	// installation's keys each of them knows: before a key signs, all must know it. Only an
+	// admin may.
+	ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error)
+	// GetUsage returns the quotas of a namespace, and how much of them it uses. An admin reads those of its namespace,
+	// an admin of the installation those of all.
+	GetUsage(context.Context, *GetUsageRequest) (*GetUsageResponse, error)
 	// ReportKeyUse notes when keys were used; between services.
 	ReportKeyUse(context.Context, *ReportKeyUseRequest) (*ReportKeyUseResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
@@ -161,6 +197,12 @@ func (UnimplementedIdentityServiceServer) RevokeKey(context.Context, *RevokeKeyR
 }
 func (UnimplementedIdentityServiceServer) WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoAmI not implemented")
+}
+func (UnimplementedIdentityServiceServer) ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListProcesses not implemented")
+}
+func (UnimplementedIdentityServiceServer) GetUsage(context.Context, *GetUsageRequest) (*GetUsageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetUsage not implemented")
 }
 func (UnimplementedIdentityServiceServer) ReportKeyUse(context.Context, *ReportKeyUseRequest) (*ReportKeyUseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportKeyUse not implemented")
@@ -276,6 +318,42 @@ func _IdentityService_WhoAmI_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_ListProcesses_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListProcessesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ListProcesses(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ListProcesses_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ListProcesses(ctx, req.(*ListProcessesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_GetUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetUsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).GetUsage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_GetUsage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).GetUsage(ctx, req.(*GetUsageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_ReportKeyUse_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportKeyUseRequest)
 	if err := dec(in); err != nil {
@@ -320,6 +398,14 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WhoAmI",
 			Handler:    _IdentityService_WhoAmI_Handler,
+		},
+		{
+			MethodName: "ListProcesses",
+			Handler:    _IdentityService_ListProcesses_Handler,
+		},
+		{
+			MethodName: "GetUsage",
+			Handler:    _IdentityService_GetUsage_Handler,
 		},
 		{
 			MethodName: "ReportKeyUse",

@@ -1929,7 +1929,9 @@ type CommandLease struct {
 	// When the lease expires unless a report or a heartbeat renews it.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// The offset of the command's first byte of output, which is not 0 if the command ran before.
-	OutputOffset  int64 `protobuf:"varint,4,opt,name=output_offset,json=outputOffset,proto3" json:"output_offset,omitempty"`
+	OutputOffset int64 `protobuf:"varint,4,opt,name=output_offset,json=outputOffset,proto3" json:"output_offset,omitempty"`
+	// The namespace of the task.
+	Namespace     string `protobuf:"bytes,5,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1990,6 +1992,13 @@ func (x *CommandLease) GetOutputOffset() int64 {
 		return x.OutputOffset
 	}
 	return 0
+}
+
+func (x *CommandLease) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
 }
 
 // CommandStop asks a worker to stop a command.
@@ -2483,13 +2492,14 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\vinput_taken\x18\x06 \x01(\v2\".quartet.task.v1.CommandInputTakenH\x00R\n" +
 	"inputTaken\x12=\n" +
 	"\bworktree\x18\a \x01(\v2\x1f.quartet.task.v1.WorktreeReportH\x00R\bworktreeB\t\n" +
-	"\amessage\"\xc4\x01\n" +
+	"\amessage\"\xe2\x01\n" +
 	"\fCommandLease\x12)\n" +
 	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12)\n" +
 	"\x10lease_generation\x18\x02 \x01(\x03R\x0fleaseGeneration\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12#\n" +
-	"\routput_offset\x18\x04 \x01(\x03R\foutputOffset\"<\n" +
+	"\routput_offset\x18\x04 \x01(\x03R\foutputOffset\x12\x1c\n" +
+	"\tnamespace\x18\x05 \x01(\tR\tnamespace\"<\n" +
 	"\vCommandStop\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"z\n" +

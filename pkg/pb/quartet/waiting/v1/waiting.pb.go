@@ -1199,8 +1199,11 @@ type Trigger struct {
 	// The caller's own signing secret, encrypted with the installation's key; empty
 	// where the secret follows from that key. Never sent to clients.
 	SealedSigningSecret []byte `protobuf:"bytes,18,opt,name=sealed_signing_secret,json=sealedSigningSecret,proto3" json:"sealed_signing_secret,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The id of the installation's key from which the secrets follow and under which a
+	// caller's own one is encrypted; empty: the key of before keys had ids. Not shown by reads.
+	InstallationKeyId string `protobuf:"bytes,19,opt,name=installation_key_id,json=installationKeyId,proto3" json:"installation_key_id,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Trigger) Reset() {
@@ -1357,6 +1360,13 @@ func (x *Trigger) GetSealedSigningSecret() []byte {
 		return x.SealedSigningSecret
 	}
 	return nil
+}
+
+func (x *Trigger) GetInstallationKeyId() string {
+	if x != nil {
+		return x.InstallationKeyId
+	}
+	return ""
 }
 
 // Timer fires once, or again and again, as a timer_tick message.
@@ -1619,7 +1629,7 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\bended_by\x18\x19 \x01(\tR\aendedBy\x12\x1c\n" +
 	"\ttriggered\x18\x1e \x01(\bR\ttriggered\x12?\n" +
 	"\vweak_reason\x18\x1f \x01(\x0e2\x1e.quartet.waiting.v1.WeakReasonR\n" +
-	"weakReason\"\xd6\x06\n" +
+	"weakReason\"\x86\a\n" +
 	"\aTrigger\x12\x1d\n" +
 	"\n" +
 	"trigger_id\x18\x01 \x01(\tR\ttriggerId\x12\x19\n" +
@@ -1647,7 +1657,8 @@ const file_quartet_waiting_v1_waiting_proto_rawDesc = "" +
 	"\n" +
 	"rotated_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\trotatedAt\x12N\n" +
 	"\x10signature_scheme\x18\x11 \x01(\x0e2#.quartet.waiting.v1.SignatureSchemeR\x0fsignatureScheme\x122\n" +
-	"\x15sealed_signing_secret\x18\x12 \x01(\fR\x13sealedSigningSecret\"\xd1\x04\n" +
+	"\x15sealed_signing_secret\x18\x12 \x01(\fR\x13sealedSigningSecret\x12.\n" +
+	"\x13installation_key_id\x18\x13 \x01(\tR\x11installationKeyId\"\xd1\x04\n" +
 	"\x05Timer\x12\x19\n" +
 	"\btimer_id\x18\x01 \x01(\tR\atimerId\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12 \n" +

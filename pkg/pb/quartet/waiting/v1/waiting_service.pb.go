@@ -1618,6 +1618,116 @@ func (x *DeliverTriggerResponse) GetDeliveryId() string {
 	return ""
 }
 
+// CheckDeliveryRequest is what is known of a delivery before its body is read.
+type CheckDeliveryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The secret.
+	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// The size of the body, or the largest one allowed where the sender does not say.
+	BodyBytes     int64 `protobuf:"varint,2,opt,name=body_bytes,json=bodyBytes,proto3" json:"body_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDeliveryRequest) Reset() {
+	*x = CheckDeliveryRequest{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDeliveryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDeliveryRequest) ProtoMessage() {}
+
+func (x *CheckDeliveryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDeliveryRequest.ProtoReflect.Descriptor instead.
+func (*CheckDeliveryRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CheckDeliveryRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *CheckDeliveryRequest) GetBodyBytes() int64 {
+	if x != nil {
+		return x.BodyBytes
+	}
+	return 0
+}
+
+// CheckDeliveryResponse says whom the delivery is for.
+type CheckDeliveryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace of the trigger.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The trigger.
+	TriggerId     string `protobuf:"bytes,2,opt,name=trigger_id,json=triggerId,proto3" json:"trigger_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDeliveryResponse) Reset() {
+	*x = CheckDeliveryResponse{}
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDeliveryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDeliveryResponse) ProtoMessage() {}
+
+func (x *CheckDeliveryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDeliveryResponse.ProtoReflect.Descriptor instead.
+func (*CheckDeliveryResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CheckDeliveryResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *CheckDeliveryResponse) GetTriggerId() string {
+	if x != nil {
+		return x.TriggerId
+	}
+	return ""
+}
+
 // CreateTimerRequest sets a point in time.
 type CreateTimerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1645,7 +1755,7 @@ type CreateTimerRequest struct {
 
 func (x *CreateTimerRequest) Reset() {
 	*x = CreateTimerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1767,7 @@ func (x *CreateTimerRequest) String() string {
 func (*CreateTimerRequest) ProtoMessage() {}
 
 func (x *CreateTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[22]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1780,7 @@ func (x *CreateTimerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTimerRequest.ProtoReflect.Descriptor instead.
 func (*CreateTimerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{22}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateTimerRequest) GetAgentId() string {
@@ -1740,7 +1850,7 @@ type CreateTimerResponse struct {
 
 func (x *CreateTimerResponse) Reset() {
 	*x = CreateTimerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1862,7 @@ func (x *CreateTimerResponse) String() string {
 func (*CreateTimerResponse) ProtoMessage() {}
 
 func (x *CreateTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[23]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1875,7 @@ func (x *CreateTimerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTimerResponse.ProtoReflect.Descriptor instead.
 func (*CreateTimerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{23}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CreateTimerResponse) GetTimer() *Timer {
@@ -1790,7 +1900,7 @@ type CancelTimerRequest struct {
 
 func (x *CancelTimerRequest) Reset() {
 	*x = CancelTimerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +1912,7 @@ func (x *CancelTimerRequest) String() string {
 func (*CancelTimerRequest) ProtoMessage() {}
 
 func (x *CancelTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[24]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +1925,7 @@ func (x *CancelTimerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTimerRequest.ProtoReflect.Descriptor instead.
 func (*CancelTimerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{24}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CancelTimerRequest) GetAgentId() string {
@@ -1850,7 +1960,7 @@ type CancelTimerResponse struct {
 
 func (x *CancelTimerResponse) Reset() {
 	*x = CancelTimerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +1972,7 @@ func (x *CancelTimerResponse) String() string {
 func (*CancelTimerResponse) ProtoMessage() {}
 
 func (x *CancelTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[25]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +1985,7 @@ func (x *CancelTimerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTimerResponse.ProtoReflect.Descriptor instead.
 func (*CancelTimerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{25}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CancelTimerResponse) GetTimer() *Timer {
@@ -1902,7 +2012,7 @@ type ListTimersRequest struct {
 
 func (x *ListTimersRequest) Reset() {
 	*x = ListTimersRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[26]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2024,7 @@ func (x *ListTimersRequest) String() string {
 func (*ListTimersRequest) ProtoMessage() {}
 
 func (x *ListTimersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[26]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2037,7 @@ func (x *ListTimersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimersRequest.ProtoReflect.Descriptor instead.
 func (*ListTimersRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{26}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListTimersRequest) GetAgentId() string {
@@ -1971,7 +2081,7 @@ type ListTimersResponse struct {
 
 func (x *ListTimersResponse) Reset() {
 	*x = ListTimersResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[27]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1983,7 +2093,7 @@ func (x *ListTimersResponse) String() string {
 func (*ListTimersResponse) ProtoMessage() {}
 
 func (x *ListTimersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[27]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1996,7 +2106,7 @@ func (x *ListTimersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTimersResponse.ProtoReflect.Descriptor instead.
 func (*ListTimersResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{27}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListTimersResponse) GetTimers() []*Timer {
@@ -2026,7 +2136,7 @@ type GetTimerRequest struct {
 
 func (x *GetTimerRequest) Reset() {
 	*x = GetTimerRequest{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[28]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2148,7 @@ func (x *GetTimerRequest) String() string {
 func (*GetTimerRequest) ProtoMessage() {}
 
 func (x *GetTimerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[28]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2161,7 @@ func (x *GetTimerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTimerRequest.ProtoReflect.Descriptor instead.
 func (*GetTimerRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{28}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetTimerRequest) GetAgentId() string {
@@ -2079,7 +2189,7 @@ type GetTimerResponse struct {
 
 func (x *GetTimerResponse) Reset() {
 	*x = GetTimerResponse{}
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[29]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2091,7 +2201,7 @@ func (x *GetTimerResponse) String() string {
 func (*GetTimerResponse) ProtoMessage() {}
 
 func (x *GetTimerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[29]
+	mi := &file_quartet_waiting_v1_waiting_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2104,7 +2214,7 @@ func (x *GetTimerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTimerResponse.ProtoReflect.Descriptor instead.
 func (*GetTimerResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{29}
+	return file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetTimerResponse) GetTimer() *Timer {
@@ -2247,7 +2357,15 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\aoutcome\x18\x01 \x01(\x0e2#.quartet.waiting.v1.DeliveryOutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vdelivery_id\x18\x03 \x01(\tR\n" +
-	"deliveryId\"\xb6\x02\n" +
+	"deliveryId\"K\n" +
+	"\x14CheckDeliveryRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1d\n" +
+	"\n" +
+	"body_bytes\x18\x02 \x01(\x03R\tbodyBytes\"T\n" +
+	"\x15CheckDeliveryResponse\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1d\n" +
+	"\n" +
+	"trigger_id\x18\x02 \x01(\tR\ttriggerId\"\xb6\x02\n" +
 	"\x12CreateTimerRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
@@ -2281,7 +2399,7 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x19\n" +
 	"\btimer_id\x18\x02 \x01(\tR\atimerId\"C\n" +
 	"\x10GetTimerResponse\x12/\n" +
-	"\x05timer\x18\x01 \x01(\v2\x19.quartet.waiting.v1.TimerR\x05timer2\x93\f\n" +
+	"\x05timer\x18\x01 \x01(\v2\x19.quartet.waiting.v1.TimerR\x05timer2\xf9\f\n" +
 	"\x0eWaitingService\x12R\n" +
 	"\aWaitFor\x12\".quartet.waiting.v1.WaitForRequest\x1a#.quartet.waiting.v1.WaitForResponse\x12[\n" +
 	"\n" +
@@ -2295,7 +2413,8 @@ const file_quartet_waiting_v1_waiting_service_proto_rawDesc = "" +
 	"\x15RotateExternalTrigger\x120.quartet.waiting.v1.RotateExternalTriggerRequest\x1a1.quartet.waiting.v1.RotateExternalTriggerResponse\x12y\n" +
 	"\x14ListExternalTriggers\x12/.quartet.waiting.v1.ListExternalTriggersRequest\x1a0.quartet.waiting.v1.ListExternalTriggersResponse\x12s\n" +
 	"\x12GetExternalTrigger\x12-.quartet.waiting.v1.GetExternalTriggerRequest\x1a..quartet.waiting.v1.GetExternalTriggerResponse\x12g\n" +
-	"\x0eDeliverTrigger\x12).quartet.waiting.v1.DeliverTriggerRequest\x1a*.quartet.waiting.v1.DeliverTriggerResponse\x12^\n" +
+	"\x0eDeliverTrigger\x12).quartet.waiting.v1.DeliverTriggerRequest\x1a*.quartet.waiting.v1.DeliverTriggerResponse\x12d\n" +
+	"\rCheckDelivery\x12(.quartet.waiting.v1.CheckDeliveryRequest\x1a).quartet.waiting.v1.CheckDeliveryResponse\x12^\n" +
 	"\vCreateTimer\x12&.quartet.waiting.v1.CreateTimerRequest\x1a'.quartet.waiting.v1.CreateTimerResponse\x12^\n" +
 	"\vCancelTimer\x12&.quartet.waiting.v1.CancelTimerRequest\x1a'.quartet.waiting.v1.CancelTimerResponse\x12[\n" +
 	"\n" +
@@ -2314,7 +2433,7 @@ func file_quartet_waiting_v1_waiting_service_proto_rawDescGZIP() []byte {
 	return file_quartet_waiting_v1_waiting_service_proto_rawDescData
 }
 
-var file_quartet_waiting_v1_waiting_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_quartet_waiting_v1_waiting_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_quartet_waiting_v1_waiting_service_proto_goTypes = []any{
 	(*WaitForRequest)(nil),                // 0: quartet.waiting.v1.WaitForRequest
 	(*WaitForResponse)(nil),               // 1: quartet.waiting.v1.WaitForResponse
@@ -2338,55 +2457,57 @@ var file_quartet_waiting_v1_waiting_service_proto_goTypes = []any{
 	(*GetExternalTriggerResponse)(nil),    // 19: quartet.waiting.v1.GetExternalTriggerResponse
 	(*DeliverTriggerRequest)(nil),         // 20: quartet.waiting.v1.DeliverTriggerRequest
 	(*DeliverTriggerResponse)(nil),        // 21: quartet.waiting.v1.DeliverTriggerResponse
-	(*CreateTimerRequest)(nil),            // 22: quartet.waiting.v1.CreateTimerRequest
-	(*CreateTimerResponse)(nil),           // 23: quartet.waiting.v1.CreateTimerResponse
-	(*CancelTimerRequest)(nil),            // 24: quartet.waiting.v1.CancelTimerRequest
-	(*CancelTimerResponse)(nil),           // 25: quartet.waiting.v1.CancelTimerResponse
-	(*ListTimersRequest)(nil),             // 26: quartet.waiting.v1.ListTimersRequest
-	(*ListTimersResponse)(nil),            // 27: quartet.waiting.v1.ListTimersResponse
-	(*GetTimerRequest)(nil),               // 28: quartet.waiting.v1.GetTimerRequest
-	(*GetTimerResponse)(nil),              // 29: quartet.waiting.v1.GetTimerResponse
-	(Wake)(0),                             // 30: quartet.waiting.v1.Wake
-	(*durationpb.Duration)(nil),           // 31: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),         // 32: google.protobuf.Timestamp
-	(DeliveryMode)(0),                     // 33: quartet.waiting.v1.DeliveryMode
-	(*Wait)(nil),                          // 34: quartet.waiting.v1.Wait
-	(*WaitWarning)(nil),                   // 35: quartet.waiting.v1.WaitWarning
-	(SignatureScheme)(0),                  // 36: quartet.waiting.v1.SignatureScheme
-	(*Trigger)(nil),                       // 37: quartet.waiting.v1.Trigger
-	(DeliveryOutcome)(0),                  // 38: quartet.waiting.v1.DeliveryOutcome
-	(*Timer)(nil),                         // 39: quartet.waiting.v1.Timer
+	(*CheckDeliveryRequest)(nil),          // 22: quartet.waiting.v1.CheckDeliveryRequest
+	(*CheckDeliveryResponse)(nil),         // 23: quartet.waiting.v1.CheckDeliveryResponse
+	(*CreateTimerRequest)(nil),            // 24: quartet.waiting.v1.CreateTimerRequest
+	(*CreateTimerResponse)(nil),           // 25: quartet.waiting.v1.CreateTimerResponse
+	(*CancelTimerRequest)(nil),            // 26: quartet.waiting.v1.CancelTimerRequest
+	(*CancelTimerResponse)(nil),           // 27: quartet.waiting.v1.CancelTimerResponse
+	(*ListTimersRequest)(nil),             // 28: quartet.waiting.v1.ListTimersRequest
+	(*ListTimersResponse)(nil),            // 29: quartet.waiting.v1.ListTimersResponse
+	(*GetTimerRequest)(nil),               // 30: quartet.waiting.v1.GetTimerRequest
+	(*GetTimerResponse)(nil),              // 31: quartet.waiting.v1.GetTimerResponse
+	(Wake)(0),                             // 32: quartet.waiting.v1.Wake
+	(*durationpb.Duration)(nil),           // 33: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),         // 34: google.protobuf.Timestamp
+	(DeliveryMode)(0),                     // 35: quartet.waiting.v1.DeliveryMode
+	(*Wait)(nil),                          // 36: quartet.waiting.v1.Wait
+	(*WaitWarning)(nil),                   // 37: quartet.waiting.v1.WaitWarning
+	(SignatureScheme)(0),                  // 38: quartet.waiting.v1.SignatureScheme
+	(*Trigger)(nil),                       // 39: quartet.waiting.v1.Trigger
+	(DeliveryOutcome)(0),                  // 40: quartet.waiting.v1.DeliveryOutcome
+	(*Timer)(nil),                         // 41: quartet.waiting.v1.Timer
 }
 var file_quartet_waiting_v1_waiting_service_proto_depIdxs = []int32{
-	30, // 0: quartet.waiting.v1.WaitForRequest.wake:type_name -> quartet.waiting.v1.Wake
-	31, // 1: quartet.waiting.v1.WaitForRequest.after:type_name -> google.protobuf.Duration
-	32, // 2: quartet.waiting.v1.WaitForRequest.at:type_name -> google.protobuf.Timestamp
-	31, // 3: quartet.waiting.v1.WaitForRequest.recheck_after:type_name -> google.protobuf.Duration
-	33, // 4: quartet.waiting.v1.WaitForRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	34, // 5: quartet.waiting.v1.WaitForResponse.wait:type_name -> quartet.waiting.v1.Wait
-	35, // 6: quartet.waiting.v1.WaitForResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
-	33, // 7: quartet.waiting.v1.CreateWaitRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	34, // 8: quartet.waiting.v1.CreateWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	35, // 9: quartet.waiting.v1.CreateWaitResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
-	34, // 10: quartet.waiting.v1.CancelWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	34, // 11: quartet.waiting.v1.GetWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
-	34, // 12: quartet.waiting.v1.ListWaitsResponse.waits:type_name -> quartet.waiting.v1.Wait
-	33, // 13: quartet.waiting.v1.CreateExternalTriggerRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
-	32, // 14: quartet.waiting.v1.CreateExternalTriggerRequest.expires_at:type_name -> google.protobuf.Timestamp
-	36, // 15: quartet.waiting.v1.CreateExternalTriggerRequest.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
-	37, // 16: quartet.waiting.v1.CreateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	37, // 17: quartet.waiting.v1.RotateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	37, // 18: quartet.waiting.v1.CancelExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	37, // 19: quartet.waiting.v1.ListExternalTriggersResponse.triggers:type_name -> quartet.waiting.v1.Trigger
-	37, // 20: quartet.waiting.v1.GetExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
-	38, // 21: quartet.waiting.v1.DeliverTriggerResponse.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
-	31, // 22: quartet.waiting.v1.CreateTimerRequest.after:type_name -> google.protobuf.Duration
-	32, // 23: quartet.waiting.v1.CreateTimerRequest.at:type_name -> google.protobuf.Timestamp
-	31, // 24: quartet.waiting.v1.CreateTimerRequest.every:type_name -> google.protobuf.Duration
-	39, // 25: quartet.waiting.v1.CreateTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
-	39, // 26: quartet.waiting.v1.CancelTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
-	39, // 27: quartet.waiting.v1.ListTimersResponse.timers:type_name -> quartet.waiting.v1.Timer
-	39, // 28: quartet.waiting.v1.GetTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	32, // 0: quartet.waiting.v1.WaitForRequest.wake:type_name -> quartet.waiting.v1.Wake
+	33, // 1: quartet.waiting.v1.WaitForRequest.after:type_name -> google.protobuf.Duration
+	34, // 2: quartet.waiting.v1.WaitForRequest.at:type_name -> google.protobuf.Timestamp
+	33, // 3: quartet.waiting.v1.WaitForRequest.recheck_after:type_name -> google.protobuf.Duration
+	35, // 4: quartet.waiting.v1.WaitForRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	36, // 5: quartet.waiting.v1.WaitForResponse.wait:type_name -> quartet.waiting.v1.Wait
+	37, // 6: quartet.waiting.v1.WaitForResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
+	35, // 7: quartet.waiting.v1.CreateWaitRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	36, // 8: quartet.waiting.v1.CreateWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	37, // 9: quartet.waiting.v1.CreateWaitResponse.warnings:type_name -> quartet.waiting.v1.WaitWarning
+	36, // 10: quartet.waiting.v1.CancelWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	36, // 11: quartet.waiting.v1.GetWaitResponse.wait:type_name -> quartet.waiting.v1.Wait
+	36, // 12: quartet.waiting.v1.ListWaitsResponse.waits:type_name -> quartet.waiting.v1.Wait
+	35, // 13: quartet.waiting.v1.CreateExternalTriggerRequest.delivery_mode:type_name -> quartet.waiting.v1.DeliveryMode
+	34, // 14: quartet.waiting.v1.CreateExternalTriggerRequest.expires_at:type_name -> google.protobuf.Timestamp
+	38, // 15: quartet.waiting.v1.CreateExternalTriggerRequest.signature_scheme:type_name -> quartet.waiting.v1.SignatureScheme
+	39, // 16: quartet.waiting.v1.CreateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	39, // 17: quartet.waiting.v1.RotateExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	39, // 18: quartet.waiting.v1.CancelExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	39, // 19: quartet.waiting.v1.ListExternalTriggersResponse.triggers:type_name -> quartet.waiting.v1.Trigger
+	39, // 20: quartet.waiting.v1.GetExternalTriggerResponse.trigger:type_name -> quartet.waiting.v1.Trigger
+	40, // 21: quartet.waiting.v1.DeliverTriggerResponse.outcome:type_name -> quartet.waiting.v1.DeliveryOutcome
+	33, // 22: quartet.waiting.v1.CreateTimerRequest.after:type_name -> google.protobuf.Duration
+	34, // 23: quartet.waiting.v1.CreateTimerRequest.at:type_name -> google.protobuf.Timestamp
+	33, // 24: quartet.waiting.v1.CreateTimerRequest.every:type_name -> google.protobuf.Duration
+	41, // 25: quartet.waiting.v1.CreateTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	41, // 26: quartet.waiting.v1.CancelTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
+	41, // 27: quartet.waiting.v1.ListTimersResponse.timers:type_name -> quartet.waiting.v1.Timer
+	41, // 28: quartet.waiting.v1.GetTimerResponse.timer:type_name -> quartet.waiting.v1.Timer
 	0,  // 29: quartet.waiting.v1.WaitingService.WaitFor:input_type -> quartet.waiting.v1.WaitForRequest
 	2,  // 30: quartet.waiting.v1.WaitingService.CreateWait:input_type -> quartet.waiting.v1.CreateWaitRequest
 	4,  // 31: quartet.waiting.v1.WaitingService.CancelWait:input_type -> quartet.waiting.v1.CancelWaitRequest
@@ -2398,27 +2519,29 @@ var file_quartet_waiting_v1_waiting_service_proto_depIdxs = []int32{
 	16, // 37: quartet.waiting.v1.WaitingService.ListExternalTriggers:input_type -> quartet.waiting.v1.ListExternalTriggersRequest
 	18, // 38: quartet.waiting.v1.WaitingService.GetExternalTrigger:input_type -> quartet.waiting.v1.GetExternalTriggerRequest
 	20, // 39: quartet.waiting.v1.WaitingService.DeliverTrigger:input_type -> quartet.waiting.v1.DeliverTriggerRequest
-	22, // 40: quartet.waiting.v1.WaitingService.CreateTimer:input_type -> quartet.waiting.v1.CreateTimerRequest
-	24, // 41: quartet.waiting.v1.WaitingService.CancelTimer:input_type -> quartet.waiting.v1.CancelTimerRequest
-	26, // 42: quartet.waiting.v1.WaitingService.ListTimers:input_type -> quartet.waiting.v1.ListTimersRequest
-	28, // 43: quartet.waiting.v1.WaitingService.GetTimer:input_type -> quartet.waiting.v1.GetTimerRequest
-	1,  // 44: quartet.waiting.v1.WaitingService.WaitFor:output_type -> quartet.waiting.v1.WaitForResponse
-	3,  // 45: quartet.waiting.v1.WaitingService.CreateWait:output_type -> quartet.waiting.v1.CreateWaitResponse
-	5,  // 46: quartet.waiting.v1.WaitingService.CancelWait:output_type -> quartet.waiting.v1.CancelWaitResponse
-	7,  // 47: quartet.waiting.v1.WaitingService.GetWait:output_type -> quartet.waiting.v1.GetWaitResponse
-	9,  // 48: quartet.waiting.v1.WaitingService.ListWaits:output_type -> quartet.waiting.v1.ListWaitsResponse
-	11, // 49: quartet.waiting.v1.WaitingService.CreateExternalTrigger:output_type -> quartet.waiting.v1.CreateExternalTriggerResponse
-	15, // 50: quartet.waiting.v1.WaitingService.CancelExternalTrigger:output_type -> quartet.waiting.v1.CancelExternalTriggerResponse
-	13, // 51: quartet.waiting.v1.WaitingService.RotateExternalTrigger:output_type -> quartet.waiting.v1.RotateExternalTriggerResponse
-	17, // 52: quartet.waiting.v1.WaitingService.ListExternalTriggers:output_type -> quartet.waiting.v1.ListExternalTriggersResponse
-	19, // 53: quartet.waiting.v1.WaitingService.GetExternalTrigger:output_type -> quartet.waiting.v1.GetExternalTriggerResponse
-	21, // 54: quartet.waiting.v1.WaitingService.DeliverTrigger:output_type -> quartet.waiting.v1.DeliverTriggerResponse
-	23, // 55: quartet.waiting.v1.WaitingService.CreateTimer:output_type -> quartet.waiting.v1.CreateTimerResponse
-	25, // 56: quartet.waiting.v1.WaitingService.CancelTimer:output_type -> quartet.waiting.v1.CancelTimerResponse
-	27, // 57: quartet.waiting.v1.WaitingService.ListTimers:output_type -> quartet.waiting.v1.ListTimersResponse
-	29, // 58: quartet.waiting.v1.WaitingService.GetTimer:output_type -> quartet.waiting.v1.GetTimerResponse
-	44, // [44:59] is the sub-list for method output_type
-	29, // [29:44] is the sub-list for method input_type
+	22, // 40: quartet.waiting.v1.WaitingService.CheckDelivery:input_type -> quartet.waiting.v1.CheckDeliveryRequest
+	24, // 41: quartet.waiting.v1.WaitingService.CreateTimer:input_type -> quartet.waiting.v1.CreateTimerRequest
+	26, // 42: quartet.waiting.v1.WaitingService.CancelTimer:input_type -> quartet.waiting.v1.CancelTimerRequest
+	28, // 43: quartet.waiting.v1.WaitingService.ListTimers:input_type -> quartet.waiting.v1.ListTimersRequest
+	30, // 44: quartet.waiting.v1.WaitingService.GetTimer:input_type -> quartet.waiting.v1.GetTimerRequest
+	1,  // 45: quartet.waiting.v1.WaitingService.WaitFor:output_type -> quartet.waiting.v1.WaitForResponse
+	3,  // 46: quartet.waiting.v1.WaitingService.CreateWait:output_type -> quartet.waiting.v1.CreateWaitResponse
+	5,  // 47: quartet.waiting.v1.WaitingService.CancelWait:output_type -> quartet.waiting.v1.CancelWaitResponse
+	7,  // 48: quartet.waiting.v1.WaitingService.GetWait:output_type -> quartet.waiting.v1.GetWaitResponse
+	9,  // 49: quartet.waiting.v1.WaitingService.ListWaits:output_type -> quartet.waiting.v1.ListWaitsResponse
+	11, // 50: quartet.waiting.v1.WaitingService.CreateExternalTrigger:output_type -> quartet.waiting.v1.CreateExternalTriggerResponse
+	15, // 51: quartet.waiting.v1.WaitingService.CancelExternalTrigger:output_type -> quartet.waiting.v1.CancelExternalTriggerResponse
+	13, // 52: quartet.waiting.v1.WaitingService.RotateExternalTrigger:output_type -> quartet.waiting.v1.RotateExternalTriggerResponse
+	17, // 53: quartet.waiting.v1.WaitingService.ListExternalTriggers:output_type -> quartet.waiting.v1.ListExternalTriggersResponse
+	19, // 54: quartet.waiting.v1.WaitingService.GetExternalTrigger:output_type -> quartet.waiting.v1.GetExternalTriggerResponse
+	21, // 55: quartet.waiting.v1.WaitingService.DeliverTrigger:output_type -> quartet.waiting.v1.DeliverTriggerResponse
+	23, // 56: quartet.waiting.v1.WaitingService.CheckDelivery:output_type -> quartet.waiting.v1.CheckDeliveryResponse
+	25, // 57: quartet.waiting.v1.WaitingService.CreateTimer:output_type -> quartet.waiting.v1.CreateTimerResponse
+	27, // 58: quartet.waiting.v1.WaitingService.CancelTimer:output_type -> quartet.waiting.v1.CancelTimerResponse
+	29, // 59: quartet.waiting.v1.WaitingService.ListTimers:output_type -> quartet.waiting.v1.ListTimersResponse
+	31, // 60: quartet.waiting.v1.WaitingService.GetTimer:output_type -> quartet.waiting.v1.GetTimerResponse
+	45, // [45:61] is the sub-list for method output_type
+	29, // [29:45] is the sub-list for method input_type
 	29, // [29:29] is the sub-list for extension type_name
 	29, // [29:29] is the sub-list for extension extendee
 	0,  // [0:29] is the sub-list for field type_name
@@ -2436,7 +2559,7 @@ func file_quartet_waiting_v1_waiting_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_waiting_v1_waiting_service_proto_rawDesc), len(file_quartet_waiting_v1_waiting_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

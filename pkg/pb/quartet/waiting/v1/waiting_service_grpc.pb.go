@@ -30,6 +30,7 @@ const (
 	WaitingService_ListExternalTriggers_FullMethodName  = "/quartet.waiting.v1.WaitingService/ListExternalTriggers"
 	WaitingService_GetExternalTrigger_FullMethodName    = "/quartet.waiting.v1.WaitingService/GetExternalTrigger"
 	WaitingService_DeliverTrigger_FullMethodName        = "/quartet.waiting.v1.WaitingService/DeliverTrigger"
+	WaitingService_CheckDelivery_FullMethodName         = "/quartet.waiting.v1.WaitingService/CheckDelivery"
 	WaitingService_CreateTimer_FullMethodName           = "/quartet.waiting.v1.WaitingService/CreateTimer"
 	WaitingService_CancelTimer_FullMethodName           = "/quartet.waiting.v1.WaitingService/CancelTimer"
 	WaitingService_ListTimers_FullMethodName            = "/quartet.waiting.v1.WaitingService/ListTimers"
@@ -71,8 +72,12 @@ type WaitingServiceClient interface {
 	GetExternalTrigger(ctx context.Context, in *GetExternalTriggerRequest, opts ...grpc.CallOption) (*GetExternalTriggerResponse, error)
 	// DeliverTrigger takes what an outside system sent. The token is the credential.
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
-	// SIGNATURE_INVALID.
+	// SIGNATURE_INVALID, RATE_LIMITED, QUOTA_EXCEEDED, OVERLOADED.
 	DeliverTrigger(ctx context.Context, in *DeliverTriggerRequest, opts ...grpc.CallOption) (*DeliverTriggerResponse, error)
+	// CheckDelivery says whether a delivery would be accepted now, before its body is read. It changes
+	// nothing and counts nothing. Between services.
+	// Errors: as of DeliverTrigger, but for those of the body.
+	CheckDelivery(ctx context.Context, in *CheckDeliveryRequest, opts ...grpc.CallOption) (*CheckDeliveryResponse, error)
 	// CreateTimer sets a point in time, or many. A timer of a work item is cancelled when the item is
 	// completed. Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, AGENT_DELETED, LIMIT_EXCEEDED.
 	CreateTimer(ctx context.Context, in *CreateTimerRequest, opts ...grpc.CallOption) (*CreateTimerResponse, error)
@@ -203,6 +208,16 @@ func (c *waitingServiceClient) DeliverTrigger(ctx context.Context, in *DeliverTr
 	return out, nil
 }
 
+func (c *waitingServiceClient) CheckDelivery(ctx context.Context, in *CheckDeliveryRequest, opts ...grpc.CallOption) (*CheckDeliveryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckDeliveryResponse)
+	err := c.cc.Invoke(ctx, WaitingService_CheckDelivery_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *waitingServiceClient) CreateTimer(ctx context.Context, in *CreateTimerRequest, opts ...grpc.CallOption) (*CreateTimerResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateTimerResponse)
@@ -278,8 +293,12 @@ type WaitingServiceServer interface {
 	GetExternalTrigger(context.Context, *GetExternalTriggerRequest) (*GetExternalTriggerResponse, error)
 	// DeliverTrigger takes what an outside system sent. The token is the credential.
 	// Errors: NOT_FOUND, TRIGGER_REVOKED, TRIGGER_EXPIRED, AGENT_STOPPED, TOO_LARGE,
-	// SIGNATURE_INVALID.
+	// SIGNATURE_INVALID, RATE_LIMITED, QUOTA_EXCEEDED, OVERLOADED.
 	DeliverTrigger(context.Context, *DeliverTriggerRequest) (*DeliverTriggerResponse, error)
+	// CheckDelivery says whether a delivery would be accepted now, before its body is read. It changes
+	// nothing and counts nothing. Between services.
+	// Errors: as of DeliverTrigger, but for those of the body.
+	CheckDelivery(context.Context, *CheckDeliveryRequest) (*CheckDeliveryResponse, error)
 	// CreateTimer sets a point in time, or many. A timer of a work item is cancelled when the item is
 	// completed. Errors: NOT_FOUND, PERMISSION_DENIED, WORK_ITEM_COMPLETED, AGENT_DELETED, LIMIT_EXCEEDED.
 	CreateTimer(context.Context, *CreateTimerRequest) (*CreateTimerResponse, error)
@@ -332,6 +351,9 @@ func (UnimplementedWaitingServiceServer) GetExternalTrigger(context.Context, *Ge
 }
 func (UnimplementedWaitingServiceServer) DeliverTrigger(context.Context, *DeliverTriggerRequest) (*DeliverTriggerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeliverTrigger not implemented")
+}
+func (UnimplementedWaitingServiceServer) CheckDelivery(context.Context, *CheckDeliveryRequest) (*CheckDeliveryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckDelivery not implemented")
 }
 func (UnimplementedWaitingServiceServer) CreateTimer(context.Context, *CreateTimerRequest) (*CreateTimerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateTimer not implemented")
@@ -564,6 +586,24 @@ func _WaitingService_DeliverTrigger_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WaitingService_CheckDelivery_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckDeliveryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WaitingServiceServer).CheckDelivery(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WaitingService_CheckDelivery_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WaitingServiceServer).CheckDelivery(ctx, req.(*CheckDeliveryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WaitingService_CreateTimer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateTimerRequest)
 	if err := dec(in); err != nil {
@@ -686,6 +726,10 @@ var WaitingService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeliverTrigger",
 			Handler:    _WaitingService_DeliverTrigger_Handler,
+		},
+		{
+			MethodName: "CheckDelivery",
+			Handler:    _WaitingService_CheckDelivery_Handler,
 		},
 		{
 			MethodName: "CreateTimer",

@@ -759,7 +759,11 @@ type GrepFilesResponse struct {
 	// Whether there is more than was asked for.
 	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// Files that were not searched since they are no text or larger than 4 MiB.
-	Skipped       int32 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Skipped int32 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// Set if the search ended before all files were searched, because it had read 64 MiB, or visited
+	// 20 000 files, or taken 5 s: the path of the last file that was searched. Search a directory at a
+	// time, or fewer files by glob.
+	StoppedAfter  string `protobuf:"bytes,4,opt,name=stopped_after,json=stoppedAfter,proto3" json:"stopped_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -813,6 +817,13 @@ func (x *GrepFilesResponse) GetSkipped() int32 {
 		return x.Skipped
 	}
 	return 0
+}
+
+func (x *GrepFilesResponse) GetStoppedAfter() string {
+	if x != nil {
+		return x.StoppedAfter
+	}
+	return ""
 }
 
 var File_quartet_work_v1_home_service_proto protoreflect.FileDescriptor
@@ -875,11 +886,12 @@ const file_quartet_work_v1_home_service_proto_rawDesc = "" +
 	"\tGrepMatch\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"\x81\x01\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"\xa6\x01\n" +
 	"\x11GrepFilesResponse\x124\n" +
 	"\amatches\x18\x01 \x03(\v2\x1a.quartet.work.v1.GrepMatchR\amatches\x12\x1c\n" +
 	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12\x18\n" +
-	"\askipped\x18\x03 \x01(\x05R\askipped2\xab\x03\n" +
+	"\askipped\x18\x03 \x01(\x05R\askipped\x12#\n" +
+	"\rstopped_after\x18\x04 \x01(\tR\fstoppedAfter2\xab\x03\n" +
 	"\vHomeService\x12O\n" +
 	"\bReadFile\x12 .quartet.work.v1.ReadFileRequest\x1a!.quartet.work.v1.ReadFileResponse\x12R\n" +
 	"\tWriteFile\x12!.quartet.work.v1.WriteFileRequest\x1a\".quartet.work.v1.WriteFileResponse\x12O\n" +

@@ -1679,7 +1679,9 @@ type WorkItemMutation struct {
 	// What changed, field by field, in the order of the record.
 	Changes []*FieldChange `protobuf:"bytes,12,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Why, where the event says so: of a pick, and of a release of the focus.
-	Reason        string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The API key with which it acted, if it was one.
+	ActorKeyId    string `protobuf:"bytes,14,opt,name=actor_key_id,json=actorKeyId,proto3" json:"actor_key_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1801,6 +1803,13 @@ func (x *WorkItemMutation) GetChanges() []*FieldChange {
 func (x *WorkItemMutation) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *WorkItemMutation) GetActorKeyId() string {
+	if x != nil {
+		return x.ActorKeyId
 	}
 	return ""
 }
@@ -1929,7 +1938,7 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\vFieldChange\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12*\n" +
 	"\x04from\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x04from\x12&\n" +
-	"\x02to\x18\x03 \x01(\v2\x16.google.protobuf.ValueR\x02to\"\xa3\x03\n" +
+	"\x02to\x18\x03 \x01(\v2\x16.google.protobuf.ValueR\x02to\"\xc5\x03\n" +
 	"\x10WorkItemMutation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x19\n" +
 	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x1d\n" +
@@ -1946,7 +1955,9 @@ const file_quartet_work_v1_work_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\v \x01(\tR\trequestId\x126\n" +
 	"\achanges\x18\f \x03(\v2\x1c.quartet.work.v1.FieldChangeR\achanges\x12\x16\n" +
-	"\x06reason\x18\r \x01(\tR\x06reason*i\n" +
+	"\x06reason\x18\r \x01(\tR\x06reason\x12 \n" +
+	"\factor_key_id\x18\x0e \x01(\tR\n" +
+	"actorKeyId*i\n" +
 	"\rWorkItemState\x12\x1f\n" +
 	"\x1bWORK_ITEM_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORK_ITEM_STATE_OPEN\x10\x01\x12\x1d\n" +

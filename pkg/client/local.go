@@ -1,0 +1,42 @@
+package client
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/localtoken"
+)
+
+// LocalCredential returns the credential that Dial uses without WithToken, for programs that connect by
+// other means. It reads the token file of the server at addr for every call, so that a program can
+// be started before the server. Calls have no credential if there is no such file, if
+// addr is not a loopback address, and if they have one of their own. The peer must be addr
+// itself and not a proxy.
+func LocalCredential(addr string) credentials.PerRPCCredentials {
+	return localCredential(strings.TrimPrefix(strings.TrimPrefix(addr, "passthrough:///"), "dns:///"))
+}
+
+// localCredential is the address of a server.
+type localCredential string
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (l localCredential) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get("authorization")) > 0 {
+		return nil, nil
+	}
+	token, err := localtoken.Read(string(l))
+	if err != nil {
+		return nil, fault.Unauthenticated.New(err.Error())
+	}
+	if token == "" {
+		return nil, nil
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials. The peer is this machine.
+func (localCredential) RequireTransportSecurity() bool { return false }

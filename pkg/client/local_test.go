@@ -1,0 +1,57 @@
+package client_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"quartet/pkg/client"
+	"quartet/pkg/fault"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/tests/dev"
+)
+
+// Clients without a token have that of the server, also if they are older than it; others have their own.
+func TestI1_ClientsFindTheToken(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	s := dev.Start(t)
+	who := func(c *client.Client, more ...string) (string, error) {
+		ctx := metadata.AppendToOutgoingContext(dev.Within(t), more...)
+		me, err := identityv1.NewIdentityServiceClient(c.Conn()).WhoAmI(ctx, &identityv1.WhoAmIRequest{}, grpc.WaitForReady(true))
+		return me.GetPrincipal(), err
+	}
+	dial := func(addr string, opts ...client.Option) *client.Client {
+		c, err := client.Dial(addr, opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		return c
+	}
+	_, port, err := net.SplitHostPort(s.Cfg.GRPCAddr)
+	require.NoError(t, err)
+	for _, addr := range []string{s.Cfg.GRPCAddr, "localhost:" + port, "LocalHost:" + port, "passthrough:///" + s.Cfg.GRPCAddr, "dns:///" + s.Cfg.GRPCAddr} {
+		principal, err := who(dial(addr))
+		require.NoError(t, err, addr)
+		require.Equal(t, "local", principal, addr)
+	}
+	_, err = who(dial(s.Cfg.GRPCAddr, client.WithToken("qlt_wrong")))
+	require.ErrorIs(t, err, fault.Unauthenticated)
+	_, err = who(s.Client, "authorization", "Bearer qlt_wrong")
+	require.ErrorIs(t, err, fault.Unauthenticated, "a call's own credential is the only one")
+	_, err = identityv1.NewIdentityServiceClient(s.Conn()).WhoAmI(client.As(dev.Within(t), "qlt_wrong"), &identityv1.WhoAmIRequest{})
+	require.ErrorIs(t, err, fault.Unauthenticated)
+
+	s.Down()
+	older := dial(s.Cfg.GRPCAddr)
+	s.Up()
+	for _, c := range []*client.Client{older, s.Client} {
+		principal, err := who(c)
+		require.NoError(t, err)
+		require.Equal(t, "local", principal)
+	}
+	t.Setenv("XDG_STATE_HOME", t.TempDir()) // another user's
+	_, err = who(dial(s.Cfg.GRPCAddr))
+	require.ErrorIs(t, err, fault.Unauthenticated)
+}

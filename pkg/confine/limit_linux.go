@@ -1,0 +1,238 @@
+package confine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	seccomp "github.com/elastic/go-seccomp-bpf"
+	"github.com/elastic/go-seccomp-bpf/arch"
+	landlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+)
+
+// limitThread permanently removes all privileges from the calling thread and from the processes that
+// it starts.
+func limitThread(s *setup) error {
+	if err := dropCapabilities(); err != nil {
+		return fmt.Errorf("capabilities: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	if err := restrictFiles(s); err != nil {
+		return fmt.Errorf("landlock: %w", err)
+	}
+	if err := seccomp.LoadFilter(filter(&s.Policy)); err != nil {
+		return fmt.Errorf("system call filter: %w", err)
+	}
+	return nil
+}
+
+// dropCapabilities leaves the thread and its children without capabilities. Without the
+// privilege to bound them, no_new_privs keeps them from coming back.
+func dropCapabilities() error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return err
+	}
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EPERM) { // not privileged: there is nothing to lose
+			break
+		}
+		if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: this kernel has no such capability
+			return err
+		}
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	return unix.Capset(&header, &none[0])
+}
+
+// Rights of Landlock by kind of path.
+const (
+	readRights  = landlock.AccessFSExecute | landlock.AccessFSReadFile | landlock.AccessFSReadDir
+	fileRights  = landlock.AccessFSExecute | landlock.AccessFSReadFile | landlock.AccessFSWriteFile | landlock.AccessFSTruncate | landlock.AccessFSIoctlDev
+	writeRights = readRights | fileRights | landlock.AccessFSRemoveDir | landlock.AccessFSRemoveFile | landlock.AccessFSMakeDir |
+		landlock.AccessFSMakeReg | landlock.AccessFSMakeSock | landlock.AccessFSMakeFifo | landlock.AccessFSMakeSym | landlock.AccessFSRefer
+	allRights = writeRights | landlock.AccessFSMakeChar | landlock.AccessFSMakeBlock
+)
+
+// devices are the device files that commands may use.
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
+
+// restrictFiles restricts the calling thread to the files of the policy, and its signals and
+// abstract sockets to its own processes where the kernel can.
+func restrictFiles(s *setup) error {
+	abi, err := landlock.LandlockGetABIVersion()
+	if err != nil || abi < 1 {
+		if s.Policy.Level == LevelNamespaces {
+			return nil // the root of the sandbox contains only permitted files
+		}
+		return errors.Join(errors.New("this kernel has no Landlock"), err)
+	}
+	if s.Policy.Level == LevelLandlock && abi < 6 {
+		return fmt.Errorf("version %d of this kernel does not confine signals; without namespaces, version 6 (Linux 6.12) is needed", abi)
+	}
+	attr := landlock.RulesetAttr{HandledAccessFS: allRights &^ missingRights(abi)}
+	if abi >= 6 {
+		attr.Scoped = landlock.ScopeAbstractUnixSocket | landlock.ScopeSignal
+	}
+	rules, err := landlock.LandlockCreateRuleset(&attr, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(rules) }() // nothing was written to it
+	allow := func(path string, rights uint64) error {
+		return allowPath(rules, path, rights&attr.HandledAccessFS)
+	}
+	for _, path := range s.Mounts {
+		err = errors.Join(err, allow(path, readRights))
+	}
+	for _, path := range append([]string{Home(s.Policy.Dir), Temp(s.Policy.Dir)}, s.Policy.Writable...) {
+		err = errors.Join(err, allow(path, writeRights))
+	}
+	for _, path := range devices {
+		err = errors.Join(err, allow(path, fileRights))
+	}
+	err = errors.Join(err, allow("/proc", readRights))
+	if s.Policy.Level == LevelNamespaces {
+		err = errors.Join(err, allow("/", landlock.AccessFSReadDir)) // the root contains only permitted files
+		for _, path := range []string{"/tmp", "/var/tmp", "/dev/shm", "/dev/pts", "/dev/ptmx"} {
+			err = errors.Join(err, allow(path, writeRights))
+		}
+		for _, path := range []string{"/dev", "/run"} {
+			err = errors.Join(err, allow(path, readRights))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return landlock.LandlockRestrictSelf(rules, 0)
+}
+
+// missingRights returns the rights that a version of Landlock does not know.
+func missingRights(abi int) (rights uint64) {
+	if abi < 2 {
+		rights |= landlock.AccessFSRefer
+	}
+	if abi < 3 {
+		rights |= landlock.AccessFSTruncate
+	}
+	if abi < 5 {
+		rights |= landlock.AccessFSIoctlDev
+	}
+	return rights
+}
+
+// allowPath adds rights for a path and what is below it. A path that does not exist needs none.
+func allowPath(rules int, path string, rights uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		rights &= fileRights
+	}
+	err = landlock.LandlockAddPathBeneathRule(rules, &landlock.PathBeneathAttr{AllowedAccess: rights, ParentFd: fd}, 0)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// refusedCalls are system calls that commands do not need and attacks do: they make namespaces
+// and mounts, change the kernel, or have a history of flaws.
+var refusedCalls = []string{
+	"unshare", "setns", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr",
+	"chroot", "keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "kexec_load", "kexec_file_load", "init_module",
+	"finit_module", "delete_module", "open_by_handle_at", "name_to_handle_at", "io_uring_setup", "io_uring_enter", "io_uring_register",
+	"quotactl", "quotactl_fd", "swapon", "swapoff", "reboot", "acct", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime",
+	"iopl", "ioperm", "lookup_dcookie", "vhangup", "nfsservctl", "syslog", "fanotify_init",
+}
+
+// newNamespaces are the flags of clone that make a namespace.
+const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+
+// never is an argument that no call has.
+const never = 1<<64 - 1
+
+// filter returns the system call filter of a policy.
+func filter(p *Policy) seccomp.Filter {
+	on := func(name string, argument uint32, op seccomp.Operation, value uint64) seccomp.NameWithConditions {
+		return seccomp.NameWithConditions{Name: name, Conditions: seccomp.ArgumentConditions{{Argument: argument, Operation: op, Value: value}}}
+	}
+	refused := seccomp.SyscallGroup{Names: known(refusedCalls), Action: errnoAction(unix.EPERM)}
+	// A seccomp filter cannot read clone3's arguments; without it, programs use clone.
+	absent := seccomp.SyscallGroup{Names: known([]string{"clone3"}), Action: errnoAction(unix.ENOSYS)}
+	conditional := seccomp.SyscallGroup{Action: errnoAction(unix.EPERM), NamesWithCondtions: []seccomp.NameWithConditions{
+		on("clone", 0, seccomp.BitsSet, newNamespaces),
+		on("ioctl", 1, seccomp.Equal, unix.TIOCSTI),
+		on("ioctl", 1, seccomp.Equal, unix.TIOCLINUX),
+	}}
+	if p.Level == LevelLandlock { // commands can reach other processes of the user
+		conditional.NamesWithCondtions = append(conditional.NamesWithCondtions,
+			// IPC of System V and message queues have no namespace here.
+			on("shmget", 0, seccomp.NotEqual, never), on("msgget", 0, seccomp.NotEqual, never), on("semget", 0, seccomp.NotEqual, never), on("mq_open", 0, seccomp.NotEqual, never),
+			on("prlimit64", 0, seccomp.NotEqual, 0), on("setpriority", 1, seccomp.NotEqual, 0), on("ioprio_set", 1, seccomp.NotEqual, 0))
+	}
+	families := []uint64{unix.AF_VSOCK, unix.AF_PACKET, unix.AF_ALG, unix.AF_KEY, unix.AF_XDP}
+	if p.Level == LevelLandlock {
+		// Landlock does not confine sockets that have a path, such as a container daemon's.
+		families = append(families, unix.AF_UNIX)
+		if p.Network == NetworkNone {
+			families = append(families, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK)
+		}
+	}
+	sockets := seccomp.SyscallGroup{Action: errnoAction(unix.EAFNOSUPPORT)}
+	for _, family := range families {
+		sockets.NamesWithCondtions = append(sockets.NamesWithCondtions, on("socket", 0, seccomp.Equal, family))
+	}
+	return seccomp.Filter{NoNewPrivs: true, Policy: seccomp.Policy{
+		DefaultAction: seccomp.ActionAllow,
+		Syscalls:      []seccomp.SyscallGroup{refused, absent, conditional, sockets},
+	}}
+}
+
+// errnoAction returns the action that refuses a call with an error number.
+func errnoAction(errno unix.Errno) seccomp.Action {
+	return seccomp.ActionErrno | seccomp.Action(errno)
+}
+
+// known returns the system calls that exist on this architecture.
+func known(names []string) []string {
+	info, err := arch.GetInfo("")
+	if err != nil {
+		return names // LoadFilter reports it
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, ok := info.SyscallNames[name]
+		return !ok
+	})
+}
+
+// visible returns what is visible read-only: the programs and libraries of the system, and
+// what the policy adds, as real paths without duplicates.
+func visible(p Policy) []string {
+	var paths []string
+	for _, path := range append([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"}, p.Readable...) {
+		found, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			continue
+		}
+		if _, err := os.Stat(found); err == nil && !slices.ContainsFunc(paths, func(dir string) bool { return beneath(found, dir) }) {
+			paths = append(paths, found)
+		}
+	}
+	return paths
+}

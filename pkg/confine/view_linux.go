@@ -1,0 +1,383 @@
+package confine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"quartet/pkg/usernet"
+)
+
+// mount is a file or directory of the host in the view of a sandbox.
+type mount struct {
+	path     string // the same inside and outside, but for the temporary directories
+	tree     int    // a descriptor of the detached mount
+	dir      bool
+	readOnly bool
+	hidden   bool // the path is concealed; tree is not set
+}
+
+// viewRoot is where the view is assembled before it becomes the root. Any directory will do: the
+// files that the mount over it covers were opened before.
+const viewRoot = "/tmp"
+
+// enterView makes the view, which is a file system that contains only what the policy permits, and
+// makes it the root of this process.
+func enterView(s *setup) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	mounts, err := openMounts(s)
+	if err != nil {
+		return err
+	}
+	files := hostFiles(s)
+	if err := unix.Mount("tmpfs", viewRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=8m"); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	// Before everything else, because a directory of the policy may be inside of /dev/shm.
+	if err := mountKernelFiles(); err != nil {
+		return err
+	}
+	links := systemLinks()
+	for _, m := range mounts {
+		if err := m.attach(); err != nil {
+			return err
+		}
+	}
+	for _, m := range mounts {
+		if m.hidden && m.dir { // all mount points inside of it have been made
+			_ = unix.MountSetattr(unix.AT_FDCWD, viewRoot+m.path, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}) // it may not be visible
+		}
+	}
+	for link, target := range links {
+		if err := os.Symlink(target, viewRoot+link); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	if err := hide(files); err != nil {
+		return err
+	}
+	if err := os.Chdir(viewRoot); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leave the host's root: %w", err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	// The root itself holds mount points only.
+	return unix.MountSetattr(unix.AT_FDCWD, "/", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+}
+
+// openMounts opens everything that is visible, parents before what is inside of them.
+func openMounts(s *setup) ([]mount, error) {
+	var mounts []mount
+	add := func(source, path string, readOnly bool) error {
+		m, err := openMount(source, path, readOnly)
+		if err != nil {
+			return fmt.Errorf("%s: %w", source, err)
+		}
+		mounts = append(mounts, m)
+		return nil
+	}
+	for _, path := range s.Policy.Hidden {
+		if st, err := os.Stat(path); err == nil {
+			mounts = append(mounts, mount{path: path, dir: st.IsDir(), hidden: true})
+		}
+	}
+	var err error
+	for _, path := range s.Mounts {
+		err = errors.Join(err, add(path, path, true))
+	}
+	for _, path := range s.Policy.Writable {
+		err = errors.Join(err, add(path, path, false))
+	}
+	for _, path := range parentsOfHidden(s.Policy) {
+		err = errors.Join(err, add(path, path, false))
+	}
+	for _, path := range devices {
+		err = errors.Join(err, add(path, path, false))
+	}
+	dir := s.Policy.Dir
+	err = errors.Join(err, add(Home(dir), Home(dir), false), add(Temp(dir), Temp(dir), false), add(Temp(dir), "/tmp", false), add(Temp(dir), "/var/tmp", false))
+	if err != nil {
+		return nil, err
+	}
+	// A hidden directory may contain directories of the sandbox, which are mounted after it.
+	slices.SortStableFunc(mounts, func(a, b mount) int {
+		return cmp.Compare(strings.Count(a.path, "/"), strings.Count(b.path, "/"))
+	})
+	return mounts, nil
+}
+
+// parentsOfHidden returns the directories inside of a writable one that lead to something hidden. Each
+// becomes a mount point, which cannot be renamed: a command could otherwise move what is hidden
+// to where the next sandbox does not hide it.
+func parentsOfHidden(p Policy) (paths []string) {
+	for _, hidden := range p.Hidden {
+		for _, root := range p.Writable {
+			if !within(hidden, root) || slices.ContainsFunc(p.Hidden, func(outer string) bool { return outer != hidden && within(hidden, outer) }) {
+				continue // it is not in root, or a directory around it is hidden already
+			}
+			for dir := filepath.Dir(hidden); len(dir) > len(root); dir = filepath.Dir(dir) {
+				if st, err := os.Stat(dir); err == nil && st.IsDir() && !slices.Contains(paths, dir) {
+					paths = append(paths, dir)
+				}
+			}
+		}
+	}
+	return paths
+}
+
+// within reports whether a path is inside of a directory. Both are clean.
+func within(path, dir string) bool {
+	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// openMount opens a detached copy of a file or directory.
+func openMount(source, path string, readOnly bool) (mount, error) {
+	m := mount{path: path, readOnly: readOnly}
+	st, err := os.Stat(source)
+	if err != nil {
+		return m, err
+	}
+	m.dir = st.IsDir()
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
+	if m.dir {
+		flags |= unix.AT_RECURSIVE
+	}
+	if m.tree, err = unix.OpenTree(unix.AT_FDCWD, source, flags); err != nil {
+		return m, err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID}
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	return m, unix.MountSetattr(m.tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
+}
+
+// attach mounts m at its path in the view, or conceals the path if m is hidden.
+func (m *mount) attach() error {
+	target := viewRoot + m.path
+	if m.hidden {
+		return conceal(target, m.dir)
+	}
+	if err := makePoint(target, m.dir); err != nil {
+		return fmt.Errorf("%s: %w", m.path, err)
+	}
+	if err := unix.MoveMount(m.tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("%s: %w", m.path, err)
+	}
+	return unix.Close(m.tree)
+}
+
+// conceal mounts an empty directory over a directory, and /dev/null over a file, if target exists.
+func conceal(target string, dir bool) error {
+	if _, err := os.Lstat(target); err != nil {
+		return nil //nolint:nilerr // it is not visible
+	}
+	if dir {
+		return unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64k")
+	}
+	return unix.Mount("/dev/null", target, "", unix.MS_BIND, "")
+}
+
+// makePoint makes a mount point, unless there is one.
+func makePoint(target string, dir bool) error {
+	if _, err := os.Lstat(target); err == nil {
+		return nil
+	}
+	if dir {
+		return os.MkdirAll(target, 0o755) //nolint:gosec // commands pass through it
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as above
+		return err
+	}
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// systemLinks returns the symbolic links in the root directory of the host that lead to system
+// directories, such as /bin: their targets by path.
+func systemLinks() map[string]string {
+	links := make(map[string]string)
+	for _, path := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
+		if target, err := os.Readlink(path); err == nil {
+			links[path] = target
+		}
+	}
+	return links
+}
+
+// mountKernelFiles mounts /proc, /dev/pts and /dev/shm and makes the links in /dev.
+func mountKernelFiles() error {
+	const common = unix.MS_NOSUID | unix.MS_NOEXEC
+	for _, m := range []struct {
+		path, kind string
+		flags      uintptr
+		options    string
+	}{
+		{"/proc", "proc", common | unix.MS_NODEV, ""},
+		{"/dev/pts", "devpts", common, "newinstance,ptmxmode=0666,mode=0620"},
+		{"/dev/shm", "tmpfs", common | unix.MS_NODEV, "mode=1777,size=64m"},
+	} {
+		if err := os.MkdirAll(viewRoot+m.path, 0o755); err != nil { //nolint:gosec // commands read it
+			return err
+		}
+		if err := unix.Mount(m.kind, viewRoot+m.path, m.kind, m.flags, m.options); err != nil {
+			return fmt.Errorf("%s: %w", m.path, err)
+		}
+	}
+	if err := protectKernel(); err != nil {
+		return err
+	}
+	links := map[string]string{"/dev/ptmx": "pts/ptmx", "/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2"}
+	for link, target := range links {
+		if err := os.Symlink(target, viewRoot+link); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// protectKernel makes the files in /proc that concern the whole machine read-only or empty. Their
+// modes do not protect them if the worker runs as root.
+func protectKernel() error {
+	for _, path := range []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/acpi", "/proc/scsi"} {
+		target := viewRoot + path
+		if _, err := os.Stat(target); err != nil {
+			continue // this kernel has none
+		}
+		if err := unix.Mount(target, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	for _, path := range []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/timer_list", "/proc/sched_debug", "/proc/kallsyms", "/proc/kmsg"} {
+		if err := conceal(viewRoot+path, false); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// hostFiles returns the contents of /etc/hosts and /etc/resolv.conf, by path: those in the setup,
+// or else those of the host.
+func hostFiles(s *setup) map[string]string {
+	files := map[string]string{"/etc/resolv.conf": s.DNS, "/etc/hosts": s.Hosts}
+	for path, content := range files {
+		if content == "" {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				delete(files, path)
+				continue
+			}
+			files[path] = string(b)
+		}
+	}
+	return files
+}
+
+// hide conceals what not every user of the host can read in /etc and /opt, and mounts files, which has
+// contents by path, over those of the host.
+func hide(files map[string]string) error {
+	for _, dir := range []string{"/etc", "/opt"} {
+		for _, path := range notPublic(viewRoot, dir, 2) {
+			st, err := os.Stat(viewRoot + path)
+			if err != nil {
+				continue // it is not visible
+			}
+			if err := conceal(viewRoot+path, st.IsDir()); err != nil {
+				return fmt.Errorf("hide %s: %w", path, err)
+			}
+		}
+	}
+	own := viewRoot + "/run/sandbox"
+	if err := os.MkdirAll(own, 0o755); err != nil { //nolint:gosec // commands pass through it
+		return err
+	}
+	for path, content := range files {
+		source := own + "/" + filepath.Base(path)
+		if err := os.WriteFile(source, []byte(content), 0o444); err != nil { //nolint:gosec // commands read it
+			return err
+		}
+		target, err := os.Readlink(viewRoot + path)
+		if err == nil { // it leads out of /etc, as systemd's does
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(path), target)
+			}
+			if err := makePoint(viewRoot+target, false); err != nil {
+				continue // a directory that is not visible; names cannot be resolved
+			}
+			path = target
+		}
+		if _, err := os.Stat(viewRoot + path); err != nil {
+			continue // the host has no such file
+		}
+		if err := unix.Mount(source, viewRoot+path, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// notPublic returns the files and directories in dir that not every user of the host can read,
+// down to a depth. A worker that runs as root could read them otherwise.
+func notPublic(root, dir string, depth int) (paths []string) {
+	entries, err := os.ReadDir(root + dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := e.Info()
+		if err != nil || info.Mode()&fs.ModeSymlink != 0 {
+			continue
+		}
+		switch {
+		case info.Mode()&0o004 == 0, info.IsDir() && info.Mode()&0o001 == 0:
+			paths = append(paths, path)
+		case info.IsDir() && depth > 0:
+			paths = append(paths, notPublic(root, path, depth-1)...)
+		}
+	}
+	return paths
+}
+
+// prepareNetwork brings up the loopback interface of the network namespace. For NetworkOutside it also
+// makes an interface, and returns the one descriptor of its packets; see usernet.OpenInterface.
+func prepareNetwork(n Network) (tun []int, err error) {
+	if n == NetworkAll {
+		return nil, nil
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil || n == NetworkNone {
+		return nil, err
+	}
+	fd, err := usernet.OpenInterface()
+	if err != nil {
+		return nil, err
+	}
+	return []int{fd}, nil
+}

@@ -1,0 +1,163 @@
+package keyfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Load reads a key file.
+func Load(path string) (Ring, error) {
+	raw, err := read(path)
+	if err != nil {
+		return Ring{}, err
+	}
+	return parseFile(path, raw)
+}
+
+func parseFile(path string, raw []byte) (Ring, error) {
+	r, err := Parse(raw)
+	if err != nil {
+		return Ring{}, fmt.Errorf("key file %s: %w; restore it from a copy, because credentials and trigger URLs are derived from it", path, err)
+	}
+	return r, nil
+}
+
+// read returns the contents of a key file, at most MaxFile and one byte.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	return raw, nil
+}
+
+// LoadOrCreate reads a key file, or creates it with one key if there is none. If two processes
+// do so at once, both get the same key.
+func LoadOrCreate(path string, now time.Time) (Ring, error) {
+	r, err := Load(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return r, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return Ring{}, err
+	}
+	tmp, err := writeBeside(path, New(now).format(), nil)
+	if err != nil {
+		return Ring{}, err
+	}
+	// The first process to link its file creates the key; the others read it.
+	err = os.Link(tmp, path)
+	if rm := os.Remove(tmp); err == nil {
+		err = rm
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return Ring{}, err
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return Ring{}, err
+	}
+	return Load(path)
+}
+
+// Update replaces the keys in a file by those that change returns, durably and at once: a reader
+// sees either the old file or the new one. Owner and mode are kept. While another process
+// updates the file, it returns an error. After an error the file is as it was.
+func Update(path string, change func(Ring) (Ring, error)) (Ring, error) {
+	path, err := filepath.EvalSymlinks(path) // a link must not be replaced by a file
+	if err != nil {
+		return Ring{}, fmt.Errorf("key file: %w", err)
+	}
+	unlock, err := lock(filepath.Dir(path))
+	if err != nil {
+		return Ring{}, err
+	}
+	defer unlock()
+	old, err := Load(path)
+	if err != nil {
+		return Ring{}, err
+	}
+	next, err := change(old)
+	if err != nil {
+		return old, err
+	}
+	raw := next.format()
+	if bytes.Equal(raw, old.format()) {
+		return next, nil
+	}
+	if _, err := Parse(raw); err != nil {
+		return old, fmt.Errorf("key file %s: the changed file would be invalid: %w", path, err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return old, err
+	}
+	tmp, err := writeBeside(path, raw, info)
+	if err != nil {
+		return old, err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return old, errors.Join(err, os.Remove(tmp))
+	}
+	return next, syncDir(filepath.Dir(path))
+}
+
+// lock locks the updates of the key files in a directory, without a file that stays.
+func lock(dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = d.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another process changes the key file in %s; wait for it and repeat the command", dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return func() { _ = d.Close() }, nil
+}
+
+// writeBeside writes and syncs a temporary file in the directory of path, with the owner and the
+// mode of like, if that is given, and returns its name.
+func writeBeside(path string, raw []byte, like fs.FileInfo) (string, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
+	if err != nil {
+		return "", err
+	}
+	if like != nil {
+		err = f.Chmod(like.Mode().Perm())
+		if of, ok := like.Sys().(*syscall.Stat_t); ok && err == nil && (int(of.Uid) != os.Geteuid() || int(of.Gid) != os.Getegid()) {
+			err = f.Chown(int(of.Uid), int(of.Gid))
+		}
+	}
+	if err == nil {
+		_, err = f.Write(raw)
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return f.Name(), nil
+}
+
+// syncDir makes a rename or a link in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,294 @@
+package keyfile
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var now = time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
+
+// grown returns a ring with one old, one active and one pending key.
+func grown(t require.TestingT) Ring {
+	r, err := New(now).Add(now)
+	require.NoError(t, err)
+	next, _ := r.Pending()
+	r, err = r.Activate(next.ID)
+	require.NoError(t, err)
+	r, err = r.Add(now.Add(time.Hour))
+	require.NoError(t, err)
+	return r
+}
+
+func TestI20_AFileIsReadAsItWasWritten(t *testing.T) {
+	for _, r := range []Ring{New(now), grown(t), Of(bytes.Repeat([]byte{7}, 32))} {
+		again, err := Parse(r.format())
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+	}
+	r := grown(t)
+	require.Equal(t, []State{Old, Active, Pending}, []State{r.Keys()[0].State, r.Keys()[1].State, r.Keys()[2].State})
+	for _, k := range r.Keys() {
+		found, ok := r.Find(k.ID)
+		require.True(t, ok)
+		require.Equal(t, k, found)
+		require.Regexp(t, `^[0-9a-f]{8}$`, k.ID)
+		require.NotContains(t, hex.EncodeToString(k.Secret), k.ID, "an id tells nothing of its key")
+	}
+	_, ok := r.Find("")
+	require.False(t, ok, "each key of a new file has a name")
+}
+
+// A file of one line of hex digits, the older format, is a ring of one key, and that is the key
+// of records that name none.
+func TestI20_TheOlderFormat(t *testing.T) {
+	secret := bytes.Repeat([]byte{1, 2}, 16)
+	r, err := Parse([]byte(hex.EncodeToString(secret) + "\n"))
+	require.NoError(t, err)
+	require.Equal(t, secret, r.Active().Secret)
+	k, ok := r.Find("")
+	require.True(t, ok)
+	require.Equal(t, r.Active(), k)
+	r, err = r.Add(now)
+	require.NoError(t, err)
+	next, _ := r.Pending()
+	r, err = r.Activate(next.ID)
+	require.NoError(t, err)
+	r, err = Parse(r.format())
+	require.NoError(t, err)
+	k, ok = r.Find("")
+	require.True(t, ok, "after a rotation it is still the one")
+	require.Equal(t, secret, k.Secret)
+	r, err = r.Retire(k.ID)
+	require.NoError(t, err)
+	_, ok = r.Find("")
+	require.False(t, ok, "and no other key takes its place")
+}
+
+// Each changed, missing or added part of a file is refused, and no error repeats a secret.
+func TestI20_WrongFilesAreRefused(t *testing.T) {
+	good := string(grown(t).format())
+	lines := strings.SplitAfter(good, "\n")
+	one := lines[1]
+	for name, bad := range map[string]string{
+		"empty": "", "a word": "hello\n", "short hex": strings.Repeat("a", 63), "hex and more": strings.Repeat("a", 64) + " x",
+		"long hex": strings.Repeat("a", 2*maxSecret+2), "too large": strings.Repeat(good, 100),
+		"no keys": header + "0\n", "a count of 17": strings.Replace(good, header+"3", header+"17", 1), "a word as count": strings.Replace(good, header+"3", header+"x", 1),
+		"one line less": lines[0] + lines[1] + lines[2], "one line more": good + one, "a key twice": lines[0] + one + one + lines[2],
+		"two active": strings.Replace(good, " old", " active", 1), "no active": strings.Replace(good, " active", " old", 1), "two pending": strings.Replace(good, " old", " pending", 1),
+		"a state": strings.Replace(good, " old", " odd", 1), "a time": strings.Replace(good, "2026-05-06", "2026-15-06", 1),
+		"another id": strings.Replace(good, one[:8], "00000000", 1), "a word more": strings.Replace(good, " old", " old x", 1),
+		"two unnamed": strings.NewReplacer(" old", " old unnamed", " active", " active unnamed").Replace(good), "a blank": strings.Replace(good, " old", "  old", 1),
+	} {
+		_, err := Parse([]byte(bad))
+		require.Error(t, err, name)
+		require.NotContains(t, err.Error(), one[9:40], name)
+	}
+	for n := range good {
+		_, err := Parse([]byte(good[:n]))
+		require.Error(t, err, "the first %d bytes", n)
+	}
+	for at := len(lines[0]); at < len(lines[0])+9+64; at++ {
+		changed := []byte(good)
+		changed[at] ^= 1
+		_, err := Parse(changed)
+		require.Error(t, err, "byte %d", at)
+	}
+}
+
+func TestI20_TheNumberOfKeysIsLimited(t *testing.T) {
+	r := New(now)
+	for range MaxKeys - 1 {
+		var err error
+		r, err = r.Add(now)
+		require.NoError(t, err)
+		_, err = r.Add(now)
+		require.ErrorContains(t, err, "pending already")
+		next, _ := r.Pending()
+		r, err = r.Activate(next.ID)
+		require.NoError(t, err)
+	}
+	_, err := Parse(r.format())
+	require.NoError(t, err, "%d keys", MaxKeys)
+	require.LessOrEqual(t, len(r.format()), MaxFile)
+	_, err = r.Add(now)
+	require.ErrorContains(t, err, "retire one first")
+}
+
+func TestI20_WhichKeysCanBeRetired(t *testing.T) {
+	r := grown(t)
+	_, err := r.Retire(r.Active().ID)
+	require.ErrorContains(t, err, "is the active one")
+	for _, id := range []string{"", "00000000"} {
+		_, err = r.Retire(id)
+		require.ErrorContains(t, err, "no key")
+		_, err = r.Activate(id)
+		require.ErrorContains(t, err, "no key")
+	}
+	next, _ := r.Pending()
+	less, err := r.Retire(next.ID)
+	require.NoError(t, err)
+	require.Len(t, less.Keys(), 2)
+	require.Len(t, r.Keys(), 3, "a ring is a value")
+}
+
+func TestDerive(t *testing.T) {
+	k, other := New(now).Active(), New(now).Active()
+	first, second := k.Derive("a"), k.Derive("a")
+	require.Equal(t, first, second)
+	require.Len(t, k.Derive("a"), 32)
+	require.NotEqual(t, k.Derive("a"), k.Derive("b"))
+	require.NotEqual(t, k.Derive("a"), other.Derive("a"))
+}
+
+func TestI20_AFileIsCreatedOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made", "key")
+	rings := make([]Ring, 8)
+	var wg sync.WaitGroup
+	for i := range rings {
+		wg.Go(func() {
+			var err error
+			rings[i], err = LoadOrCreate(path, now)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, r := range rings {
+		require.Equal(t, rings[0], r)
+	}
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	entries, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing else stays")
+}
+
+func TestI20_UpdatesAreAtomic(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "key")
+	secret := strings.Repeat("ab", 32)
+	require.NoError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
+	require.NoError(t, os.Chmod(path, 0o640))
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink("key", link))
+	add := func(r Ring) (Ring, error) { return r.Add(now) }
+
+	r, err := Update(link, add)
+	require.NoError(t, err)
+	require.Len(t, r.Keys(), 2)
+	loaded, err := Load(path)
+	require.NoError(t, err)
+	require.Equal(t, r, loaded)
+	info, err := os.Lstat(link)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeSymlink, "the link is still one")
+	info, err = os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o640), info.Mode().Perm(), "the mode is kept")
+
+	if os.Geteuid() == 0 { // a superuser that changes the file leaves it to the servers' user
+		require.NoError(t, os.Chown(path, 65532, 65532))
+		_, err = Update(path, func(r Ring) (Ring, error) { k, _ := r.Pending(); return r.Activate(k.ID) })
+		require.NoError(t, err)
+		_, err = Update(path, add)
+		require.NoError(t, err)
+		info, err = os.Stat(path)
+		require.NoError(t, err)
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		require.True(t, ok)
+		require.EqualValues(t, 65532, owner.Uid)
+	}
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	refusal := errors.New("no")
+	_, err = Update(path, func(r Ring) (Ring, error) { return r, refusal })
+	require.ErrorIs(t, err, refusal)
+	_, err = Update(path, add)
+	require.ErrorContains(t, err, "pending already")
+	_, err = Update(filepath.Join(dir, "none"), add)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = Update(path, func(r Ring) (Ring, error) {
+		// Two commands at once: the second one is refused.
+		_, err := Update(path, func(r Ring) (Ring, error) { return r, nil })
+		require.ErrorContains(t, err, "another process changes the key file")
+		return r, refusal
+	})
+	require.ErrorIs(t, err, refusal)
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(after))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 2, "no temporary file stays")
+}
+
+func TestI20_AProcessFollowsItsFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	s, err := Open(path, now)
+	require.NoError(t, err)
+	first := s.Ring()
+	var seen atomic.Int32
+	s.OnChange(func() { seen.Add(1) })
+	changed, err := s.Poll()
+	require.NoError(t, err)
+	require.False(t, changed)
+
+	next, err := Update(path, func(r Ring) (Ring, error) { return r.Add(now) })
+	require.NoError(t, err)
+	changed, err = s.Poll()
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Equal(t, next, s.Ring())
+	require.EqualValues(t, 1, seen.Load())
+
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for name, bad := range map[string][]byte{"half": whole[:len(whole)/2], "empty": nil, "of another installation": New(now).format()} {
+		require.NoError(t, os.WriteFile(path, bad, 0o600))
+		changed, err = s.Poll()
+		require.Error(t, err, name)
+		require.False(t, changed, name)
+		require.Equal(t, next, s.Ring(), name)
+	}
+	require.NoError(t, os.Remove(path))
+	_, err = s.Poll()
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.WriteFile(path, whole, 0o600))
+	changed, err = s.Poll()
+	require.NoError(t, err)
+	require.False(t, changed, "it is as it was")
+	require.EqualValues(t, 1, seen.Load())
+	require.NotEqual(t, first, s.Ring())
+
+	_, err = Open(filepath.Join(path, "below"), now)
+	require.Error(t, err)
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(grown(f).format())
+	f.Add([]byte(strings.Repeat("ab", 32) + "\n"))
+	f.Add(fmt.Appendf(nil, "%s1\n", header))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := Parse(raw)
+		if err != nil {
+			return
+		}
+		again, err := Parse(r.format())
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+	})
+}

@@ -1,0 +1,206 @@
+package sandboxes
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"quartet/pkg/confine"
+	"quartet/pkg/localtoken"
+)
+
+// idleTerm is how long a sandbox in which nothing runs is kept, so that the programs of an
+// agent that works share one.
+const idleTerm = 30 * time.Second
+
+// Pool has the open sandboxes of a worker by owner, such as an agent. It is safe for concurrent
+// use.
+type Pool struct {
+	cfg      *Config
+	writable []string
+	dir      string // holds their directories
+	start    confine.Launcher
+
+	mu     sync.Mutex
+	open   map[string]*openSandbox
+	closed bool
+}
+
+// NewPool returns a pool of sandboxes whose programs write to the directories in writable, which are
+// real paths. dir holds the homes and temporary directories of the owners, and is created when it
+// is needed. start starts helpers; see confine.Open. If cfg is nil, programs are not confined.
+func NewPool(cfg *Config, writable []string, dir string, start confine.Launcher) *Pool {
+	return &Pool{cfg: cfg, writable: writable, dir: dir, start: start}
+}
+
+// openSandbox is a sandbox with the number of processes in it.
+type openSandbox struct {
+	ready   chan struct{} // closed when sandbox or err is set
+	sandbox *confine.Sandbox
+	err     error
+	users   int         // guarded by the mutex of the Pool
+	idle    *time.Timer // closes it; nil while it is used
+}
+
+// Enter returns the sandbox of an owner, which it opens if necessary, or nil if programs are not
+// confined. The caller must call leave when its programs have ended; further calls of it do nothing.
+// An error begins with confinement_unavailable.
+func (s *Pool) Enter(owner string) (*confine.Sandbox, func(), error) {
+	if s.cfg == nil {
+		return nil, func() {}, nil
+	}
+	o, opener := s.reserve(owner)
+	if opener {
+		o.sandbox, o.err = s.openFor(owner)
+		close(o.ready)
+	}
+	<-o.ready
+	leave := sync.OnceFunc(func() { s.leave(owner, o) })
+	if o.err != nil {
+		leave()
+		return nil, nil, fmt.Errorf("confinement_unavailable: %w; run the worker on Linux where user namespaces or Landlock are allowed, or with --unconfined", o.err)
+	}
+	return o.sandbox, leave, nil
+}
+
+// openFor opens the sandbox of an owner.
+func (s *Pool) openFor(owner string) (*confine.Sandbox, error) {
+	p := s.policy(owner)
+	config := filepath.Join(confine.Home(p.Dir), ".gitconfig")
+	if _, err := os.Lstat(p.Dir); errors.Is(err, fs.ErrNotExist) {
+		if identity := gitIdentity(); identity != "" {
+			if err := os.MkdirAll(filepath.Dir(config), 0o700); err != nil {
+				return nil, err
+			}
+			if err := os.WriteFile(config, []byte(identity), 0o600); err != nil {
+				return nil, err
+			}
+		}
+	}
+	sandbox, err := confine.Open(p, s.cfg.Helper, s.start)
+	if errors.Is(err, confine.ErrUnavailable) && withoutTokens(&p) {
+		// Landlock alone hides nothing inside of a root, and there is no token to hide.
+		return confine.Open(p, s.cfg.Helper, s.start)
+	}
+	return sandbox, err
+}
+
+// withoutTokens removes the directory of token files, which Config.hidden creates, if it is empty and
+// lies inside of a root, and takes it out of what a policy hides. It reports whether it did.
+func withoutTokens(p *confine.Policy) bool {
+	dir := localtoken.Dir()
+	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
+		dir = filepath.Join(parent, filepath.Base(dir))
+	}
+	inside := slices.ContainsFunc(p.Writable, func(root string) bool { return strings.HasPrefix(dir, root+"/") })
+	if !inside {
+		return false
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false // it has files
+	}
+	p.Hidden = slices.DeleteFunc(p.Hidden, func(hidden string) bool { return hidden == dir })
+	return true
+}
+
+// policy returns the policy of an owner's sandbox.
+func (s *Pool) policy(owner string) confine.Policy {
+	sum := sha256.Sum256([]byte(owner))
+	p := confine.Policy{
+		Dir: filepath.Join(s.dir, hex.EncodeToString(sum[:12])), Writable: s.writable, Readable: s.cfg.readable(), Hidden: s.cfg.hidden(),
+		Network: s.cfg.Network, Level: s.cfg.Level,
+	}
+	return p
+}
+
+// reserve returns the sandbox of an owner and reports whether the caller has to open it.
+func (s *Pool) reserve(owner string) (o *openSandbox, opener bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o = s.open[owner]; o != nil && o.usable() {
+		if o.idle != nil {
+			o.idle.Stop()
+			o.idle = nil
+		}
+		o.users++
+		return o, false
+	}
+	o = &openSandbox{ready: make(chan struct{}), users: 1}
+	if s.open == nil {
+		s.open = make(map[string]*openSandbox)
+	}
+	s.open[owner] = o
+	return o, true
+}
+
+// usable reports whether the sandbox is open, or being opened.
+func (o *openSandbox) usable() bool {
+	select {
+	case <-o.ready:
+	default:
+		return true
+	}
+	if o.err != nil {
+		return false
+	}
+	select {
+	case <-o.sandbox.Ended():
+		return false
+	default:
+		return true
+	}
+}
+
+// leave removes a user of a sandbox. Without users it is closed after idleTerm, or at once if it
+// failed to open, was replaced by another one, or the pool is closed.
+func (s *Pool) leave(owner string, o *openSandbox) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.users--; o.users > 0 {
+		return
+	}
+	if o.err != nil || s.closed || s.open[owner] != o {
+		s.drop(owner, o)
+		return
+	}
+	o.idle = time.AfterFunc(idleTerm, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if o.users == 0 {
+			s.drop(owner, o)
+		}
+	})
+}
+
+// drop closes a sandbox. The caller holds mu.
+func (s *Pool) drop(owner string, o *openSandbox) {
+	if s.open[owner] == o {
+		delete(s.open, owner)
+	}
+	if o.sandbox != nil {
+		_ = o.sandbox.Close() // nothing runs in it
+	}
+}
+
+// Close closes the sandboxes without users, and every other one when its last user leaves it.
+func (s *Pool) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for owner, o := range s.open {
+		if o.users == 0 {
+			if o.idle != nil {
+				o.idle.Stop()
+			}
+			s.drop(owner, o)
+		}
+	}
+}

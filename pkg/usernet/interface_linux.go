@@ -1,0 +1,63 @@
+package usernet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Gateway is the address of the gateway, which is also the name server.
+	Gateway = "10.0.2.2"
+	// address of the namespace, and the size of its network's prefix.
+	address    = "10.0.2.100"
+	prefixBits = 24
+	// mtu of the interface. Packets never leave the machine, so that large ones are cheap.
+	mtu           = 65520
+	interfaceName = "out0"
+)
+
+// OpenInterface makes the interface in the network namespace of the calling process, which needs
+// CAP_NET_ADMIN there, and returns a descriptor of its packets for Open.
+func OpenInterface() (fd int, err error) {
+	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, fmt.Errorf("/dev/net/tun: %w", err)
+	}
+	if err := configure(fd); err != nil {
+		return 0, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func configure(fd int) error {
+	request, err := unix.NewIfreq(interfaceName)
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+		return fmt.Errorf("make the interface: %w", err)
+	}
+	link, err := netlink.LinkByName(interfaceName)
+	if err != nil {
+		return err
+	}
+	own := netip.PrefixFrom(netip.MustParseAddr(address), prefixBits)
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: own.Addr().AsSlice(), Mask: net.CIDRMask(prefixBits, 32)}}
+	if err := netlink.AddrAdd(link, addr); err != nil {
+		return fmt.Errorf("address: %w", err)
+	}
+	if err := errors.Join(netlink.LinkSetMTU(link, mtu), netlink.LinkSetUp(link)); err != nil {
+		return err
+	}
+	gateway := netip.MustParseAddr(Gateway)
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice()}); err != nil {
+		return fmt.Errorf("route: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"quartet/pkg/confine"
+	"quartet/pkg/sandboxes"
+)
+
+// The values of the setting embedded-worker.
+const (
+	EmbeddedAuto = "auto"
+	EmbeddedOn   = "on"
+	EmbeddedOff  = "off"
+)
+
+// checkConfinement checks and completes the settings of the worker's confinement.
+func (c *Config) checkConfinement() error {
+	switch c.EmbeddedWorker {
+	case "", EmbeddedAuto, EmbeddedOn, EmbeddedOff:
+	default:
+		return fmt.Errorf("embedded-worker is %q; it must be %s, %s or %s", c.EmbeddedWorker, EmbeddedAuto, EmbeddedOn, EmbeddedOff)
+	}
+	if c.WorkerNetwork == "" {
+		c.WorkerNetwork = string(confine.NetworkOutside)
+	}
+	if _, err := confine.ParseNetwork(c.WorkerNetwork); err != nil {
+		return fmt.Errorf("worker-network: %w", err)
+	}
+	for name, paths := range map[string][]string{"worker-readable": c.WorkerReadable, "worker-hidden": c.WorkerHidden} {
+		for _, path := range paths {
+			if !filepath.IsAbs(path) {
+				return fmt.Errorf("%s: %q must be an absolute path", name, path)
+			}
+		}
+	}
+	return nil
+}
+
+// executes reports whether a process that serves the worker executes commands. A process with
+// all services, as distinct from one that is told to run a worker, does not where credentials are
+// required: commands beside the keys of an installation must be asked for.
+func (c *Config) executes() bool {
+	switch {
+	case len(c.Serve) < len(Services), c.EmbeddedWorker == EmbeddedOn:
+		return true
+	case c.EmbeddedWorker == EmbeddedOff:
+		return false
+	}
+	return c.Auth != AuthRequired
+}
+
+// confinement returns how commands of the worker in this process are confined, nil if they are
+// not.
+func (c *Config) confinement() (*sandboxes.Config, error) {
+	if c.WorkerUnconfined {
+		return nil, nil
+	}
+	if len(c.WorkerConfiner) == 0 {
+		return nil, errors.New("this program cannot confine commands; set worker-unconfined")
+	}
+	hidden := slices.Concat(c.WorkerHidden, []string{c.DataDir, c.HomeDir, c.KeyFile})
+	return &sandboxes.Config{Helper: c.WorkerConfiner, Network: confine.Network(c.WorkerNetwork), Readable: c.WorkerReadable, Hidden: hidden}, nil
+}

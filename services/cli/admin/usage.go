@@ -1,0 +1,44 @@
+package admin
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
+)
+
+// UsageCommand returns `quartet usage`.
+func UsageCommand(s *session.Session) *cobra.Command {
+	namespace := ""
+	cmd := &cobra.Command{
+		Use: "usage", Short: "Show the quotas of a namespace, and what it uses", Args: input.None,
+		Long: `Show the quotas of a namespace, and how much of them it uses. It takes the role
+admin, which sees its own namespace, or installation_admin. A quota without a number
+under USED is a rate, or is counted by each process.`,
+		Example: "  quartet usage\n  quartet usage --namespace acme -o json",
+		RunE: session.Call(s, identityv1.NewIdentityServiceClient, identityv1.IdentityServiceClient.GetUsage,
+			func(_ []string) (*identityv1.GetUsageRequest, error) {
+				return &identityv1.GetUsageRequest{Namespace: namespace}, nil
+			},
+			func(p *output.Printer, resp *identityv1.GetUsageResponse) {
+				rows := [][]string{}
+				for _, q := range resp.GetQuotas() {
+					used, limit := "", "none"
+					if q.Value != nil {
+						used = strconv.FormatInt(q.GetValue(), 10)
+					}
+					if q.GetLimit() > 0 {
+						limit = strconv.FormatInt(q.GetLimit(), 10)
+					}
+					rows = append(rows, []string{q.GetKind(), used, limit})
+				}
+				p.Table("no quotas", []string{"QUOTA", "USED", "LIMIT"}, rows)
+			}),
+	}
+	cmd.Flags().StringVar(&namespace, "namespace", "", "The namespace (default: the caller's)")
+	return cmd
+}

@@ -1,0 +1,26 @@
+package gateway
+
+import (
+	"context"
+
+	"quartet/pkg/admission"
+	"quartet/pkg/rpc"
+)
+
+type turnKey struct{}
+
+// enter waits until a request of an actor may run. The caller ends the turn when the request has ended.
+func (g *Service) enter(ctx context.Context, a rpc.Actor) (context.Context, *admission.Turn, error) {
+	if g.deps.Enter == nil {
+		return ctx, nil, nil
+	}
+	turn, err := g.deps.Enter(ctx, a)
+	return context.WithValue(ctx, turnKey{}, turn), turn, err
+}
+
+// leaveSoon ends the turn of a request in a moment, because it now waits for something to happen.
+func leaveSoon(ctx context.Context) {
+	if turn, ok := ctx.Value(turnKey{}).(*admission.Turn); ok {
+		turn.LeaveSoon()
+	}
+}

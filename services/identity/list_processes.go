@@ -1,0 +1,26 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"quartet/pkg/fault"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/rpc"
+)
+
+// ListProcesses returns the server processes that run, as they reported themselves.
+func (s *Service) ListProcesses(ctx context.Context, _ *identityv1.ListProcessesRequest) (*identityv1.ListProcessesResponse, error) {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
+		return nil, err
+	}
+	all, err := s.deps.Processes(ctx)
+	if err != nil {
+		return nil, fault.Storage.Newf("the processes are not known at the moment: %s; try again", err)
+	}
+	slices.SortFunc(all, func(a, b *identityv1.Process) int {
+		return cmp.Or(cmp.Compare(a.GetHost(), b.GetHost()), cmp.Compare(a.GetProcessId(), b.GetProcessId()))
+	})
+	return &identityv1.ListProcessesResponse{Processes: all}, nil
+}

@@ -1,0 +1,117 @@
+package waiting
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/keyfile"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+)
+
+// rotateKey makes another key the active one of the rig, and returns the id of the one before.
+func (r *rig) rotateKey() (old string) {
+	r.t.Helper()
+	ring := r.keys.Ring()
+	old = ring.Active().ID
+	ring, err := ring.Add(time.Now())
+	require.NoError(r.t, err)
+	next, _ := ring.Pending()
+	ring, err = ring.Activate(next.ID)
+	require.NoError(r.t, err)
+	r.keys.Set(ring)
+	return old
+}
+
+func (r *rig) retireKey(id string) {
+	r.t.Helper()
+	ring, err := r.keys.Ring().Retire(id)
+	require.NoError(r.t, err)
+	r.keys.Set(ring)
+}
+
+// A repeated request returns the secrets of its key after a rotation, also after a restart, and
+// another signing secret is still another request. A key that is gone is named.
+func TestI20_TriggersSurviveARotation(t *testing.T) {
+	const own = "the-outside-systems-own-secret"
+	r := newRig(t)
+	generated := &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, RequestId: "r1"}
+	given := &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own, RequestId: "r2"}
+	create := func(req *waitingv1.CreateExternalTriggerRequest) *waitingv1.CreateExternalTriggerResponse {
+		t.Helper()
+		resp, err := r.service.CreateExternalTrigger(r.operator(), req)
+		require.NoError(t, err)
+		require.Empty(t, resp.GetTrigger().GetInstallationKeyId())
+		return resp
+	}
+	first, second := create(generated), create(given)
+	deliver := func(made *waitingv1.CreateExternalTriggerResponse, secret, body string) error {
+		return r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte(body), HubSignature_256: signHub(secret, []byte(body))})
+	}
+	var old string
+	for _, step := range []func(){func() {}, func() { old = r.rotateKey() }, func() { r.restart() }, func() { r.rotateKey() }} {
+		step()
+		require.NoError(t, deliver(first, first.GetSigningSecret(), "one"))
+		require.NoError(t, deliver(second, own, "one"))
+		require.ErrorIs(t, deliver(second, own+"x", "one"), fault.SignatureInvalid)
+		again := create(generated)
+		require.Equal(t, []string{first.GetToken(), first.GetSigningSecret()}, []string{again.GetToken(), again.GetSigningSecret()})
+		require.Equal(t, second.GetToken(), create(given).GetToken())
+		_, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own + "x", RequestId: "r2"})
+		require.ErrorIs(t, err, fault.RequestIDReused)
+	}
+
+	// A rotated trigger is of the active key, and so is the signing secret that its caller gave.
+	rotated, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: second.GetTrigger().GetTriggerId()})
+	require.NoError(t, err)
+	r.retireKey(old)
+	body := []byte("two")
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: rotated.GetToken(), Body: body, HubSignature_256: signHub(own, body)}))
+	require.ErrorIs(t, deliver(first, first.GetSigningSecret(), "two"), fault.InstallationKeyRetired)
+	_, err = r.service.CreateExternalTrigger(r.operator(), generated)
+	require.ErrorIs(t, err, fault.InstallationKeyRetired)
+	renewed, err := r.service.RotateExternalTrigger(r.operator(), &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: first.GetTrigger().GetTriggerId()})
+	require.NoError(t, err)
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: renewed.GetToken(), Body: body, HubSignature_256: signHub(renewed.GetSigningSecret(), body)}))
+}
+
+// A signing secret that cannot be decrypted any more must be given again.
+func TestI20_ASealedSecretOfARetiredKey(t *testing.T) {
+	const own = "the-outside-systems-own-secret"
+	r := newRig(t)
+	made, err := r.service.CreateExternalTrigger(r.operator(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", SignatureScheme: hub, SigningSecret: own})
+	require.NoError(t, err)
+	r.retireKey(r.rotateKey())
+	rotate := &waitingv1.RotateExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()}
+	_, err = r.service.RotateExternalTrigger(r.operator(), rotate)
+	require.ErrorIs(t, err, fault.InstallationKeyRetired)
+	require.ErrorContains(t, err, "signing_secret")
+	rotate.SigningSecret = own
+	again, err := r.service.RotateExternalTrigger(r.operator(), rotate)
+	require.NoError(t, err)
+	body := []byte("one")
+	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: again.GetToken(), Body: body, HubSignature_256: signHub(own, body)}))
+}
+
+// Triggers of before keys had ids are those of the key of the older file, whatever is active.
+func TestI20_TriggersWithoutAKeyID(t *testing.T) {
+	ring := keyfile.Of([]byte("the older key"))
+	old := &waitingv1.Trigger{TriggerId: "trg_1", SignatureScheme: hub}
+	before, err := secretsOf(ring, old)
+	require.NoError(t, err)
+	token, signing := before.token(old), before.signing(old)
+	ring, err = ring.Add(time.Now())
+	require.NoError(t, err)
+	next, _ := ring.Pending()
+	ring, err = ring.Activate(next.ID)
+	require.NoError(t, err)
+	after, err := secretsOf(ring, old)
+	require.NoError(t, err)
+	require.Equal(t, []string{token, signing}, []string{after.token(old), after.signing(old)})
+	ring, err = ring.Retire(keyfile.Of([]byte("the older key")).Active().ID)
+	require.NoError(t, err)
+	_, err = secretsOf(ring, old)
+	require.ErrorIs(t, err, fault.InstallationKeyRetired)
+}
