@@ -155,7 +155,7 @@ demo: ## Run the release-keeper example; ARGS=--exit ends by itself
 	@echo "building the server and the release keeper; with an empty build cache that takes a minute or two"
 	$(QUICK) $(GO) run -exec cp ./cmd/quartet bin/demo/quartet
 	$(QUICK) $(GO) run -exec cp ./examples/release-keeper bin/demo/release-keeper
-	CGO_ENABLED=0 GOFLAGS="$(QUICK_FLAGS)" tools/in-memory.sh bin/demo/release-keeper --quartet bin/demo/quartet $(ARGS)
+	CGO_ENABLED=0 GOFLAGS="$(QUICK_FLAGS)" tools/in-memory.sh bin/demo/release-keeper --quartet bin/demo/quartet --packages ./pkg/... $(ARGS)
 
 .PHONY: vet
 vet: ## Vet everything, and what only some builds have; as the demo builds it

@@ -48,7 +48,7 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.repo, "repo", ".", "the git repository to check")
-	flag.StringVar(&o.packages, "packages", "./pkg/...", "which of its packages, as go list takes them")
+	flag.StringVar(&o.packages, "packages", "./...", "which of its packages, as go list takes them")
 	flag.StringVar(&o.binary, "quartet", "bin/quartet", "the quartet binary")
 	flag.StringVar(&o.dataDir, "data-dir", "", "where the server keeps its data; empty: a temporary directory, removed at the end")
 	flag.BoolVar(&o.exit, "exit", false, "stop the server at the end instead of leaving it up")
