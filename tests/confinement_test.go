@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/localtoken"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/tests/proc"
 )
@@ -178,4 +180,59 @@ func TestT10_HandlersAreConfined(t *testing.T) {
 	require.NotContains(t, said, "QUARTET_TOKEN")
 	require.FileExists(t, filepath.Join(shared, "f"))
 	require.NoFileExists(t, filepath.Join(state, "x"))
+}
+
+// TestT10_AgentsApart has an agent look for what another one of its worker has, where the worker isolates agents.
+func TestT10_AgentsApart(t *testing.T) {
+	s := newWorkshop(t)
+	// Not below /tmp: there the directories above a root are in the temporary directory of the agent, which can move them.
+	bin, err := filepath.Abs("../bin")
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(bin, 0o755))
+	s.root, err = os.MkdirTemp(bin, "apart-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(s.root) })
+	s.worker("apart", "--isolate", "agent")
+	_, err = s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{AgentId: "builder", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	require.NoError(t, err)
+	run := func(agentID, workdir, command string) string {
+		t.Helper()
+		r, err := s.tasks.ExecCommand(s.ctx, &taskv1.ExecCommandRequest{AgentId: agentID, YieldTime: durationpb.New(40 * time.Second), Command: &taskv1.CommandSpec{
+			Argv: []string{"bash", "-c", command}, Workdir: workdir, WorkerLabels: map[string]string{"id": "apart"},
+		}})
+		require.NoError(t, err)
+		require.NotEqual(t, taskv1.TaskState_TASK_STATE_RUNNING, r.GetTask().GetState(), command)
+		return r.GetOutput() + r.GetTask().GetEndMessage()
+	}
+	builders := filepath.Join(s.root, "default", "builder")
+	require.Contains(t, run("builder", "", "echo "+secretWord+" | tee f ~/f $TMPDIR/f /tmp/f > /dev/null; (while :; do sleep 1; done) & pwd"), builders)
+	for _, command := range []string{
+		"cat " + builders + "/f; ls -laR " + s.root,
+		"cat ../builder/f ../../default/builder/f",
+		"ln -s " + builders + " there; cat there/f; ln -s ../builder up; cat up/f; cp -r ../.. copy; cat copy/*/f",
+		"ln " + builders + "/f hard; cat hard",
+		"mkdir -p " + builders + "; echo x > " + builders + "/planted",
+		"mv " + s.root + "/default " + s.root + "/moved; mount --bind " + s.root + " .; unshare -rm mount --bind " + s.root + " .; ls -R . | head; cat default/builder/f",
+		"cat /tmp/f $TMPDIR/../*/f ~/../*/f ~/../../*/*/f",
+		"cat /proc/[0-9]*/root" + builders + "/f /proc/[0-9]*/cwd/f",
+		"find / -name f -exec cat {} + 2>/dev/null",
+	} {
+		require.NotContains(t, run("keeper", "", command), secretWord, command)
+	}
+	require.Contains(t, run("keeper", builders, "cat f"), "execution_root_violation")
+	require.Contains(t, run("keeper", s.root, "ls"), "execution_root_violation")
+	require.NotContains(t, run("builder", "", "ls; cat f"), "planted")
+	// What agents do all day is possible there.
+	require.Contains(t, run("keeper", "", "git init -q r && cd r && echo hello > f && git add f && git -c user.name=a -c user.email=a@b commit -qm first && git log --format=%s"), "first")
+
+	// The command line says what is wrong.
+	for want, args := range map[string][]string{
+		`isolation "agents": must be none, namespace or agent`: {"--root", s.root, "--isolate", "agents"},
+		"divides one root, and there are 2":                    {"--root", s.root, "--root", t.TempDir(), "--isolate", "namespace"},
+		"--isolate is for commands, with --root":               {"--pool", "p", "--handler", "true", "--isolate", "agent"},
+	} {
+		out, err := exec.CommandContext(s.ctx, s.bin, append([]string{"worker", "--address", s.srv.GRPC}, args...)...).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), want)
+	}
 }

@@ -37,7 +37,7 @@ func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o worke
 	}
 	w, err := worker.New(worker.Config{
 		Tracer: tracer, Confinement: confinement,
-		ID: o.ID, Roots: o.Roots, Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
+		ID: o.ID, Roots: o.Roots, Isolate: worker.Isolation(o.Isolate), Capacity: o.Capacity, StateDir: o.StateDir, Labels: o.Labels, Pools: o.Pools,
 		MaxMemory: o.MaxMemory, MaxProcesses: o.MaxProcesses, Guard: o.Guard, Logger: logger,
 		Dial: func() (grpc.ClientConnInterface, error) { return conn, nil },
 	})

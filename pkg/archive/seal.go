@@ -362,9 +362,9 @@ func (a *File) decrypt(through func(io.Reader) io.Reader) (io.Reader, error) {
 	return plain, err
 }
 
-// Read reads the archive as the function Read does. If the file is authenticated, it checks the tag
-// once more at the end, and returns ErrDamaged if the file was changed since Open. After an error,
-// what v received must not be used.
+// Read reads the archive as the function Read does. If the file is authenticated, it also checks
+// the tag again at the end, so that a change since Open is always an error: ErrDamaged, or what
+// reading the changed part returned. After an error, what v received must not be used.
 func (a *File) Read(v Visitor) (Manifest, Totals, error) {
 	if a.plain {
 		if _, err := a.f.Seek(0, io.SeekStart); err != nil {

@@ -109,7 +109,8 @@ func (c *Command) run(handle CommandHandler) {
 	c.wake()
 }
 
-// unsent returns what was not sent on this stream. The end is after all output.
+// unsent returns what was not sent on this stream, and marks it as sent: the start, which input was
+// taken, output and, after all output, the end.
 func (c *Command) unsent() []*taskv1.ConnectRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -181,7 +181,7 @@ func (t *Turn) Rounds() int { return int(t.index) }
 // Ended reports whether a round ended the turn.
 func (t *Turn) Ended() bool { return t.ended.Load() }
 
-// over reports whether an error says that the run does not hold its agent any more.
+// over reports whether err is RUN_STALE or TURN_ENDED: the run does not hold its agent any more.
 func over(err error) bool {
 	return errors.Is(err, fault.RunStale) || errors.Is(err, fault.TurnEnded)
 }

@@ -81,7 +81,8 @@ func (f *Fake) Now() time.Time {
 	return f.now
 }
 
-// TimerAt returns a timer that fires when the clock is moved to t or past it.
+// TimerAt returns a timer that fires when the clock is moved to t or past it, and at once if it is
+// there already.
 func (f *Fake) TimerAt(t time.Time) Timer {
 	f.mu.Lock()
 	defer f.mu.Unlock()

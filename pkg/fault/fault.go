@@ -105,7 +105,8 @@ func (e *Error) Code() codes.Code { return e.code }
 // Metadata returns the metadata, which must not be changed and may be nil.
 func (e *Error) Metadata() map[string]string { return e.metadata }
 
-// Violations returns the field violations in the order in which they were added.
+// Violations returns the field violations in the order in which they were added. The slice must
+// not be changed and may be nil.
 func (e *Error) Violations() []Violation { return e.violations }
 
 // Unwrap gives the cause, which exists only in the process that made it.

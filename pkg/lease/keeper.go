@@ -416,7 +416,7 @@ func (k *Keeper) observe(e jetstream.KeyValueEntry) {
 	}
 }
 
-// changed wakes everybody who waits for a change.
+// changed wakes everybody who waits for a change, and makes the loop reconcile. k.mu must not be held.
 func (k *Keeper) changed() {
 	k.mu.Lock()
 	close(k.changes)

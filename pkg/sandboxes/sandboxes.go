@@ -24,21 +24,20 @@ const idleTerm = 30 * time.Second
 // Pool has the open sandboxes of a worker by owner, such as an agent. It is safe for concurrent
 // use.
 type Pool struct {
-	cfg      *Config
-	writable []string
-	dir      string // holds their directories
-	start    confine.Launcher
+	cfg   *Config
+	dir   string // holds their directories
+	start confine.Launcher
 
 	mu     sync.Mutex
 	open   map[string]*openSandbox
 	closed bool
 }
 
-// NewPool returns a pool of sandboxes whose programs write to the directories in writable, which are
-// real paths. dir holds the homes and temporary directories of the owners, and is created when it
-// is needed. start starts helpers; see confine.Open. If cfg is nil, programs are not confined.
-func NewPool(cfg *Config, writable []string, dir string, start confine.Launcher) *Pool {
-	return &Pool{cfg: cfg, writable: writable, dir: dir, start: start}
+// NewPool returns a pool of sandboxes. dir holds the homes and temporary directories of the owners,
+// and is created when it is needed. start starts helpers; see confine.Open. If cfg is nil, programs
+// are not confined.
+func NewPool(cfg *Config, dir string, start confine.Launcher) *Pool {
+	return &Pool{cfg: cfg, dir: dir, start: start}
 }
 
 // openSandbox is a sandbox with the number of processes in it.
@@ -51,15 +50,16 @@ type openSandbox struct {
 }
 
 // Enter returns the sandbox of an owner, which it opens if necessary, or nil if programs are not
-// confined. The caller must call leave when its programs have ended; further calls of it do nothing.
-// An error begins with confinement_unavailable.
-func (s *Pool) Enter(owner string) (*confine.Sandbox, func(), error) {
+// confined. Its programs write to the directories in writable, which are real paths, exist, and are
+// the same in every call for an owner. The caller must call leave when its programs have ended;
+// further calls of it do nothing. An error begins with confinement_unavailable.
+func (s *Pool) Enter(owner string, writable []string) (*confine.Sandbox, func(), error) {
 	if s.cfg == nil {
 		return nil, func() {}, nil
 	}
 	o, opener := s.reserve(owner)
 	if opener {
-		o.sandbox, o.err = s.openFor(owner)
+		o.sandbox, o.err = s.openFor(owner, writable)
 		close(o.ready)
 	}
 	<-o.ready
@@ -72,8 +72,8 @@ func (s *Pool) Enter(owner string) (*confine.Sandbox, func(), error) {
 }
 
 // openFor opens the sandbox of an owner.
-func (s *Pool) openFor(owner string) (*confine.Sandbox, error) {
-	p := s.policy(owner)
+func (s *Pool) openFor(owner string, writable []string) (*confine.Sandbox, error) {
+	p := s.policy(owner, writable)
 	config := filepath.Join(confine.Home(p.Dir), ".gitconfig")
 	if _, err := os.Lstat(p.Dir); errors.Is(err, fs.ErrNotExist) {
 		if identity := gitIdentity(); identity != "" {
@@ -112,10 +112,10 @@ func withoutTokens(p *confine.Policy) bool {
 }
 
 // policy returns the policy of an owner's sandbox.
-func (s *Pool) policy(owner string) confine.Policy {
+func (s *Pool) policy(owner string, writable []string) confine.Policy {
 	sum := sha256.Sum256([]byte(owner))
 	p := confine.Policy{
-		Dir: filepath.Join(s.dir, hex.EncodeToString(sum[:12])), Writable: s.writable, Readable: s.cfg.readable(), Hidden: s.cfg.hidden(),
+		Dir: filepath.Join(s.dir, hex.EncodeToString(sum[:12])), Writable: writable, Readable: s.cfg.readable(), Hidden: s.cfg.hidden(),
 		Network: s.cfg.Network, Level: s.cfg.Level,
 	}
 	return p

@@ -69,7 +69,8 @@ func (c Config) endpoint() string {
 	return cmp.Or(c.Endpoint, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 }
 
-// Check returns an error if a setting is invalid.
+// Check returns an error if the endpoint, the ratio or the protocol is invalid. A protocol that comes
+// from the environment is checked only if tracing is on, an endpoint from there never.
 func (c Config) Check() error {
 	if c.Endpoint != "" {
 		u, err := url.Parse(c.Endpoint)
@@ -79,6 +80,9 @@ func (c Config) Check() error {
 	}
 	if !(c.Ratio >= 0 && c.Ratio <= 1) {
 		return fmt.Errorf("trace-ratio is %g; it must be 0 to 1", c.Ratio)
+	}
+	if c.Protocol == "" && c.endpoint() == "" {
+		return nil
 	}
 	_, err := c.protocol()
 	return err

@@ -84,6 +84,9 @@ func TestSettingsAreChecked(t *testing.T) {
 	for _, ratio := range []float64{0, 0.5, 1} {
 		require.NoError(t, tracing.Config{Endpoint: "https://there:4317", Ratio: ratio, Protocol: tracing.HTTP}.Check())
 	}
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+	require.NoError(t, tracing.Config{}.Check(), "a variable of other programs, without an endpoint")
+	require.ErrorContains(t, tracing.Config{Endpoint: "https://there:4317"}.Check(), "http/json")
 }
 
 // start returns a tracer that sends to a collector, and stop that waits for what it sent.

@@ -22,6 +22,7 @@ import (
 	"quartet/services/board"
 	"quartet/services/identity"
 	"quartet/services/task"
+	"quartet/services/worker"
 )
 
 // Services are the names of the services that a process can serve.
@@ -96,6 +97,7 @@ type Config struct {
 
 	WorkerID       string
 	WorkerRoots    []string
+	WorkerIsolate  string
 	WorkerCapacity int
 	WorkerPools    []string
 	WorkerLabels   map[string]string
@@ -190,6 +192,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.BoardBudget, "board-token-budget", board.DefaultTokenBudget, "Maximum size of the summary of boards in a model's context in tokens, 100 to 100000")
 	s.String(&c.WorkerID, "worker-id", "local", "Name of this worker, the same after each restart")
 	s.Strings(&c.WorkerRoots, "worker-roots", nil, "Directories in which commands may run; the first is the default; empty: the working directory")
+	s.String(&c.WorkerIsolate, "worker-isolate", string(worker.IsolateNone), "Which agents have a directory of their own below the only one of worker-roots: none (all share them), namespace (those of a namespace share one) or agent")
 	s.Int(&c.WorkerCapacity, "worker-capacity", 4, "Maximum number of commands that run at once")
 	s.Strings(&c.WorkerPools, "worker-pools", nil, "Pools whose commands this worker executes; empty: default")
 	s.Map(&c.WorkerLabels, "worker-labels", nil, "Labels of this worker, which commands can require, as os=linux,gpu=yes")
@@ -279,7 +282,7 @@ func (c *Config) remote() natsd.Remote {
 	return r
 }
 
-// connections returns the limits of the connections of one address.
+// connections returns the limits of the connections of each of grpc-addr and http-addr.
 func (c *Config) connections() connlimit.Limits { return connlimit.Limits{Total: c.MaxConnections} }
 
 // weights returns the setting namespace-weights, by namespace.

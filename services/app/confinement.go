@@ -8,6 +8,7 @@ import (
 
 	"quartet/pkg/confine"
 	"quartet/pkg/sandboxes"
+	"quartet/services/worker"
 )
 
 // The values of the setting embedded-worker.
@@ -29,6 +30,13 @@ func (c *Config) checkConfinement() error {
 	}
 	if _, err := confine.ParseNetwork(c.WorkerNetwork); err != nil {
 		return fmt.Errorf("worker-network: %w", err)
+	}
+	isolate, err := worker.ParseIsolation(c.WorkerIsolate)
+	if err != nil {
+		return fmt.Errorf("worker-isolate: %w", err)
+	}
+	if isolate != worker.IsolateNone && len(c.WorkerRoots) > 1 {
+		return fmt.Errorf("worker-isolate is %s and divides one directory, but worker-roots has %d; name the other ones in worker-readable", isolate, len(c.WorkerRoots))
 	}
 	for name, paths := range map[string][]string{"worker-readable": c.WorkerReadable, "worker-hidden": c.WorkerHidden} {
 		for _, path := range paths {

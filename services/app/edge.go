@@ -21,8 +21,8 @@ import (
 // errNoBroker is why a process is not ready without NATS.
 var errNoBroker = errors.New("NATS is not reachable")
 
-// deadlines returns, by full method name, how long those calls may take that may wait longer than the
-// server's default; each plane knows its own.
+// deadlines returns the deadlines of the methods that may take longer than the server's default, by
+// full method name.
 func deadlines() map[string]time.Duration {
 	all := task.Deadlines()
 	maps.Copy(all, agent.Deadlines())

@@ -88,7 +88,7 @@ func (w *wiring) newWorker() (life.Service, error) {
 	}
 	return worker.New(worker.Config{
 		Confinement: confinement,
-		ID:          w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
+		ID:          w.cfg.WorkerID, Roots: w.cfg.WorkerRoots, Isolate: worker.Isolation(w.cfg.WorkerIsolate), Capacity: w.cfg.WorkerCapacity, Logger: w.logger,
 		Pools: w.cfg.WorkerPools, Labels: w.cfg.WorkerLabels, Guard: w.cfg.WorkerGuard,
 		MaxMemory: int64(w.cfg.WorkerMemory) << 20, MaxProcesses: w.cfg.WorkerProcesses,
 		StateDir: filepath.Join(w.cfg.DataDir, "worker"), Tracer: w.app.tracer,

@@ -50,7 +50,7 @@ func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequ
 	for i, w := range workers {
 		inflight.Go(func() {
 			replies[i].report, replies[i].err = s.workers.Order(ctx, w, &taskv1.WorktreeOrder{
-				Verb: taskv1.WorktreeVerb_WORKTREE_VERB_PLAN, WorkspaceRoot: req.GetWorkspaceRoot(),
+				Verb: taskv1.WorktreeVerb_WORKTREE_VERB_PLAN, WorkspaceRoot: req.GetWorkspaceRoot(), Namespace: actor.Namespace,
 			})
 		})
 	}
@@ -114,5 +114,5 @@ func (s *Service) orderFor(ctx context.Context, verb taskv1.WorktreeVerb, wt *ta
 	if err := fault.Name("worktree.worker_id", wt.GetWorkerId()); err != nil {
 		return nil, err
 	}
-	return s.workers.Order(ctx, model.WorkerOf(actor.Namespace, wt.GetWorkerId(), wt.GetSharedWorker()), &taskv1.WorktreeOrder{Verb: verb, Worktree: wt})
+	return s.workers.Order(ctx, model.WorkerOf(actor.Namespace, wt.GetWorkerId(), wt.GetSharedWorker()), &taskv1.WorktreeOrder{Verb: verb, Worktree: wt, Namespace: actor.Namespace})
 }

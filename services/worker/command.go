@@ -147,11 +147,15 @@ func (c *command) run() {
 
 // spawn starts the process. It returns nil and no error if the command was stopped already.
 func (c *command) spawn() (*process, error) {
-	dir, err := c.w.workdir(c.task.GetCommand().GetWorkdir())
+	space, err := c.w.workspaceOf(c.namespace, c.task.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	c.sandbox, c.leave, err = c.w.sandboxes.Enter(c.namespace + "/" + c.task.GetAgentId())
+	dir, err := c.w.workdir(space, c.task.GetCommand().GetWorkdir())
+	if err != nil {
+		return nil, err
+	}
+	c.sandbox, c.leave, err = c.w.sandboxes.Enter(c.namespace+"/"+c.task.GetAgentId(), space)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +165,7 @@ func (c *command) spawn() (*process, error) {
 		c.exited = true
 		return nil, nil
 	}
-	p, err := c.w.start(c.sandbox, c.task.GetCommand(), dir, c.w.environ(c.task, c.sandbox))
+	p, err := c.w.start(c.sandbox, c.task.GetCommand(), dir, c.w.environ(space, c.task, c.sandbox))
 	if err != nil {
 		c.exited = true
 		return nil, fmt.Errorf("command_spawn_failed: %w", err)
@@ -336,7 +340,9 @@ func (c *command) input(in *taskv1.CommandInput) {
 	}
 }
 
-// write writes input to the process until either ends.
+// write writes the command's input to the process and counts it as taken. At the end of the input
+// it closes a pipe, or sends end-of-transmission to a terminal. It returns then, or when the process
+// ends or closes its input; with a terminal only in the latter cases.
 func (c *command) write(p *process) {
 	for {
 		c.mu.Lock()

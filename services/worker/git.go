@@ -29,10 +29,10 @@ var gitSettings = []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonit
 // has the environment of a command, so that it inherits no secrets, a sandbox of its own, since a
 // repository can configure programs that git runs, and the marks of a command, so that the
 // worker's next process ends it if this process dies.
-func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, error) {
+func (w repositories) git(ctx context.Context, dir string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
-	sandbox, leave, err := w.sandboxes.Enter(gitOwner + dir)
+	sandbox, leave, err := w.sandboxes.Enter(gitOwner+dir, w.space)
 	if err != nil {
 		return "", &gitError{verb: args[0], err: err}
 	}
@@ -41,8 +41,8 @@ func (w *Worker) git(ctx context.Context, dir string, args ...string) (string, e
 	err = programs.Run(ctx, w.host, sandbox, programs.Program{
 		Spec: confine.Spec{
 			Argv: append(append([]string{"git", "-C", dir}, gitSettings...), args...),
-			Env:  append(w.environ(&taskv1.Task{}, sandbox), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C"),
-			Dir:  w.roots[0],
+			Env:  append(w.environ(w.space, &taskv1.Task{}, sandbox), "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C"),
+			Dir:  w.space[0],
 		},
 		Stdout: &out, Stderr: &stderr,
 	})

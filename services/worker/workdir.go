@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"quartet/pkg/confine"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -21,10 +20,11 @@ const (
 )
 
 // workdir returns the directory for a command, with all symbolic links resolved,
-// and refuses one outside of the roots (SPEC T7). An empty path is the first root.
-func (w *Worker) workdir(path string) (string, error) {
+// and refuses one outside of the workspace (SPEC T7). An empty path is the workspace's first
+// directory.
+func (w *Worker) workdir(space workspace, path string) (string, error) {
 	if path == "" {
-		return w.roots[0], nil
+		return space[0], nil
 	}
 	dir, err := filepath.EvalSymlinks(path)
 	switch {
@@ -33,9 +33,8 @@ func (w *Worker) workdir(path string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("workdir_not_found: %w", err)
 	}
-	if !w.inRoots(dir) {
-		return "", fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s",
-			path, w.cfg.ID, strings.Join(w.roots, " or "))
+	if !space.has(dir) {
+		return "", fmt.Errorf("execution_root_violation: %s is outside the roots of worker %s; use a directory under %s", path, w.cfg.ID, space)
 	}
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		return "", fmt.Errorf("workdir_not_found: %s is not a directory", path)
@@ -43,16 +42,11 @@ func (w *Worker) workdir(path string) (string, error) {
 	return dir, nil
 }
 
-// within reports whether a clean path is a root or below it.
-func within(dir, root string) bool {
-	return dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/")
-}
-
 // environ returns the environment of a command: its own variables, and of the
 // worker's environment only what a shell needs, so that no secret is inherited (SPEC
 // T7). In a sandbox, home and temporary directory are the sandbox's.
-func (w *Worker) environ(t *taskv1.Task, s *confine.Sandbox) []string {
-	vars := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": w.roots[0], "LANG": "C.UTF-8"}
+func (w *Worker) environ(space workspace, t *taskv1.Task, s *confine.Sandbox) []string {
+	vars := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": space[0], "LANG": "C.UTF-8"}
 	for name := range vars {
 		if v := os.Getenv(name); v != "" {
 			vars[name] = v

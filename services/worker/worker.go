@@ -28,6 +28,8 @@ type Config struct {
 	// Roots are the directories under which commands may run; the first one is
 	// where they run by default.
 	Roots []string
+	// Isolate says which agents share the roots; empty: all do.
+	Isolate Isolation
 	// Capacity is how many commands run at once; default 4. The task plane observes it, the
 	// worker does not refuse a lease beyond it.
 	Capacity int
@@ -81,7 +83,7 @@ const (
 type Worker struct {
 	cfg   Config
 	boot  string
-	roots []string // real paths
+	roots workspace // what all agents share without isolation
 	host  *proctree.Host
 	lock  *os.File // held from Start to Stop
 
@@ -116,6 +118,13 @@ func New(cfg Config) (*Worker, error) {
 	}
 	if len(cfg.Roots) == 0 || cfg.Dial == nil {
 		return nil, errors.New("worker: Config needs Roots and Dial")
+	}
+	var err error
+	if cfg.Isolate, err = ParseIsolation(string(cfg.Isolate)); err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	if cfg.Isolate != IsolateNone && len(cfg.Roots) > 1 {
+		return nil, fmt.Errorf("worker: isolation %q divides one root, and there are %d; let commands read the other directories instead", cfg.Isolate, len(cfg.Roots))
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -168,7 +177,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	if err := w.takeOver(ctx); err != nil {
 		return err
 	}
-	w.sandboxes = sandboxes.NewPool(w.cfg.Confinement, w.roots, filepath.Join(w.cfg.StateDir, "sandboxes-"+w.cfg.ID), w.host.StartHelper)
+	w.sandboxes = sandboxes.NewPool(w.cfg.Confinement, filepath.Join(w.cfg.StateDir, "sandboxes-"+w.cfg.ID), w.host.StartHelper)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.ordersCtx, w.cancelOrders = context.WithCancel(w.ctx)
 	w.done = make(chan struct{})

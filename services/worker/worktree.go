@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -35,16 +34,18 @@ var commitID = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 // after a crash in the middle of one, so each begins by reading the current state.
 func (w *Worker) carryOut(ctx context.Context, o *taskv1.WorktreeOrder) *taskv1.WorktreeReport {
 	r := &taskv1.WorktreeReport{OrderId: o.GetOrderId()}
-	var err error
-	switch o.GetVerb() {
-	case taskv1.WorktreeVerb_WORKTREE_VERB_PLAN:
-		err = w.planWorktree(ctx, o.GetWorkspaceRoot(), r)
-	case taskv1.WorktreeVerb_WORKTREE_VERB_MAKE:
+	space, err := w.workspaceOfNamespace(o.GetNamespace())
+	repos := repositories{w, space}
+	switch {
+	case err != nil:
+	case o.GetVerb() == taskv1.WorktreeVerb_WORKTREE_VERB_PLAN:
+		err = repos.planWorktree(ctx, o.GetWorkspaceRoot(), r)
+	case o.GetVerb() == taskv1.WorktreeVerb_WORKTREE_VERB_MAKE:
 		r.Worktree = proto.CloneOf(o.GetWorktree())
-		err = w.makeWorktree(ctx, r.Worktree)
-	case taskv1.WorktreeVerb_WORKTREE_VERB_REMOVE:
+		err = repos.makeWorktree(ctx, r.Worktree)
+	case o.GetVerb() == taskv1.WorktreeVerb_WORKTREE_VERB_REMOVE:
 		r.Worktree = proto.CloneOf(o.GetWorktree())
-		err = w.removeWorktree(ctx, r.Worktree)
+		err = repos.removeWorktree(ctx, r.Worktree)
 	default:
 		err = fmt.Errorf("worker %s does not know the order %s", w.cfg.ID, o.GetVerb())
 	}
@@ -54,10 +55,17 @@ func (w *Worker) carryOut(ctx context.Context, o *taskv1.WorktreeOrder) *taskv1.
 	return r
 }
 
+// repositories is a worker that does what an order about a worktree says, in the workspace that the
+// agents of the order's namespace share.
+type repositories struct {
+	*Worker
+	space workspace
+}
+
 // planWorktree reports from what a worktree of the repository around a directory
 // would be created.
-func (w *Worker) planWorktree(ctx context.Context, root string, r *taskv1.WorktreeReport) error {
-	dir, err := w.workdir(root)
+func (w repositories) planWorktree(ctx context.Context, root string, r *taskv1.WorktreeReport) error {
+	dir, err := w.workdir(w.space, root)
 	if err != nil {
 		return err
 	}
@@ -66,7 +74,7 @@ func (w *Worker) planWorktree(ctx context.Context, root string, r *taskv1.Worktr
 		return fmt.Errorf("%s on worker %s: %w", dir, w.cfg.ID, err)
 	}
 	around, below, _ := strings.Cut(out, "\n")
-	top, err := w.workdir(around)
+	top, err := w.workdir(w.space, around)
 	if err != nil {
 		return fmt.Errorf("the work tree around %s: %w", dir, err)
 	}
@@ -81,18 +89,18 @@ func (w *Worker) planWorktree(ctx context.Context, root string, r *taskv1.Worktr
 
 // worktreesOf returns the directory for the worktrees of a repository: beside it, or
 // inside of it if beside it is outside of the roots (SPEC T7).
-func (w *Worker) worktreesOf(top string) string {
-	if beside := filepath.Dir(top); w.inRoots(beside) {
+func (w repositories) worktreesOf(top string) string {
+	if beside := filepath.Dir(top); w.space.has(beside) {
 		return filepath.Join(beside, worktreesDir)
 	}
 	return filepath.Join(top, worktreesDir)
 }
 
 // admit refuses a worktree that this worker would not have planned.
-func (w *Worker) admit(wt *taskv1.Worktree) error {
+func (w repositories) admit(wt *taskv1.Worktree) error {
 	name := filepath.Base(wt.GetPath())
 	switch top := wt.GetRepository(); {
-	case !filepath.IsAbs(top) || filepath.Clean(top) != top || !w.inRoots(top):
+	case !filepath.IsAbs(top) || filepath.Clean(top) != top || !w.space.has(top):
 		return fmt.Errorf("execution_root_violation: the repository %s is outside the roots of worker %s", top, w.cfg.ID)
 	case fault.Name("worktree", name) != nil || wt.GetPath() != filepath.Join(w.worktreesOf(top), name):
 		return fmt.Errorf("execution_root_violation: worker %s keeps worktrees of %s in %s, not at %s", w.cfg.ID, top, w.worktreesOf(top), wt.GetPath())
@@ -104,16 +112,11 @@ func (w *Worker) admit(wt *taskv1.Worktree) error {
 	return nil
 }
 
-// inRoots reports whether a clean path is one of the roots or below it.
-func (w *Worker) inRoots(dir string) bool {
-	return slices.ContainsFunc(w.roots, func(root string) bool { return within(dir, root) })
-}
-
 // makeWorktree creates a worktree on a branch of its own, unless it exists and is on that
 // branch. What an interrupted creation left at its path is removed first: nobody has worked
 // in it, since a child begins after its worktree was reported as ready. Anything else at its
 // path is an error and is not touched.
-func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
+func (w repositories) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	if err := w.admit(wt); err != nil {
 		return err
 	}
@@ -126,7 +129,7 @@ func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 		return nil
 	}
 	dir := filepath.Dir(wt.GetPath())
-	if err := makeDirectory(dir); err != nil {
+	if err := w.makeDirectory(dir); err != nil {
 		return err
 	}
 	if err := w.discard(ctx, wt); err != nil {
@@ -141,24 +144,30 @@ func (w *Worker) makeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 
 // makeDirectory creates the directory of worktrees with its .gitignore, if they are missing. A
 // symbolic link in its place is an error.
-func makeDirectory(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as readable as the repository beside it
+func (w repositories) makeDirectory(dir string) error {
+	root, name, err := w.space.open(dir)
+	if err != nil {
 		return err
 	}
-	if to, err := filepath.EvalSymlinks(dir); err != nil || to != dir {
+	defer root.Close()
+	err = root.MkdirAll(name, 0o755) // as readable as the repository beside it
+	if to, lost := filepath.EvalSymlinks(dir); lost == nil && to != dir {
 		return fmt.Errorf("execution_root_violation: %s must be a directory, not a link to %s", dir, to)
 	}
-	ignore := filepath.Join(dir, ".gitignore")
-	if _, err := os.Lstat(ignore); err == nil {
+	if err != nil {
+		return err
+	}
+	ignore := filepath.Join(name, ".gitignore")
+	if _, err := root.Lstat(ignore); err == nil {
 		return nil
 	}
-	return os.WriteFile(ignore, []byte("*\n"), 0o644) //nolint:gosec // as above
+	return root.WriteFile(ignore, []byte("*\n"), 0o644)
 }
 
 // isComplete reports whether a worktree exists and its creation was not interrupted. It
 // returns an error if there is something else at its path that is not left by an interrupted
 // creation.
-func (w *Worker) isComplete(ctx context.Context, wt *taskv1.Worktree) (bool, error) {
+func (w repositories) isComplete(ctx context.Context, wt *taskv1.Worktree) (bool, error) {
 	interrupted, err := isInterrupted(wt)
 	if err != nil || interrupted {
 		return false, err
@@ -231,7 +240,7 @@ func readLine(path string) (string, error) {
 
 // headOf returns the branch that a worktree is on. It is empty if there is no
 // worktree of the repository at its path, if it is on no branch, or if git refuses.
-func (w *Worker) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error) {
+func (w repositories) headOf(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	if _, err := os.Lstat(filepath.Join(wt.GetPath(), ".git")); err != nil {
 		return "", nil //nolint:nilerr // it does not exist, which is the answer
 	}
@@ -270,14 +279,14 @@ func unlessAbsent(err error) error {
 // discard removes what an interrupted creation left: first the directory with all that is in
 // it, then the branch. A branch that is not at the base commit is kept and is an error, after
 // the directory was removed.
-func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
+func (w repositories) discard(ctx context.Context, wt *taskv1.Worktree) error {
 	// --force is given twice because git locks a worktree while it creates it. A path
 	// that git does not know is removed directly; admit has checked that it is below
 	// the directory for worktrees.
 	if _, err := w.git(ctx, wt.GetRepository(), "worktree", "remove", "--force", "--force", wt.GetPath()); unlessRefused(err) != nil {
 		return err
 	}
-	if err := os.RemoveAll(wt.GetPath()); err != nil {
+	if err := w.removeAll(wt.GetPath()); err != nil {
 		return err
 	}
 	at, err := w.branchAt(ctx, wt)
@@ -290,15 +299,25 @@ func (w *Worker) discard(ctx context.Context, wt *taskv1.Worktree) error {
 	return w.deleteBranch(ctx, wt, at)
 }
 
+// removeAll removes a directory of the workspace and what is in it.
+func (w repositories) removeAll(path string) error {
+	root, name, err := w.space.open(path)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(name)
+}
+
 // branchAt returns the commit of the worktree's branch; empty if there is no branch.
-func (w *Worker) branchAt(ctx context.Context, wt *taskv1.Worktree) (string, error) {
+func (w repositories) branchAt(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	at, err := w.git(ctx, wt.GetRepository(), "rev-parse", "--verify", "--quiet", "refs/heads/"+wt.GetBranch())
 	return at, unlessAbsent(err)
 }
 
 // deleteBranch deletes the worktree's branch. If the branch is not at the commit at any more, git
 // refuses, the branch is kept, and that is an error (see refused).
-func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at string) error {
+func (w repositories) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at string) error {
 	_, err := w.git(ctx, wt.GetRepository(), "update-ref", "-d", "refs/heads/"+wt.GetBranch(), at)
 	return err
 }
@@ -307,7 +326,7 @@ func (w *Worker) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at strin
 // counts as removed, and one whose creation was interrupted is discarded. Any other one is
 // kept, and the reason is reported. An error says that neither was achieved: a git command was
 // ended before it was done, or a file could not be read or removed.
-func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
+func (w repositories) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	kept := func(format string, args ...any) error { //nolint:unparam // it is returned where it is called
 		wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_KEPT, fmt.Sprintf(format, args...)
 		return nil
@@ -375,7 +394,7 @@ func (w *Worker) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error 
 
 // changes returns a text that says what would be lost with a worktree, or that it is not
 // on its branch; empty if nothing would be lost.
-func (w *Worker) changes(ctx context.Context, wt *taskv1.Worktree) (string, error) {
+func (w repositories) changes(ctx context.Context, wt *taskv1.Worktree) (string, error) {
 	on, err := w.headOf(ctx, wt)
 	if err != nil {
 		return "", err

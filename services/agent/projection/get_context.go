@@ -110,9 +110,10 @@ func (s *Service) boardSummary(ctx context.Context, k ref.Agent) (prompt.Boards,
 	return prompt.Boards{Unknown: true}, nil
 }
 
-// addHistory adds what was said, what was tried, what the agent did for the item, what it
-// inherited, its children, its boards and its running tasks. The reads run one after the other: in
-// parallel they take longer, since a second processor has to wake up.
+// addHistory adds to p, which is bound to its item, what was said, what was tried, what the agent
+// did for the item, what it inherited, its children, its boards and its running tasks. It returns
+// the first error; boards that cannot be read are shown as unknown instead. The reads run one after
+// the other: in parallel they take longer, since a second processor has to wake up.
 func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection, m *agentv1.Message) error {
 	if err := s.addInherited(ctx, k, p); err != nil {
 		return err

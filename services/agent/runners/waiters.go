@@ -121,8 +121,9 @@ func (ws *Waiters) Remove(w *Waiter) {
 	}
 }
 
-// Wake wakes the longest waiting runner that serves an agent, and reports whether there
-// is one.
+// Wake wakes the longest waiting runner that serves an agent, and the longest waiting one of each
+// selection by capability in the agent's namespace. A runner that is woken leaves its queues. Wake
+// reports whether there was one of the first kind: a selection need not match the agent.
 func (ws *Waiters) Wake(k ref.Agent) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

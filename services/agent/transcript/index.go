@@ -44,7 +44,8 @@ func (t *Index) EndTurn(walSeq uint64) {
 	}
 }
 
-// BeginRound adds a round.
+// BeginRound adds a round to the newest turn. walSeq is the wal_seq of the event of its submission,
+// and itemID the item to which it is bound, or "". The started calls of the turn are forgotten.
 func (t *Index) BeginRound(walSeq uint64, itemID string) {
 	if t.rounds%checkpointEvery == 0 {
 		t.offsets, t.bases = append(t.offsets, len(t.steps)), append(t.bases, t.last)

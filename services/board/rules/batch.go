@@ -267,8 +267,8 @@ func (d *batchDecision) claim(n int) {
 	}
 }
 
-// claimable returns the standing dispatches of the worker's pools that may have a
-// step, at most n of each pool and those of boards in this batch.
+// claimable returns the standing dispatches of the worker's pools that may have a step: at most n of
+// each pool, and in addition all those of boards in this batch.
 func (d *batchDecision) claimable(n int) []*model.Dispatch {
 	var out []*model.Dispatch
 	seen := map[*model.Dispatch]bool{}

@@ -94,8 +94,9 @@ func (h *Hub) notify() {
 	}
 }
 
-// Reserve sets room for a run aside in a pool, on the named worker if workerID is
-// not empty. It returns NOT_FOUND, WORKER_BUSY or WORKER_POOL_BUSY.
+// Reserve sets room for a run aside in a pool, on the named worker if workerID is not empty. It
+// returns NOT_FOUND if that worker is not connected or not in the pool, WORKER_BUSY if it has no
+// room, and WORKER_POOL_BUSY if no connected worker of the pool has room, or none is connected.
 func (h *Hub) Reserve(namespace, pool, workerID string) (*Reservation, error) {
 	return h.registry.Reserve(namespace, pool, workerID)
 }

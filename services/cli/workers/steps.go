@@ -111,7 +111,8 @@ func statusOrCompleted(s boardv1.StepStatus) string {
 // handler runs the handler's shell command for steps.
 type handler struct {
 	command   string
-	dir       string // the working directory of this process
+	dir       string   // the working directory of this process
+	writable  []string // directories that the command may write
 	env       []string
 	host      *proctree.Host
 	sandboxes *sandboxes.Pool
@@ -132,10 +133,10 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 	o := f.commands
 	if o.Unconfined {
 		h.env = withoutQuartetVariables(os.Environ())
-		h.sandboxes = sandboxes.NewPool(nil, nil, "", nil)
+		h.sandboxes = sandboxes.NewPool(nil, "", nil)
 		return h, nil
 	}
-	writable := []string{dir}
+	h.writable = []string{dir}
 	for _, path := range f.writable {
 		if path, err = filepath.Abs(path); err == nil {
 			path, err = filepath.EvalSymlinks(path)
@@ -143,7 +144,7 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 		if err != nil {
 			return nil, exit.UsageError("--writable: " + err.Error())
 		}
-		writable = append(writable, path)
+		h.writable = append(h.writable, path)
 	}
 	for _, name := range append([]string{"PATH", "LANG"}, f.env...) {
 		if v, ok := os.LookupEnv(name); ok {
@@ -155,7 +156,7 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 		state = os.TempDir()
 	}
 	cfg := &sandboxes.Config{Helper: o.Confine, Network: confine.Network(o.Network), Readable: o.Readable, Hidden: o.Hidden}
-	h.sandboxes = sandboxes.NewPool(cfg, writable, filepath.Join(state, "sandboxes-steps-"+f.steps.ID), host.StartHelper)
+	h.sandboxes = sandboxes.NewPool(cfg, filepath.Join(state, "sandboxes-steps-"+f.steps.ID), host.StartHelper)
 	return h, nil
 }
 
@@ -167,7 +168,7 @@ func (h *handler) run(ctx context.Context, a *boardv1.StepAssignment) (client.St
 	if err != nil {
 		return client.StepResult{}, err
 	}
-	sandbox, leave, err := h.sandboxes.Enter(a.GetRun().GetSessionId())
+	sandbox, leave, err := h.sandboxes.Enter(a.GetRun().GetSessionId(), h.writable)
 	if err != nil {
 		return client.StepResult{}, err
 	}

@@ -28,6 +28,8 @@ type Options struct {
 	ID string
 	// Roots are the directories in which commands may run; the first is the default.
 	Roots []string
+	// Isolate says which agents have a directory of their own: none, namespace or agent.
+	Isolate string
 	// StateDir holds the lock that keeps two workers of one host from using one
 	// ID; empty: the system's temporary directory.
 	StateDir string
@@ -115,6 +117,7 @@ do whatever this worker may, with all variables but QUARTET_….`,
 	}
 	fl := cmd.Flags()
 	fl.StringSliceVar(&o.commands.Roots, "root", nil, "Execute commands in this directory and below; may be repeated")
+	fl.StringVar(&o.commands.Isolate, "isolate", "none", "Which agents have a directory of their own below --root: none (all share it), namespace (those of a namespace share one) or agent")
 	fl.StringVar(&o.handler, "handler", "", "Execute steps of boards with this shell command")
 	fl.StringSliceVar(&o.steps.Pools, "pool", nil, "The pool to join (required with --handler); may be repeated")
 	fl.IntVar(&o.capacity, "capacity", 0, "How many commands or steps run at once (default 4 commands, 1 step)")
@@ -165,6 +168,8 @@ func (o *flags) check() error {
 		return exit.UsageError("--pool is missing")
 	case steps && (o.memory != 0 || o.commands.MaxProcesses != 0):
 		return exit.UsageError("--max-memory-mib and --max-processes are for commands, with --root")
+	case steps && o.commands.Isolate != "none":
+		return exit.UsageError("--isolate is for commands, with --root")
 	case !steps && len(o.writable)+len(o.env) > 0:
 		return exit.UsageError("--writable and --env are for --handler; commands write to the directories of --root, and have variables of their own")
 	case o.capacity < 1 || o.capacity > 10_000:

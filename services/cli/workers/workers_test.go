@@ -36,7 +36,7 @@ func newHost(t *testing.T) *proctree.Host {
 
 // unconfined returns a handler with the rights of the test.
 func unconfined(host *proctree.Host, command string) *handler {
-	return &handler{command: command, dir: "/", env: withoutQuartetVariables(os.Environ()), host: host, sandboxes: sandboxes.NewPool(nil, nil, "", nil)}
+	return &handler{command: command, dir: "/", env: withoutQuartetVariables(os.Environ()), host: host, sandboxes: sandboxes.NewPool(nil, "", nil)}
 }
 
 // SPEC B11: a handler gets the step on stdin; its exit code, stdout and stderr are the result.

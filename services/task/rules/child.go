@@ -13,7 +13,8 @@ import (
 const ChildFollowUp = "child_followup"
 
 // React is the rule for events of the agent plane: it opens, changes and closes handles of
-// children, and stops the commands of deleted agents.
+// children. For a deleted agent it records that it gets no new commands (SPEC A8), and stops those
+// that it has. It ignores all other events.
 func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	switch p := ev.Payload.(type) {
 	case *agentv1.DelegationOpened:

@@ -110,8 +110,9 @@ const (
 	EagerNew
 )
 
-// Attach sets the plan descriptor of an item that is about to be returned; nil is allowed. If
-// the file cannot be described, the descriptor's problem says why.
+// Attach sets the plan descriptor of an item that is about to be returned; it may be nil. With
+// Ensured, and at times with Eager and EagerNew, it first makes an empty plan file for an open item
+// that has no folder. If the file cannot be described, the descriptor's problem says why.
 func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	if it == nil {
 		return

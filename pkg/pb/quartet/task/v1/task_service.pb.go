@@ -1599,10 +1599,13 @@ type WorktreeOrder struct {
 	OrderId string `protobuf:"bytes,1,opt,name=order_id,json=orderId,proto3" json:"order_id,omitempty"`
 	// What to do.
 	Verb WorktreeVerb `protobuf:"varint,2,opt,name=verb,proto3,enum=quartet.task.v1.WorktreeVerb" json:"verb,omitempty"`
-	// For plan: the directory in which the parent's commands run. Empty: the worker's first root.
+	// For plan: the directory in which the parent's commands run. Empty: where commands without a
+	// directory run.
 	WorkspaceRoot string `protobuf:"bytes,3,opt,name=workspace_root,json=workspaceRoot,proto3" json:"workspace_root,omitempty"`
 	// For make and remove: the planned worktree.
-	Worktree      *Worktree `protobuf:"bytes,4,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	Worktree *Worktree `protobuf:"bytes,4,opt,name=worktree,proto3" json:"worktree,omitempty"`
+	// The namespace of the agents. A worker that isolates namespaces works in that one's directory only.
+	Namespace     string `protobuf:"bytes,5,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1663,6 +1666,13 @@ func (x *WorktreeOrder) GetWorktree() *Worktree {
 		return x.Worktree
 	}
 	return nil
+}
+
+func (x *WorktreeOrder) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
 }
 
 // WorktreeReport reports what a worker did about an order.
@@ -2471,12 +2481,13 @@ const file_quartet_task_v1_task_service_proto_rawDesc = "" +
 	"\x10lease_generation\x18\x02 \x01(\x03R\x0fleaseGeneration\x12\x1b\n" +
 	"\tinput_seq\x18\x03 \x01(\x03R\binputSeq\";\n" +
 	"\x0fWorkerHeartbeat\x12(\n" +
-	"\x10running_task_ids\x18\x01 \x03(\tR\x0erunningTaskIds\"\xbb\x01\n" +
+	"\x10running_task_ids\x18\x01 \x03(\tR\x0erunningTaskIds\"\xd9\x01\n" +
 	"\rWorktreeOrder\x12\x19\n" +
 	"\border_id\x18\x01 \x01(\tR\aorderId\x121\n" +
 	"\x04verb\x18\x02 \x01(\x0e2\x1d.quartet.task.v1.WorktreeVerbR\x04verb\x12%\n" +
 	"\x0eworkspace_root\x18\x03 \x01(\tR\rworkspaceRoot\x125\n" +
-	"\bworktree\x18\x04 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\"\xbe\x01\n" +
+	"\bworktree\x18\x04 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x12\x1c\n" +
+	"\tnamespace\x18\x05 \x01(\tR\tnamespace\"\xbe\x01\n" +
 	"\x0eWorktreeReport\x12\x19\n" +
 	"\border_id\x18\x01 \x01(\tR\aorderId\x125\n" +
 	"\bworktree\x18\x02 \x01(\v2\x19.quartet.task.v1.WorktreeR\bworktree\x12\x1c\n" +
