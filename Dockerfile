@@ -8,12 +8,15 @@ COPY . .
 ARG REVISION=
 ARG DATE=
 RUN make build REVISION=$REVISION DATE=$DATE && mkdir -m 700 /empty
+# What setup fills: a volume begins as the directory of the image at its place, with its owner.
+RUN cd "$(mktemp -d)" && mkdir -m 700 authority keys agent work task waiting board identity scheduler gateway nats-1 nats-2 nats-3 && mv "$PWD" /installation
 
 # The services: one static binary and nothing else, nobody's user, and a root that can be read-only.
 FROM scratch AS server
 COPY --from=build /src/bin/quartet /quartet
 COPY --from=build --chown=65532:65532 /empty /data
 COPY --from=build --chown=65532:65532 /empty /tmp
+COPY --from=build --chown=65532:65532 /installation /installation
 ENV QUARTET_DATA_DIR=/data
 USER 65532:65532
 ENTRYPOINT ["/quartet"]

@@ -38,7 +38,7 @@ done
 mkdir -p "$to"
 gateway=$(compose ps -q gateway | head -1)
 docker cp -q "$gateway":/tls/ca.pem "$to/ca.pem" 2>/dev/null || docker cp "$gateway":/tls/ca.pem "$to/ca.pem"
-docker cp "$gateway":/tls/key "$to/key" >/dev/null
+docker cp "$gateway":/keys/key "$to/key" >/dev/null
 chmod 644 "$to/ca.pem"
 port() { compose port gateway "$1" | sed 's/^0\.0\.0\.0:/127.0.0.1:/'; }
 cat >"$to/env" <<EOF_ENV

@@ -54,7 +54,7 @@ func newNATSCluster(t *testing.T) *natsCluster {
 	a, err := issuer.Open(issuer.Config{Dir: c.dir, Owner: -1})
 	require.NoError(t, err)
 	for name, hosts := range map[string][]string{
-		"nats": {"nats", "localhost"}, "service": {"quartet-service", "localhost", "127.0.0.1"}, "guest": {"guest"}, "route": {"elsewhere"},
+		"nats": {"nats", "localhost"}, "service": {"gateway", "localhost", "127.0.0.1"}, "guest": {"guest"}, "route": {"elsewhere"},
 	} {
 		_, err := a.Issue(name, hosts)
 		require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	for name, r := range map[string]natsd.Remote{
 		"a certificate of another name": c.remote("guest"),
 		"no certificate":                {URL: c.url, TLS: certs.Files{CA: files.CA}, ServerName: "nats"},
-		"a name that is not a password": {URL: c.url, TLS: c.files("guest"), ServerName: "nats", User: "quartet-service"},
+		"a name that is not a password": {URL: c.url, TLS: c.files("guest"), ServerName: "nats", User: "gateway"},
 	} {
 		_, err := r.Connect(t.Context(), "test", nil)
 		require.Error(t, err, name)
