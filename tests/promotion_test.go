@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -45,11 +46,11 @@ func (d *disk) died() bool {
 }
 
 type dying struct {
-	journal.Log
+	framelog.Log
 	disk *disk
 }
 
-func (l dying) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
+func (l dying) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	l.disk.mu.Lock()
 	if l.disk.left == 0 {
 		l.disk.dead = true
@@ -59,7 +60,7 @@ func (l dying) Append(ctx context.Context, expect uint64, f journal.Frame) (uint
 	dead := l.disk.dead
 	l.disk.mu.Unlock()
 	if dead {
-		return 0, fmt.Errorf("%w: the process is dead", journal.ErrRefused)
+		return 0, fmt.Errorf("%w: the process is dead", framelog.ErrRefused)
 	}
 	return l.Log.Append(ctx, expect, f)
 }
@@ -96,7 +97,7 @@ func newPair(t *testing.T) *pair {
 		t: t, clk: clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), disk: &disk{left: -1}, home: t.TempDir(),
 		ids: map[string]*id.Sequence{"agent": {}, "work": {}}, journals: planetest.NewJournals(),
 	}
-	p.journals.Wrap = func(_ string, log journal.Log) journal.Log { return dying{log, p.disk} }
+	p.journals.Wrap = func(_ string, log framelog.Log) framelog.Log { return dying{log, p.disk} }
 	p.up()
 	t.Cleanup(p.down)
 	return p

@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/natsd"
@@ -185,7 +186,7 @@ func TestSourceReadsFrames(t *testing.T) {
 	r.put(t, "keeper", "v")
 	ctx, cancel := context.WithCancel(t.Context())
 	var types []string
-	err = src.Follow(ctx, 1, func(_ uint64, lines []journal.Line) error {
+	err = src.Follow(ctx, framelog.End{}, func(_ framelog.End, lines []journal.Line) error {
 		for _, line := range lines {
 			typ, _ := line.Type()
 			types = append(types, typ)

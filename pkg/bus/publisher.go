@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/meter"
 	"quartet/pkg/retry"
 )
@@ -46,7 +47,11 @@ func positionSubject(s journal.Source) string {
 	return "quartet.bus.position." + s.Plane() + "." + strconv.Itoa(s.Partition())
 }
 
-const headerSequence = "Quartet-Sequence"
+// Headers of a position. That of before journals were chained has the first one only.
+const (
+	headerSequence = "Quartet-Sequence"
+	headerEnd      = "Quartet-End"
+)
 
 // EnsureStream creates EVENTS or updates its limits, and repeats requests that are not answered
 // until ctx ends. On a single node the stream is created with asynchronous persistence, which an
@@ -196,7 +201,7 @@ func (p *Publisher) run(ctx context.Context) {
 }
 
 type frame struct {
-	seq   uint64
+	at    framelog.End // behind it
 	lines []journal.Line
 }
 
@@ -222,23 +227,23 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	next, err := p.position(ctx, js)
+	after, err := p.position(ctx, js)
 	if err != nil {
 		return false, err
 	}
 	oldest := time.Time{}
-	if next == 0 {
+	if after.Seq == 0 {
 		oldest = time.Now().Add(-maxAge)
 	}
 	frames, ended := make(chan frame, window), make(chan error, 1)
 	go func() {
-		ended <- p.cfg.Source.Follow(ctx, max(next, 1), func(seq uint64, lines []journal.Line) error {
-			if seq < next || before(lines, oldest) {
+		ended <- p.cfg.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
+			if before(lines, oldest) {
 				return nil
 			}
 			oldest = time.Time{}
 			select {
-			case frames <- frame{seq, lines}:
+			case frames <- frame{at, lines}:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -294,24 +299,29 @@ func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) 
 	return out
 }
 
-// position returns the journal sequence at which to continue, 0 if EVENTS has no position.
-func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (uint64, error) {
+// position returns behind which frame of the journal to continue, the zero End if EVENTS has no position.
+func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (framelog.End, error) {
 	s, err := js.Stream(ctx, Stream)
 	if err != nil {
-		return 0, fmt.Errorf("bus: %w", err)
+		return framelog.End{}, fmt.Errorf("bus: %w", err)
 	}
 	m, err := s.GetLastMsgForSubject(ctx, positionSubject(p.cfg.Source))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return 0, nil
+		return framelog.End{}, nil
 	case err != nil:
-		return 0, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
+		return framelog.End{}, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
-	seq, err := strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
+	var end framelog.End
+	if text := m.Header.Get(headerEnd); text != "" {
+		end, err = framelog.ParseEnd(text)
+	} else {
+		end.Seq, err = strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
+		return framelog.End{}, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
-	return seq + 1, nil
+	return end, nil
 }
 
 // copyWindow publishes the events of frames in order, then the position, and
@@ -322,7 +332,7 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 	for _, f := range frames {
 		if err := p.wrapped.wrap(f.lines); err != nil {
 			// The frame will not become readable, and must not stop the others.
-			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.seq), zap.Error(err))
+			p.cfg.Logger.Error("bus: a frame cannot be read and is passed", zap.Uint64("sequence", f.at.Seq), zap.Error(err))
 			continue
 		}
 		count += len(p.wrapped.events)
@@ -333,8 +343,9 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 		}
 	}
 	// It is published after the events, so a position never covers a gap.
+	last := frames[len(frames)-1].at
 	err := out.publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
-		headerSequence: {strconv.FormatUint(frames[len(frames)-1].seq, 10)},
+		headerSequence: {strconv.FormatUint(last.Seq, 10)}, headerEnd: {last.String()},
 	}}, true)
 	if err == nil {
 		p.published.Add(float64(count))

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -29,7 +30,7 @@ import (
 // floor is a task plane alone, on TCP, which can be started anew.
 type floor struct {
 	t       *testing.T
-	log     journal.Log
+	log     framelog.Log
 	output  taskoutput.Store
 	addr    string
 	service *task.Service
@@ -52,7 +53,7 @@ func (f *floor) up() {
 	var err error
 	f.service, err = task.New(task.Config{}, task.Deps{
 		Deps: plane.Deps{
-			Log:     func(string, int) (journal.Log, error) { return f.log, nil },
+			Log:     func(string, int) (framelog.Log, error) { return f.log, nil },
 			Sources: func(string) ([]journal.Source, error) { return nil, nil },
 		},
 		Output: f.output,

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/natsd/natsdtest"
 )
 
 // jetLog returns a log over an embedded broker that fsyncs every write.
-func jetLog(tb testing.TB) journal.Log {
+func jetLog(tb testing.TB) framelog.Log {
 	tb.Helper()
 	nc := natsdtest.Connect(tb)
 	_, err := jetlog.EnsureStream(context.Background(), nc, "test", 1, 1)

@@ -3,19 +3,19 @@ package journal_test
 import (
 	"testing"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
 )
 
 func TestMemlog(t *testing.T) {
-	open := func(*testing.T) journal.Log { return memlog.New() }
+	open := func(*testing.T) framelog.Log { return memlog.New() }
 	t.Run("log", func(t *testing.T) { journaltest.RunLog(t, open) })
 	t.Run("partition", func(t *testing.T) { journaltest.RunPartition(t, open) })
 }
 
 func TestJetlog(t *testing.T) {
-	open := func(t *testing.T) journal.Log { return jetLog(t) }
+	open := func(t *testing.T) framelog.Log { return jetLog(t) }
 	t.Run("log", func(t *testing.T) { journaltest.RunLog(t, open) })
 	t.Run("partition", func(t *testing.T) { journaltest.RunPartition(t, open) })
 }

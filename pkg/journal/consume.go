@@ -7,31 +7,36 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/tracing"
 )
 
 // Source is the journal of one partition as other partitions follow it.
 //
-// Follow calls fn for each frame from fromSeq on, in order and once. It blocks until ctx ends or fn returns an
-// error, and may also return because of an error of the log; it is then called again. lines are shared and must
-// not be changed.
+// Follow calls fn for each frame behind after, in order and once, with the end of the log behind the frame. It blocks
+// until ctx ends or fn returns an error, and may also return because of an error of the log; it is then called again.
+// A frame that does not continue the one before it, or after, ends it with a *framelog.Broken, and so does a log that
+// does not have the frame at after. The zero End is the beginning of the log; of an End with a zero Hash only Seq is
+// used. lines are shared and must not be changed.
 type Source interface {
 	Plane() string
 	Partition() int
-	Follow(ctx context.Context, fromSeq uint64, fn func(seq uint64, lines []Line) error) error
-	// End returns a sequence number that the next frame is at or after.
-	End(ctx context.Context) (uint64, error)
+	Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []Line) error) error
+	// End returns the end of the log.
+	End(ctx context.Context) (framelog.End, error)
+	// At returns the end of the log as it was behind the frame at seq, or framelog.ErrNoFrame.
+	At(ctx context.Context, seq uint64) (framelog.End, error)
 }
 
 // logSource is a Source that reads everything from the log.
 type logSource struct {
 	plane     string
 	partition int
-	log       Log
+	log       framelog.Log
 }
 
 // NewSource returns a Source that reads a partition's log.
-func NewSource(plane string, partition int, log Log) Source {
+func NewSource(plane string, partition int, log framelog.Log) Source {
 	return logSource{plane, partition, log}
 }
 
@@ -42,14 +47,30 @@ func (s logSource) Plane() string { return s.plane }
 func (s logSource) Partition() int { return s.partition }
 
 // End implements Source.
-func (s logSource) End(ctx context.Context) (uint64, error) {
-	_, seq, err := s.log.Tail(ctx)
-	return seq + 1, err
+func (s logSource) End(ctx context.Context) (framelog.End, error) {
+	f, seq, err := s.log.Tail(ctx)
+	if err != nil || seq == 0 {
+		return framelog.End{}, err
+	}
+	end, _ := framelog.Anchor(framelog.PartitionName(s.plane, s.partition), seq, f)
+	return end, nil
+}
+
+// At implements Source.
+func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
+	f, err := s.log.Get(ctx, seq)
+	if err != nil {
+		return framelog.End{}, err
+	}
+	end, _ := framelog.Anchor(framelog.PartitionName(s.plane, s.partition), seq, f)
+	return end, nil
 }
 
 // Follow implements Source.
-func (s logSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Line) error) error {
-	return s.log.Follow(ctx, from, func(seq uint64, f Frame) error { return fn(seq, textLines(f.Body)) })
+func (s logSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
+	return framelog.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after, func(at framelog.End, f framelog.Frame) error {
+		return fn(at, textLines(f.Body))
+	})
 }
 
 // Reaction is what a partition does in response to another partition's events.
@@ -83,8 +104,9 @@ const (
 
 // consumption is one frame of a source, or several without relevant events, as the loop executes it.
 type consumption[S State] struct {
-	key sourceKey
-	seq uint64
+	key    sourceKey
+	at     framelog.End // behind the frame, or the last one of several
+	before framelog.End // behind the frame before that one
 	// after and afterLine are the position that the source must have reached before: that of the consumption
 	// queued before, or after a split that of the previous part.
 	after     uint64
@@ -125,7 +147,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	for _, t := range r.Interest {
 		interest[t] = struct{}{}
 	}
-	next, err := p.firstToConsume(ctx, key)
+	begin, after, err := p.firstToConsume(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -135,38 +157,32 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	var window []*command[S]
 	pacer := newPacer()
 	passed, foreign := 0, 0
-	after := next - 1
 	consumed := p.consumed.Of(key)
-	begin := max(next, 2) - 1 // the frame consumed last tells the position in events
+	consumed.Receive(begin.WalSeq, nil)
 	for {
-		err = r.Source.Follow(following, max(begin, 1), func(seq uint64, lines []Line) error {
+		err = r.Source.Follow(following, begin, func(at framelog.End, lines []Line) error {
 			if following.Err() != nil {
 				return following.Err()
 			}
-			begin = seq + 1
-			if seq < next {
-				consumed.Receive(lastWalSeq(lines), nil)
-				return nil
-			}
-			in := p.parseSourceFrame(r, interest, key, seq, lines)
+			in := p.parseSourceFrame(r, interest, key, at, lines)
 			passed++
 			foreign += in.foreign
 			if len(in.events) == 0 && passed < wakeInterval {
-				next = seq + 1
-				consumed.Receive(lastWalSeq(lines), nil)
+				begin = at
+				consumed.Receive(at.WalSeq, nil)
 				return nil
 			}
-			in.after, in.foreign, in.fail = after, foreign, fail
+			in.before, in.after, in.foreign, in.fail = begin, after, foreign, fail
 			passed, foreign = 0, 0
 			c := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
 			// Before the effects can be read: who reads them asks for the position.
-			consumed.Receive(lastWalSeq(lines), c.done)
+			consumed.Receive(at.WalSeq, c.done)
 			if err := p.enqueue(c); err != nil {
 				close(c.done)
 				fail(err)
 				return err
 			}
-			after, next = seq, seq+1
+			after, begin = at.Seq, at
 			pacer.Reset()
 			if window = append(window, c); len(window) < consumeWindow {
 				return nil
@@ -180,7 +196,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			}
 		})
 		if following.Err() == nil && !p.ended() {
-			p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane), zap.Int("source_partition", key.partition), zap.Uint64("from", next), zap.Error(err))
+			p.cfg.Logger.Info("journal: following a source again", zap.String("source", key.plane), zap.Int("source_partition", key.partition), zap.Uint64("after", begin.Seq), zap.Error(err))
 			if pacer.Wait(following) == nil {
 				continue
 			}
@@ -195,32 +211,34 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	}
 }
 
-// firstToConsume returns the first frame of a source that is not consumed completely. It blocks until the position
-// that it read is durable, or ctx ends: a position that is lost by a reload must not be continued from.
-func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (uint64, error) {
+// firstToConsume returns behind which frame of a source to begin, and the frame that the first consumption follows: the
+// last one that is consumed completely, or the one before the frame that is not. It blocks until the position that it
+// read is durable, or ctx ends: a position that is lost by a reload must not be continued from.
+func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (begin framelog.End, after uint64, err error) {
 	for {
 		p.mu.RLock()
-		next := uint64(1)
+		begin, after = framelog.End{}, 0
 		if pos, ok := p.core.positions[key]; ok {
-			if next = pos.seq + 1; pos.line > 0 {
-				next = pos.seq
+			begin, after = pos.consumed, pos.seq
+			if pos.line > 0 {
+				after = pos.seq - 1
 			}
 		}
 		result := p.uncommitted
 		p.mu.RUnlock()
 		if result == nil {
-			return next, nil
+			return begin, after, nil
 		}
 		select {
 		case <-result.done:
 			if !result.lost {
-				return next, nil
+				return begin, after, nil
 			}
 			if p.ended() {
-				return 0, ErrNotHeld
+				return begin, 0, ErrNotHeld
 			}
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return begin, 0, ctx.Err()
 		}
 	}
 }
@@ -230,8 +248,8 @@ func (p *Partition[S]) ended() bool { return p.closing.Load() || p.failed.Load()
 
 // parseSourceFrame parses the relevant events of a frame, outside the loop. A line that cannot be read is
 // logged and skipped, since waiting does not make it readable.
-func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, seq uint64, lines []Line) *consumption[S] {
-	in := &consumption[S]{key: key, seq: seq, react: r.React}
+func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struct{}, key sourceKey, at framelog.End, lines []Line) *consumption[S] {
+	in := &consumption[S]{key: key, at: at, react: r.React}
 	for i, line := range lines {
 		t, _ := line.Type()
 		if !Internal(t) {
@@ -247,7 +265,7 @@ func (p *Partition[S]) parseSourceFrame(r Reaction[S], interest map[string]struc
 			}
 			continue
 		}
-		p.cfg.Logger.Error("journal: a source's event cannot be read and is skipped", zap.String("source", key.plane), zap.Uint64("sequence", seq), zap.Int("line", i), zap.Error(err))
+		p.cfg.Logger.Error("journal: a source's event cannot be read and is skipped", zap.String("source", key.plane), zap.Uint64("sequence", at.Seq), zap.Int("line", i), zap.Error(err))
 	}
 	return in
 }
@@ -264,23 +282,27 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 	p.mu.Unlock()
 	start := 0
 	switch {
-	case in.seq < pos.seq || in.seq == pos.seq && pos.line == 0:
+	case in.at.Seq < pos.seq || in.at.Seq == pos.seq && pos.line == 0:
 		p.finishWithoutEvents(c)
 		return
 	case !in.follows(pos):
 		c.err = errPassedOver
 		p.finishWithoutEvents(c)
 		return
-	case in.seq == pos.seq:
+	case in.at.Seq == pos.seq:
 		start = pos.line
 	}
 	f := p.frameFor(0, 1)
 	base := len(f.Body)
 	finish := func(line int) {
-		p.writePosition(c, f, in.key, in.seq, line)
+		consumed := in.at
+		if line > 0 {
+			consumed = in.before
+		}
+		p.writePosition(c, f, in.key, consumed, in.at.Seq, line)
 		p.writePositions(c, f)
 		if line > 0 { // c completes with its last part
-			in.after, in.afterLine = in.seq, line
+			in.after, in.afterLine = in.at.Seq, line
 			c.reset()
 			p.requeue(c)
 			return
@@ -312,7 +334,7 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		// There is nothing to write except, occasionally, the position. In memory
 		// it advances at once; after a restart these frames are read again.
 		p.mu.Lock()
-		pos.seq, pos.line = in.seq, 0
+		pos.consumed, pos.seq, pos.line = in.at, in.at.Seq, 0
 		p.mu.Unlock()
 		pos.framesSinceWrite += in.foreign
 		pos.needsWrite = pos.needsWrite || len(in.events) > 0
@@ -371,17 +393,17 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
 	for key, pos := range p.core.positions {
 		if pos.needsWrite {
-			p.writePosition(c, f, key, pos.seq, 0)
+			p.writePosition(c, f, key, pos.consumed, pos.seq, 0)
 		}
 	}
 }
 
-// writePosition adds a source_consumed event to f. line is the number of lines of the frame that were consumed,
-// 0 for all.
-func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, seq uint64, line int) {
+// writePosition adds a source_consumed event to f. line is the number of lines of the frame at seq that were consumed,
+// 0 for all; consumed is the last frame that was consumed completely.
+func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, consumed framelog.End, seq uint64, line int) {
 	ev := &Event{
 		WalSeq: p.core.applied + 1, ID: p.cfg.NewID("evt_"), Type: TypeSourceConsumed, Plane: p.cfg.Plane,
-		Principal: "quartet", Role: "service", Payload: consumedEvent(key, seq, line), CreatedAt: micros(p.cfg.Now()),
+		Principal: "quartet", Role: "service", Payload: consumedEvent(key, consumed, seq, line), CreatedAt: micros(p.cfg.Now()),
 	}
 	// The payload is a Struct of this package: neither can fail.
 	body, err := appendLine(p.loop.scratch[:0], ev)

@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
 )
@@ -78,14 +79,14 @@ func TestConsumeNothingPassesARefusedAppend(t *testing.T) {
 	write(t, from, "v", "quiet")
 	write(t, from, "v", "c")
 	log.Release()
-	require.ErrorIs(t, <-done, journal.ErrRefused)
+	require.ErrorIs(t, <-done, framelog.ErrRefused)
 	s, _, err := journal.View(t.Context(), to, journaltest.Snapshot)
 	require.NoError(t, err)
 	require.Empty(t, s.Log)
 
 	// A call that is refused again, and one that succeeds.
 	log.Inject(faultlog.Refused)
-	require.ErrorIs(t, <-mirror(ctx, to, from.Source()), journal.ErrRefused)
+	require.ErrorIs(t, <-mirror(ctx, to, from.Source()), framelog.ErrRefused)
 	done = mirror(ctx, to, from.Source())
 	requireOrder(t, to, "a", "b", "c")
 	cancel()
@@ -172,7 +173,7 @@ func TestConsumeKeepsItsPositionAcrossAReload(t *testing.T) {
 	require.True(t, to.AwaitConsumed(t.Context(), "from", 0, 3, nil))
 	log.Inject(faultlog.Refused)
 	_, _, err = journal.Do(t.Context(), to, journaltest.Put("lost", "v", ""))
-	require.ErrorIs(t, err, journal.ErrRefused)
+	require.ErrorIs(t, err, framelog.ErrRefused)
 	put(t, to, "question", "v")
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
@@ -202,7 +203,7 @@ func TestConsumeOnceOverRandomFaults(t *testing.T) {
 		defer close(stopped)
 		for ctx.Err() == nil {
 			err := <-mirror(ctx, to, from.Source())
-			if !errors.Is(err, journal.ErrRefused) && ctx.Err() == nil {
+			if !errors.Is(err, framelog.ErrRefused) && ctx.Err() == nil {
 				t.Logf("consume: %v", err)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
@@ -21,7 +22,7 @@ import (
 
 type partition = journal.Partition[*journaltest.State]
 
-func open(t *testing.T, log journal.Log, plane string) *partition {
+func open(t *testing.T, log framelog.Log, plane string) *partition {
 	t.Helper()
 	cfg := journaltest.Config(log)
 	cfg.Plane = plane
@@ -131,7 +132,7 @@ func TestConsumeCutsAFrameThatGrows(t *testing.T) {
 	heardEventually(t, to, want...)
 	stop()
 	frames := 0
-	require.NoError(t, cfg.Log.Scan(t.Context(), 1, func(_ uint64, f journal.Frame) error {
+	require.NoError(t, cfg.Log.Scan(t.Context(), 1, func(_ uint64, f framelog.Frame) error {
 		frames++
 		require.Less(t, len(f.Body), 6000)
 		return nil
@@ -150,7 +151,7 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 		put(t, a, "quiet", fmt.Sprint(i))
 	}
 	marks := func() (n int) {
-		require.NoError(t, logs[1].Scan(t.Context(), 1, func(_ uint64, f journal.Frame) error {
+		require.NoError(t, logs[1].Scan(t.Context(), 1, func(_ uint64, f framelog.Frame) error {
 			for _, line := range lines.Split(f.Body) {
 				if typ, _ := lines.TypeOf(line); typ == journal.TypeSourceConsumed {
 					n++

@@ -24,14 +24,6 @@ func (l Line) walSeq() uint64 {
 	return n
 }
 
-// lastWalSeq returns the position of the last line, 0 without lines.
-func lastWalSeq(lines []Line) uint64 {
-	if len(lines) == 0 {
-		return 0
-	}
-	return lines[len(lines)-1].walSeq()
-}
-
 // ConsumedUntil returns the wal_seq of the newest event of a source that p has
 // received, whether or not p reacted to it; 0 before the first.
 func (p *Partition[S]) ConsumedUntil(plane string, partition int) uint64 {

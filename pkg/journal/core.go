@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/frameindex"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/requests"
 )
@@ -16,15 +17,16 @@ import (
 // core is everything that a partition knows from its log. A reload builds a new core beside the old one.
 type core[S State] struct {
 	state      S
-	applied    uint64 // wal_seq of the last event in state
-	generation uint64 // of the last partition_opened
-	tail       uint64 // sequence number of the last frame that is known to be in the log
+	applied    uint64       // wal_seq of the last event in state
+	generation uint64       // of the last partition_opened
+	end        framelog.End // of the log, as far as it is known
 	memory     *requests.Memory
 	frames     frameindex.Index
 	positions  map[sourceKey]*position
 	// recovered holds, after a reload, the requests without a caller's request id that turned out to be in the
 	// log, by the request id that the loop generated for them.
 	recovered map[string]requests.Entry
+	name      string // of the partition, in hashes
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
@@ -37,21 +39,23 @@ type sourceKey struct {
 
 // position is how far another partition's journal was consumed.
 type position struct {
-	seq              uint64 // sequence number of the frame
-	line             int    // number of its lines that were consumed, 0 for all
-	framesSinceWrite int    // frames with events of the source that changed nothing here, since the position was written
+	seq              uint64       // sequence number of the frame
+	line             int          // number of its lines that were consumed, 0 for all
+	consumed         framelog.End // behind the last frame that was consumed completely
+	framesSinceWrite int          // frames with events of the source that changed nothing here, since the position was written
 	// needsWrite is set when events after the written position led to nothing. The position must be written
 	// before the next change of state: after a restart these events would otherwise be processed with a newer
 	// state, in which they may lead to something.
 	needsWrite bool
 	// confirmed is the newest frame whose consumption completed, so that the state that it saw is durable.
-	confirmed uint64
+	confirmed framelog.End
 }
 
 // newCore returns a core with an empty state.
 func newCore[S State](cfg *Config[S]) *core[S] {
 	return &core[S]{
 		state:     cfg.New(),
+		name:      framelog.PartitionName(cfg.Plane, cfg.Partition),
 		memory:    cfg.Requests.New(),
 		positions: make(map[sourceKey]*position),
 		recovered: make(map[string]requests.Entry),
@@ -81,8 +85,8 @@ func (c *core[S]) keepConfirmed(old *core[S]) {
 	}
 	for key, was := range old.positions {
 		pos := c.position(key)
-		if was.confirmed > pos.seq || was.confirmed == pos.seq && pos.line > 0 {
-			pos.seq, pos.line, pos.needsWrite = was.confirmed, 0, true
+		if was.confirmed.Seq > pos.seq || was.confirmed.Seq == pos.seq && pos.line > 0 {
+			pos.consumed, pos.seq, pos.line, pos.needsWrite = was.confirmed, was.confirmed.Seq, 0, true
 		}
 		pos.confirmed = was.confirmed
 	}
@@ -95,8 +99,13 @@ func (e *replayError) Error() string { return e.cause.Error() }
 func (e *replayError) Unwrap() error { return e.cause }
 
 // replay applies one frame of the log. awaiting is described at load.
-func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string]struct{}) error {
-	c.tail = seq
+func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting map[string]struct{}) error {
+	before := c.end
+	end, intact, err := before.Next(c.name, seq, f)
+	if err != nil {
+		return &replayError{err}
+	}
+	c.end = end
 	if len(f.Body) == 0 {
 		return nil
 	}
@@ -109,6 +118,9 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f Frame, awaiting map[string
 		var ev *Event
 		if err == nil {
 			ev, err = raw.Decode(reg)
+		}
+		if err == nil && !intact { // any of its lines may be the one
+			err = framelog.Altered(c.name, before, seq)
 		}
 		if err != nil {
 			if err := c.quarantine(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
@@ -160,6 +172,16 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)
 	pos.seq, pos.line, pos.framesSinceWrite, pos.needsWrite = number("sequence"), int(number("line")), 0, false
+	if text := s.GetFields()["consumed"].GetStringValue(); text != "" {
+		var err error
+		pos.consumed, err = framelog.ParseEnd(text)
+		return err
+	}
+	// A position of before frames were chained.
+	pos.consumed = framelog.End{Seq: pos.seq}
+	if pos.line > 0 {
+		pos.consumed.Seq--
+	}
 	return nil
 }
 
@@ -207,11 +229,12 @@ func openedEvent(generation uint64) *structpb.Struct {
 }
 
 // consumedEvent returns the payload of source_consumed.
-func consumedEvent(k sourceKey, seq uint64, line int) *structpb.Struct {
+func consumedEvent(k sourceKey, consumed framelog.End, seq uint64, line int) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"plane":     structpb.NewStringValue(k.plane),
 		"partition": structpb.NewNumberValue(float64(k.partition)),
 		"sequence":  structpb.NewNumberValue(float64(seq)),
+		"consumed":  structpb.NewStringValue(consumed.String()),
 	}
 	if line > 0 {
 		fields["line"] = structpb.NewNumberValue(float64(line))

@@ -59,7 +59,7 @@ func (ev *Event) By(cause *Event) {
 // Types of the events that belong to the journal itself. State.Apply never receives them.
 const (
 	TypePartitionOpened = "partition_opened" // {generation}
-	TypeSourceConsumed  = "source_consumed"  // {plane, partition, sequence, line?}
+	TypeSourceConsumed  = "source_consumed"  // {plane, partition, sequence, line?, consumed}
 	TypeRequestAnswered = "request_answered" // {message, reply}: a request that changed nothing
 )
 

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/requests"
 )
 
@@ -178,6 +179,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	}
 	p.mu.Unlock()
 	f.Body = append(f.Body, body...)
+	f.content.Add(body)
 	f.events = append(f.events, events...)
 	if p.cfg.OnApply != nil {
 		f.followUps += p.cfg.OnApply(p.core.state, events)
@@ -244,10 +246,13 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	if cap(body) < max(size, room.body) {
 		body = make([]byte, 0, max(size, room.body))
 	}
+	id := p.cfg.NewID("")
 	f := &pending[S]{
-		Frame:  Frame{ID: p.cfg.NewID(""), Generation: p.core.generation, Body: body},
+		Frame:  framelog.Frame{ID: id, Generation: p.core.generation, Body: body},
 		first:  p.core.applied + 1,
 		result: newCommitResult(),
+
+		content: framelog.NewContent(p.log.Salt(id)),
 
 		events: make([]*Event, 0, max(count, room.events)),
 		cmds:   make([]*command[S], 0, max(1, room.cmds)),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"quartet/pkg/journal/framechain"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 )
 
@@ -158,6 +159,8 @@ func (f *Feed) hint(events []*Event, lost bool) {
 
 // fedFrame is a frame of a feed. Its lines are split when the first follower reads it.
 type fedFrame struct {
+	before framelog.End
+	at     framelog.End // behind it
 	body   []byte
 	events []*Event
 	once   sync.Once
@@ -189,10 +192,12 @@ func (f *Feed) end() {
 	}
 }
 
-// add appends a durable frame; see framechain.Chain.Add. The feed keeps body and events, which
-// must not be changed afterwards.
-func (f *Feed) add(after, seq, tail uint64, body []byte, events []*Event) {
-	f.chain.Add(after, seq, tail, len(body), &fedFrame{body: body, events: events})
+// add appends a durable frame between two ends of the log; see framechain.Chain.Add. The feed keeps body
+// and events, which must not be changed afterwards.
+func (f *Feed) add(before, at framelog.End, body []byte, events []*Event) {
+	if f != nil {
+		f.chain.Add(before.Seq, at.Seq, at.Seq, len(body), &fedFrame{before: before, at: at, body: body, events: events})
+	}
 }
 
 // fedSource is a source with a feed in front of it.
@@ -205,27 +210,30 @@ type fedSource struct {
 var errCovered = errors.New("journal: the feed continues from here")
 
 // Follow implements Source.
-func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Line) error) error {
+func (s fedSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
 	idle := time.NewTicker(framechain.CheckInterval)
 	defer idle.Stop()
 	for {
-		frame, seq, covered, changed := s.feed.chain.Next(from)
+		frame, _, covered, changed := s.feed.chain.Next(after.Seq + 1)
 		if frame != nil {
-			if err := fn(seq, frame.read()); err != nil {
+			if !after.SameAs(frame.before) {
+				return &framelog.Broken{Partition: framelog.PartitionName(s.Plane(), s.Partition()), After: after, Seq: frame.at.Seq, First: frame.before.WalSeq + 1, Cause: "the log has other frames than those that were read"}
+			}
+			if err := fn(frame.at, frame.read()); err != nil {
 				return err
 			}
-			from = seq + 1
+			after = frame.at
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			continue
 		}
 		if !covered {
-			next, err := s.catchUp(ctx, from, changed, fn)
+			next, err := s.catchUp(ctx, after, changed, fn)
 			if err != nil {
 				return err
 			}
-			from = next
+			after = next
 			continue
 		}
 		select {
@@ -238,19 +246,19 @@ func (s fedSource) Follow(ctx context.Context, from uint64, fn func(uint64, []Li
 			}
 			// After an error the next interval tries again.
 			if end, err := s.End(ctx); err == nil {
-				s.feed.chain.Verify(end)
+				s.feed.chain.Verify(end.Seq + 1)
 			}
 		}
 	}
 }
 
-// catchUp follows the log from a sequence number on until the chain covers the next frame, and returns the
-// sequence number of that frame. changed is closed at the chain's next change.
-func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan struct{}, fn func(uint64, []Line) error) (uint64, error) {
-	var next atomic.Uint64
-	next.Store(from)
+// catchUp follows the log behind after until the chain covers the next frame, and returns the end of the log before
+// that frame. changed is closed at the chain's next change.
+func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-chan struct{}, fn func(framelog.End, []Line) error) (framelog.End, error) {
+	var read atomic.Pointer[framelog.End]
+	read.Store(&after)
 	covers := func() (bool, <-chan struct{}) {
-		_, _, covered, changed := s.feed.chain.Next(next.Load())
+		_, _, covered, changed := s.feed.chain.Next(read.Load().Seq + 1)
 		return covered, changed
 	}
 	// Follow blocks while the log has no further frame, so this goroutine ends it when the chain
@@ -269,13 +277,11 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan stru
 		}
 	}()
 	var fnErr error
-	err := s.Source.Follow(reading, from, func(seq uint64, lines []Line) error {
-		if seq >= next.Load() {
-			if fnErr = fn(seq, lines); fnErr != nil {
-				return fnErr
-			}
-			next.Store(seq + 1)
+	err := s.Source.Follow(reading, after, func(at framelog.End, lines []Line) error {
+		if fnErr = fn(at, lines); fnErr != nil {
+			return fnErr
 		}
+		read.Store(&at)
 		if covered, _ := covers(); covered {
 			return errCovered
 		}
@@ -291,5 +297,5 @@ func (s fedSource) catchUp(ctx context.Context, from uint64, changed <-chan stru
 	case covered:
 		err = nil
 	}
-	return next.Load(), err
+	return *read.Load(), err
 }

@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
@@ -25,10 +26,10 @@ type hears struct {
 	fed, read int
 }
 
-func (h *hears) take(seq uint64, lines []journal.Line) error {
+func (h *hears) take(at framelog.End, lines []journal.Line) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.seqs = append(h.seqs, seq)
+	h.seqs = append(h.seqs, at.Seq)
 	for _, l := range lines {
 		if l.Event != nil {
 			h.fed++
@@ -72,12 +73,12 @@ func (r *feedRig) source() journal.Source {
 	return r.feeds.Source(journal.NewSource("fed", 0, r.log))
 }
 
-func (r *feedRig) follow(t *testing.T, from uint64) (h *hears, stop func()) {
+func (r *feedRig) follow(t *testing.T, after framelog.End) (h *hears, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	h = &hears{}
 	done := make(chan error, 1)
-	go func() { done <- r.source().Follow(ctx, from, h.take) }()
+	go func() { done <- r.source().Follow(ctx, after, h.take) }()
 	return h, func() {
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
@@ -85,10 +86,10 @@ func (r *feedRig) follow(t *testing.T, from uint64) (h *hears, stop func()) {
 }
 
 // whole returns what a follower must have heard by now: the log, frame by frame.
-func (r *feedRig) whole(t *testing.T, from uint64) *hears {
+func (r *feedRig) whole(t *testing.T, after framelog.End) *hears {
 	t.Helper()
 	h := &hears{}
-	require.NoError(t, r.log.Scan(context.Background(), from, func(seq uint64, f journal.Frame) error {
+	require.NoError(t, r.log.Scan(context.Background(), after.Seq+1, func(seq uint64, f framelog.Frame) error {
 		if len(f.Body) == 0 {
 			return nil // a fence says nothing
 		}
@@ -96,14 +97,14 @@ func (r *feedRig) whole(t *testing.T, from uint64) *hears {
 		for _, text := range lines.Split(f.Body) {
 			all = append(all, journal.Line{Text: text})
 		}
-		return h.take(seq, all)
+		return h.take(framelog.End{Seq: seq}, all)
 	}))
 	return h
 }
 
-func (r *feedRig) same(t *testing.T, h *hears, from uint64) {
+func (r *feedRig) same(t *testing.T, h *hears, after framelog.End) {
 	t.Helper()
-	want := r.whole(t, from)
+	want := r.whole(t, after)
 	require.Eventually(t, func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -119,12 +120,12 @@ func (r *feedRig) same(t *testing.T, h *hears, from uint64) {
 // while they follow comes over the feed.
 func TestFeedSaysWhatTheLogSays(t *testing.T) {
 	r := newFeedRig()
-	early, stopEarly := r.follow(t, 1)
+	early, stopEarly := r.follow(t, framelog.End{})
 	p := r.open(t)
 	for i := range 20 {
 		put(t, p, "k", fmt.Sprint(i))
 	}
-	late, stopLate := r.follow(t, 1)
+	late, stopLate := r.follow(t, framelog.End{})
 	end, err := r.source().End(t.Context())
 	require.NoError(t, err)
 	newest, stopNewest := r.follow(t, end)
@@ -134,13 +135,13 @@ func TestFeedSaysWhatTheLogSays(t *testing.T) {
 			r.same(t, newest, end)
 		}
 	}
-	r.same(t, early, 1)
-	r.same(t, late, 1)
+	r.same(t, early, framelog.End{})
+	r.same(t, late, framelog.End{})
 	r.same(t, newest, end)
 	_, fed := newest.count()
 	require.Equal(t, 600, fed, "all of it came over the feed")
-	behind, stopBehind := r.follow(t, 1)
-	r.same(t, behind, 1)
+	behind, stopBehind := r.follow(t, framelog.End{})
+	r.same(t, behind, framelog.End{})
 	stopEarly()
 	stopLate()
 	stopNewest()
@@ -152,7 +153,7 @@ func TestFeedSaysWhatTheLogSays(t *testing.T) {
 func TestFeedThroughFaults(t *testing.T) {
 	r := newFeedRig()
 	p := r.open(t)
-	h, stop := r.follow(t, 1)
+	h, stop := r.follow(t, framelog.End{})
 	for f := faultlog.None; f < faultlog.Last; f++ {
 		switch f {
 		case faultlog.Refused, faultlog.HeldRefused, faultlog.Late, faultlog.Frozen:
@@ -163,7 +164,7 @@ func TestFeedThroughFaults(t *testing.T) {
 		r.log.Heal()
 		put(t, p, "k", fmt.Sprint(f))
 	}
-	r.same(t, h, 1)
+	r.same(t, h, framelog.End{})
 	stop()
 	require.NoError(t, p.Close(t.Context()))
 }
@@ -173,22 +174,24 @@ func TestFeedThroughFaults(t *testing.T) {
 func TestFeedReceivesAnotherWriter(t *testing.T) {
 	r := newFeedRig()
 	p := r.open(t)
-	h, stop := r.follow(t, 1)
+	h, stop := r.follow(t, framelog.End{})
 	put(t, p, "k", "1")
-	other, err := journal.Open(t.Context(), journaltest.Config(r.log))
+	cfg := journaltest.Config(r.log)
+	cfg.Plane = "fed"
+	other, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	for i := range 5 {
 		put(t, other, "k", fmt.Sprint(i))
 	}
-	r.same(t, h, 1)
+	r.same(t, h, framelog.End{})
 	put(t, p, "k", "2") // loads again, and fences the other
 	put(t, p, "k", "3")
-	r.same(t, h, 1)
+	r.same(t, h, framelog.End{})
 	_, fed := h.count()
 	require.NotZero(t, fed)
 	require.NoError(t, p.Close(t.Context()))
 	put(t, other, "k", "4") // nobody here any more
-	r.same(t, h, 1)
+	r.same(t, h, framelog.End{})
 	stop()
 	require.NoError(t, other.Close(t.Context()))
 }
@@ -201,10 +204,10 @@ func TestFeedGivesBackTheFollowersError(t *testing.T) {
 	enough := errors.New("enough")
 	end, err := r.source().End(t.Context())
 	require.NoError(t, err)
-	for _, from := range []uint64{1, end} {
+	for _, after := range []framelog.End{{}, end} {
 		done := make(chan error, 1)
 		go func() {
-			done <- r.source().Follow(t.Context(), from, func(uint64, []journal.Line) error { return enough })
+			done <- r.source().Follow(t.Context(), after, func(framelog.End, []journal.Line) error { return enough })
 		}()
 		put(t, p, "k", "2")
 		require.ErrorIs(t, <-done, enough)

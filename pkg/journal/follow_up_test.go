@@ -10,13 +10,14 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
 )
 
 // openWithFollowUps opens a partition that announces a follow-up of every put to the key "first", and reports each
 // announcement on the channel.
-func openWithFollowUps(t *testing.T, log journal.Log, term time.Duration) (*partition, <-chan struct{}) {
+func openWithFollowUps(t *testing.T, log framelog.Log, term time.Duration) (*partition, <-chan struct{}) {
 	t.Helper()
 	announced := make(chan struct{}, 64)
 	cfg := journaltest.Config(log)
@@ -33,9 +34,9 @@ func openWithFollowUps(t *testing.T, log journal.Log, term time.Duration) (*part
 	return p, announced
 }
 
-func frames(t *testing.T, log journal.Log) (n int) {
+func frames(t *testing.T, log framelog.Log) (n int) {
 	t.Helper()
-	require.NoError(t, log.Scan(t.Context(), 1, func(uint64, journal.Frame) error {
+	require.NoError(t, log.Scan(t.Context(), 1, func(uint64, framelog.Frame) error {
 		n++
 		return nil
 	}))

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal/framelog"
 )
 
 type emptyState struct{}
@@ -18,7 +20,7 @@ func gathering(n int) (*Partition[emptyState], *pending[emptyState]) {
 	p.inbox.signal = make(chan struct{}, 1)
 	f := &pending[emptyState]{cmds: make([]*command[emptyState], n)}
 	p.loop.frames = []*pending[emptyState]{f}
-	p.loop.results = make(chan writeResult, 1)
+	p.loop.results = make(chan framelog.Result, 1)
 	return p, f
 }
 
@@ -66,7 +68,7 @@ func TestGatherReturnsDuringAWrite(t *testing.T) {
 	require.Len(t, f.cmds, minGather)
 
 	p, f = gathering(minGather)
-	p.loop.results <- writeResult{}
+	p.loop.results <- framelog.Result{}
 	enqueueChain(t, p, 10)
 	p.gather()
 	require.Len(t, f.cmds, minGather, "an outcome is handled before more commands run")

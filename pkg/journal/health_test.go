@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/partitions"
@@ -66,7 +67,7 @@ func TestOnCommitGetsThePlanesEventsInOrder(t *testing.T) {
 
 func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	log := memlog.New()
-	_, err := log.Append(t.Context(), 0, journal.Frame{ID: "x", Body: []byte("no line\n")})
+	_, err := log.Append(t.Context(), 0, framelog.Frame{ID: "x", Body: []byte("no line\n")})
 	require.NoError(t, err)
 	_, err = journal.Open(t.Context(), journaltest.Config(log))
 	require.Error(t, err)

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/retry"
 )
 
@@ -24,7 +25,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 	next := uint64(1)
 	pacer := newPacer()
 	for {
-		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f Frame) error {
+		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f framelog.Frame) error {
 			if seq < next {
 				return nil
 			}
@@ -46,7 +47,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 			if p.cfg.OnLoad != nil {
 				p.cfg.OnLoad(c.state)
 			}
-			p.cfg.Feed.begin(c.tail)
+			p.cfg.Feed.begin(c.end.Seq)
 			p.metrics.loaded(time.Since(began))
 			return c, nil
 		case ctx.Err() != nil:
@@ -78,20 +79,16 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	if err != nil {
 		return &replayError{err}
 	}
-	seq, err := p.append(ctx, c.tail, Frame{ID: p.cfg.NewID(""), Generation: generation, Body: body})
+	f := framelog.Frame{ID: p.cfg.NewID(""), Generation: generation, Body: body}
+	content := framelog.NewContent(p.log.Salt(f.ID))
+	content.Add(body)
+	end, err := p.log.Append(ctx, c.end, f, content)
 	if err != nil {
 		return err
 	}
-	c.frames.Add(ev.WalSeq, seq)
-	c.tail = seq
+	c.frames.Add(ev.WalSeq, end.Seq)
+	c.end = end
 	return c.apply(ev)
-}
-
-// append makes one attempt to append f, limited by Config.AppendTimeout.
-func (p *Partition[S]) append(ctx context.Context, expect uint64, f Frame) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.AppendTimeout)
-	defer cancel()
-	return p.cfg.Log.Append(ctx, expect, f)
 }
 
 // newPacer returns the intervals at which the log is tried again.

@@ -8,15 +8,17 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/adaptive"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/requests"
 )
 
 // pending is a frame whose events are applied and which is not durable yet. The loop owns it.
 type pending[S State] struct {
-	Frame
-	first  uint64 // wal_seq of events[0]
-	events []*Event
-	cmds   []*command[S] // completed with the frame, in order
+	framelog.Frame
+	content *framelog.Content // of the body, so far
+	first   uint64            // wal_seq of events[0]
+	events  []*Event
+	cmds    []*command[S] // completed with the frame, in order
 	// result is resolved when the outcome of the frame is known.
 	result *commitResult
 	// followUps is the number of expected follow-ups that should share the frame.
@@ -44,14 +46,14 @@ type loop[S State] struct {
 
 	fencing atomic.Bool // set by the writer while an append is ambiguous; no command is accepted
 	work    chan pendingWrite
-	results chan writeResult
+	results chan framelog.Result
 	written chan struct{} // closed when the writer has ended
 }
 
 // startLoop starts the loop and the writer. When the loop ends it stops the writer, then stopped is closed.
 func (p *Partition[S]) startLoop() {
 	l := &p.loop
-	l.work, l.results, l.written = make(chan pendingWrite, 1), make(chan writeResult, 1), make(chan struct{})
+	l.work, l.results, l.written = make(chan pendingWrite, 1), make(chan framelog.Result, 1), make(chan struct{})
 	l.prefix = p.cfg.NewID("req_") + "."
 	go func() {
 		defer close(l.written)
@@ -116,7 +118,7 @@ func (p *Partition[S]) send() {
 	}
 	f := l.frames[0]
 	l.sending, f.sent = true, true
-	l.work <- pendingWrite{f.Frame, p.core.tail}
+	l.work <- pendingWrite{f.Frame, f.content, p.core.end}
 }
 
 const (
@@ -181,41 +183,45 @@ func (p *Partition[S]) fill() {
 
 // handleWriteResult applies the outcome of the oldest frame. It returns an error when the partition cannot
 // continue.
-func (p *Partition[S]) handleWriteResult(v writeResult) error {
+func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 	l := &p.loop
 	l.sending = false
 	f := l.frames[0]
-	switch v.outcome {
-	case writeStored:
+	switch v.Outcome {
+	case framelog.Stored:
 		l.frames = l.frames[1:]
-		after := p.core.tail
-		p.core.tail = v.tail
-		p.core.frames.Add(f.first, v.seq)
-		if !v.foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
+		after := p.core.end
+		p.core.end = v.End
+		p.core.frames.Add(f.first, v.Seq)
+		if !v.Foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
 			p.send() // nothing to gather: it is written while this one's callers are answered
 		}
-		p.committed(f, v.clean)
-		if p.cfg.Feed != nil && !v.foreign {
-			p.cfg.Feed.add(after, v.seq, v.tail, f.Body, f.events)
+		p.committed(f, v.Clean)
+		switch {
+		case v.Foreign:
+		case v.Clean:
+			p.cfg.Feed.add(after, v.End, f.Body, f.events)
+		default: // with fences, which followers read in the log
+			p.cfg.Feed.begin(v.End.Seq)
 		}
-		if v.foreign {
+		if v.Foreign {
 			return p.reload(nil)
 		}
 		return nil
-	case writeRefused:
+	case framelog.Refused:
 		// SPEC X1: an append that fails changes nothing. Later commands run
 		// again on the state without it.
 		l.frames = l.frames[1:]
 		for _, c := range f.cmds {
-			c.err = unavailable(outcomeNone, "the journal refused the write", v.err)
+			c.err = unavailable(outcomeNone, "the journal refused the write", v.Err)
 			p.complete(c)
 		}
 		return p.reload(f)
-	case writeAbsent:
-		f.discarded = v.foreign // another writer's frame is at its sequence number
+	case framelog.Absent:
+		f.discarded = v.Foreign // another writer's frame is at its sequence number
 		return p.reload(nil)
 	default:
-		return fmt.Errorf("journal: %w", v.err)
+		return fmt.Errorf("journal: %w", v.Err)
 	}
 }
 
@@ -417,7 +423,9 @@ func (p *Partition[S]) complete(c *command[S]) {
 		c.consume.fail(c.err)
 	default:
 		if pos := p.core.positions[c.consume.key]; pos != nil {
-			pos.confirmed = max(pos.confirmed, c.consume.seq)
+			if c.consume.at.Seq > pos.confirmed.Seq {
+				pos.confirmed = c.consume.at
+			}
 		}
 	}
 	close(c.done)

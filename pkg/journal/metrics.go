@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/meter"
 )
 
@@ -48,11 +49,11 @@ func (g *metrics) appended(err error) {
 	switch {
 	case err == nil:
 		outcome = "ok"
-	case errors.Is(err, ErrRefused):
+	case errors.Is(err, framelog.ErrRefused):
 		outcome = "refused"
-	case errors.Is(err, ErrBusy):
+	case errors.Is(err, framelog.ErrBusy):
 		outcome = "busy"
-	case errors.Is(err, ErrWrongSequence):
+	case errors.Is(err, framelog.ErrWrongSequence):
 		outcome = "overtaken"
 	}
 	g.appends[outcome].Inc()
@@ -65,11 +66,11 @@ func (g *metrics) loaded(took time.Duration) {
 	}
 }
 
-// written counts a frame that was stored.
-func (g *metrics) written(f Frame, took time.Duration) {
+// written counts a frame of size bytes that was stored.
+func (g *metrics) written(size int, took time.Duration) {
 	if g != nil {
 		g.seconds.Observe(took.Seconds())
-		g.bytes.Observe(float64(len(f.Body)))
+		g.bytes.Observe(float64(size))
 	}
 }
 

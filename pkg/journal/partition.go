@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/framecache"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/progress"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/stall"
@@ -31,7 +33,7 @@ const (
 
 // Config configures a partition. Log, Plane, New, Registry and NewID are required.
 type Config[S State] struct {
-	Log       Log
+	Log       framelog.Log
 	Plane     string
 	Partition int
 	New       func() S // returns an empty state; called at every load
@@ -79,6 +81,8 @@ type Config[S State] struct {
 	UnhealthyAfter time.Duration    // duration of a stall; default 30 s
 	FollowUpTerm   time.Duration    // how long a frame waits for follow-ups; default 0.5 ms
 	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
+	// NewSecret returns 32 random bytes, which no reader of the log knows; default crypto/rand.
+	NewSecret func() [32]byte
 }
 
 // complete verifies the required fields and sets the defaults.
@@ -99,6 +103,12 @@ func (c *Config[S]) complete() error {
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.NewSecret == nil {
+		c.NewSecret = func() (s [32]byte) {
+			_, _ = rand.Read(s[:]) // it never fails
+			return s
+		}
 	}
 	c.Logger = c.Logger.With(zap.String("plane", c.Plane), zap.Int("partition", c.Partition))
 	if c.Requests == nil {
@@ -142,6 +152,7 @@ type Partition[S State] struct {
 	inbox inbox[S]
 	loop  loop[S]
 
+	log        *framelog.Writer
 	consumed   progress.Set[sourceKey]
 	metrics    *metrics
 	frameCache framecache.Cache
@@ -165,6 +176,10 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	p := &Partition[S]{cfg: cfg, stopped: make(chan struct{})}
 	p.inbox.signal = make(chan struct{}, 1)
 	p.metrics = newMetrics(cfg.Metrics, cfg.Plane)
+	p.log = &framelog.Writer{
+		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID, Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
+		Secret: cfg.NewSecret(), Fencing: func() { p.loop.fencing.Store(true) }, Appended: p.metrics.appended,
+	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	core, err := p.load(ctx, nil)
 	if err != nil {

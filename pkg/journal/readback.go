@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 )
 
@@ -124,6 +125,9 @@ func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, err
 	f, err := p.cfg.Log.Get(ctx, seq)
 	if err != nil {
 		return nil, err
+	}
+	if _, intact := framelog.Anchor(p.core.name, seq, f); !intact {
+		return nil, framelog.Altered(p.core.name, framelog.End{}, seq)
 	}
 	return lines.Split(f.Body), nil
 }

@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/partitions"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/retry"
@@ -32,7 +33,7 @@ import (
 // Deps are what a plane needs of its process.
 type Deps struct {
 	// Log opens the log of a partition.
-	Log func(plane string, partition int) (journal.Log, error)
+	Log func(plane string, partition int) (framelog.Log, error)
 	// Sources returns the journals of the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
 	// Partitions returns how many partitions a plane has; nil: each has one.

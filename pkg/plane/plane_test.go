@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -177,7 +178,7 @@ func TestAReadWaitsForALimitedTime(t *testing.T) {
 func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	journals := planetest.NewJournals()
 	var faults *faultlog.Log
-	journals.Wrap = func(name string, log journal.Log) journal.Log {
+	journals.Wrap = func(name string, log framelog.Log) framelog.Log {
 		if name != "test" {
 			return log
 		}
@@ -209,7 +210,7 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 func TestFollowingContinuesAfterAnError(t *testing.T) {
 	journals := planetest.NewJournals()
 	var faults *faultlog.Log
-	journals.Wrap = func(name string, log journal.Log) journal.Log {
+	journals.Wrap = func(name string, log framelog.Log) framelog.Log {
 		if name != "test" {
 			return log
 		}
@@ -304,7 +305,7 @@ func TestDepsAreCompleted(t *testing.T) {
 func TestErrorsOfTheProcess(t *testing.T) {
 	journals := planetest.NewJournals()
 	deps := over(journals)
-	deps.Log = func(string, int) (journal.Log, error) { return nil, errors.New("no stream") }
+	deps.Log = func(string, int) (framelog.Log, error) { return nil, errors.New("no stream") }
 	_, err := plane.Open(t.Context(), plane.Config[*journaltest.State]{Plane: "test", New: journaltest.New, Events: errdetails.File_google_rpc_error_details_proto}, deps)
 	require.ErrorContains(t, err, "no stream")
 

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -532,11 +533,11 @@ func TestA3_ADelegationSurvivesEveryCut(t *testing.T) {
 }
 
 // frames returns the agent plane's log.
-func (r *rig) frames() []journal.Frame {
+func (r *rig) frames() []framelog.Frame {
 	log, err := r.journals.Log(Plane, 0)
 	require.NoError(r.t, err)
-	var all []journal.Frame
-	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+	var all []framelog.Frame
+	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		f.Body = slices.Clone(f.Body)
 		all = append(all, f)
 		return nil
@@ -545,12 +546,12 @@ func (r *rig) frames() []journal.Frame {
 }
 
 // cutRig begins where a log was cut.
-func cutRig(t *testing.T, frames []journal.Frame) *rig {
+func cutRig(t *testing.T, frames []framelog.Frame) *rig {
 	return cutRigWith(t, frames, func(*rig) {})
 }
 
 // cutRigWith is cutRig beside planes that are made ready before it begins.
-func cutRigWith(t *testing.T, frames []journal.Frame, ready func(*rig)) *rig {
+func cutRigWith(t *testing.T, frames []framelog.Frame, ready func(*rig)) *rig {
 	r := &rig{t: t, clk: clock.NewFake(epoch.Add(time.Hour)), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{}}
 	for range 1000 {
 		r.ids.New("") // those of the log are taken

@@ -21,6 +21,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -270,7 +271,7 @@ func (r *rig) restart() {
 // injectFaults restarts the service over a log in which the test can inject faults.
 func (r *rig) injectFaults() (log *faultlog.Log) {
 	r.t.Helper()
-	r.journals.Wrap = func(_ string, inner journal.Log) journal.Log {
+	r.journals.Wrap = func(_ string, inner framelog.Log) framelog.Log {
 		log = faultlog.New(inner)
 		return log
 	}

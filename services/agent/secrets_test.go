@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
@@ -34,7 +34,7 @@ func TestP3_ARoundsSecretsAreNotWrittenDown(t *testing.T) {
 	require.Equal(t, secrets, shown(r.submit(a, 0, "", made)), "a repeated round has them too")
 	log, err := r.journals.Log(Plane, 0)
 	require.NoError(t, err)
-	require.NoError(t, log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+	require.NoError(t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, s := range secrets {
 			require.NotContains(t, string(f.Body), s)
 		}

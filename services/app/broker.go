@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/life"
 	"quartet/pkg/natsd"
@@ -140,7 +141,7 @@ func (b *broker) split() map[string]int {
 }
 
 // log returns the log of a partition of a plane. It is valid after Start.
-func (b *broker) log(plane string, partition int) (journal.Log, error) {
+func (b *broker) log(plane string, partition int) (framelog.Log, error) {
 	return jetlog.New(b.journals, plane, partition)
 }
 

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
@@ -29,7 +30,7 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // rig is an audit plane over a log that outlives it, and a recorder that calls it directly.
 type rig struct {
 	t        *testing.T
-	log      journal.Log
+	log      framelog.Log
 	clock    *clock.Fake
 	service  *audit.Service
 	recorder *audit.Recorder
@@ -59,7 +60,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) start() {
 	var err error
 	r.service, err = audit.New(plane.Deps{
-		Log:     func(string, int) (journal.Log, error) { return r.log, nil },
+		Log:     func(string, int) (framelog.Log, error) { return r.log, nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil }, Clock: r.clock,
 	})
 	require.NoError(r.t, err)

@@ -7,18 +7,19 @@ import (
 	"hash/crc32"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/framelog"
 )
 
 // A cursor is a position in every journal at once, so that a stream which is
 // resumed from it has neither gap nor duplicate, whatever interleaving of the
 // journals the client had seen (SPEC X10). It is opaque to clients:
 //
-//	base64url( version, {plane, partitions, {sequence, line}…}…, CRC-32 )
+//	base64url( version, {plane, partitions, {sequence, hash, line}…}…, CRC-32 )
 //
 // The checksum detects truncation and mistyping, not forgery: a cursor gives access to
 // nothing that its bearer's credential does not.
 const (
-	cursorVersion   = 1
+	cursorVersion   = 2
 	cursorMaxText   = 32 << 10
 	cursorMaxParts  = 1024
 	cursorMaxLine   = 1 << 24
@@ -28,11 +29,22 @@ const (
 // planeNumbers are the numbers of the planes in cursors. A number is never reused.
 var planeNumbers = map[string]byte{"agent": 1, "work": 2, "task": 3, "waiting": 4, "board": 5}
 
-// position is a line of a frame in a journal, the next one to send: everything before it was
-// sent or did not pass the filter.
+// position is a place in a journal: everything before it was sent or did not pass the filter. It names
+// the last frame of which that is all, so that a loss exactly at the place is seen.
 type position struct {
-	seq  uint64 // of the frame, from 1
-	line uint64 // in the frame, from 0
+	seq  uint64          // of the frame; 0 before the first one
+	sum  [cursorSum]byte // how its hash begins
+	line uint64          // number of lines before the place in the frame after it
+}
+
+// cursorSum is how many bytes of a frame's hash are in a cursor.
+const cursorSum = 8
+
+// positionAt returns the position behind a frame.
+func positionAt(end framelog.End) position {
+	p := position{seq: end.Seq}
+	copy(p.sum[:], end.Hash[:])
+	return p
 }
 
 // track has the positions in one plane's partitions, in order of partition. plane is from
@@ -54,6 +66,9 @@ func (v vector) encode() string {
 		b = binary.AppendUvarint(b, uint64(len(t.parts)))
 		for _, p := range t.parts {
 			b = binary.AppendUvarint(b, p.seq)
+			if p.seq > 0 {
+				b = append(b, p.sum[:]...)
+			}
 			b = binary.AppendUvarint(b, p.line)
 		}
 	}
@@ -98,8 +113,11 @@ func decodeTrack(b []byte) (t track, rest []byte, ok bool) {
 	t.parts = make([]position, n)
 	for i := range t.parts {
 		p := &t.parts[i]
-		if p.seq, rest, ok = uvarint(rest); !ok || p.seq == 0 {
+		if p.seq, rest, ok = uvarint(rest); !ok || p.seq > 0 && len(rest) < cursorSum {
 			return t, nil, false
+		}
+		if p.seq > 0 {
+			rest = rest[copy(p.sum[:], rest):]
 		}
 		if p.line, rest, ok = uvarint(rest); !ok || p.line > cursorMaxLine {
 			return t, nil, false

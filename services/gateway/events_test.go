@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
@@ -169,13 +170,13 @@ func TestHeartbeatsOverNDJSONResume(t *testing.T) {
 
 func TestBadEventRequests(t *testing.T) {
 	r := newRig(t)
-	good := vector{{plane: 1, parts: []position{{seq: 1}}}}
+	good := vector{{plane: 1, parts: []position{{}}}}
 	for query, reason := range map[string]string{
 		"?cursor=junk": "CURSOR_INVALID", "?cursor=" + strings.Repeat("A", cursorMaxText+4): "CURSOR_INVALID",
-		"?cursor=" + vector{{plane: 1, parts: []position{{seq: 999}}}}.encode():         "CURSOR_OUT_OF_RANGE",
-		"?cursor=" + vector{{plane: 6, parts: []position{{seq: 1}}}}.encode():           "CURSOR_OUT_OF_RANGE",
-		"?cursor=" + vector{{plane: 1, parts: []position{{seq: 1}, {seq: 1}}}}.encode(): "CURSOR_OUT_OF_RANGE",
-		"?from_start=true&cursor=" + good.encode():                                      "INVALID_ARGUMENT",
+		"?cursor=" + vector{{plane: 1, parts: []position{{seq: 999}}}}.encode(): "CURSOR_OUT_OF_RANGE",
+		"?cursor=" + vector{{plane: 6, parts: []position{{}}}}.encode():         "CURSOR_OUT_OF_RANGE",
+		"?cursor=" + vector{{plane: 1, parts: []position{{}, {}}}}.encode():     "CURSOR_OUT_OF_RANGE",
+		"?from_start=true&cursor=" + good.encode():                              "INVALID_ARGUMENT",
 		"?planes=boards": "INVALID_ARGUMENT", "?agent_id=A": "INVALID_ARGUMENT", "?work_item_id=x": "INVALID_ARGUMENT",
 		"?event_types=A%20B": "INVALID_ARGUMENT", "?event_types=" + strings.Repeat("a,", 100) + "a": "LIMIT_EXCEEDED",
 		"?colour=red": "UNKNOWN_FIELD", "?stop_at_end=perhaps": "INVALID_ARGUMENT",
@@ -257,7 +258,7 @@ func TestX10_NoGapNoDuplicateAtAnyCursor(t *testing.T) {
 					written[key] = append(written[key], fmt.Sprintf("e%d", n))
 				}
 			}
-			_, err = log.Append(context.Background(), tail, journal.Frame{ID: fmt.Sprint(n), Body: []byte(body.String())})
+			_, err = log.Append(context.Background(), tail, framelog.Frame{ID: fmt.Sprint(n), Body: []byte(body.String())})
 			require.NoError(t, err)
 		}
 		some := func() {
@@ -316,7 +317,7 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 			_, tail, err := logs[p].Tail(t.Context())
 			require.NoError(t, err)
 			line := fmt.Sprintf(`{"wal_seq":%d,"event_type":"x","agent_id":"keeper","event_id":"e","namespace":"default","plane":%q,"created_at":"2026-01-01T00:00:%02d.000000Z","payload":{}}`+"\n", f+1, p, f*len(watched)+i)
-			_, err = logs[p].Append(t.Context(), tail, journal.Frame{ID: fmt.Sprint(p, f), Body: []byte(line)})
+			_, err = logs[p].Append(t.Context(), tail, framelog.Frame{ID: fmt.Sprint(p, f), Body: []byte(line)})
 			require.NoError(t, err)
 		}
 	}

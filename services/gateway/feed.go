@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
+	"quartet/pkg/journal/framelog"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/pbjson"
 )
@@ -20,21 +21,22 @@ import (
 // feed reads one partition's journal for a stream.
 type feed struct {
 	src   journal.Source
-	track int        // the index of its plane in watch.at
-	part  int        // the index of the partition in that track
-	from  position   // where the stream begins
-	end   uint64     // the sequence after the last frame that existed when the stream was opened
-	past  chan batch // the frames before end
+	track int          // the index of its plane in watch.at
+	part  int          // the index of the partition in that track
+	from  position     // where the stream begins
+	after framelog.End // behind the frame that from names
+	last  uint64       // sequence number of the last frame that existed when the stream was opened
+	past  chan batch   // the frames up to last
 }
 
 // batch holds the events of one frame that a stream sends.
 type batch struct {
 	feed *feed
-	seq  uint64
-	at   time.Time // of the first hit; zero without one
-	hits []hit     // in the order of their lines
-	last bool      // no later frame existed when the stream was opened
-	sent func()    // gives back what is held for the hits; nil: nothing is
+	end  framelog.End // behind the frame
+	at   time.Time    // of the first hit; zero without one
+	hits []hit        // in the order of their lines
+	last bool         // no later frame existed when the stream was opened
+	sent func()       // gives back what is held for the hits; nil: nothing is
 }
 
 // hit is an event that passed the filter.
@@ -44,14 +46,15 @@ type hit struct {
 }
 
 // follow sends a batch for every frame, also for those without hits, which advance the
-// cursor: frames before f.end to f.past, later ones to live. It blocks while nobody receives,
-// and returns when ctx ends or, for a watch that stops, after the frames before f.end.
+// cursor: frames up to f.last to f.past, later ones to live. It blocks while nobody receives,
+// and returns when ctx ends or, for a watch that stops, after the frames up to f.last. A damaged journal
+// ends the stream.
 //
 // Reading a journal takes memory. So when a later frame cannot be sent soon, follow stops reading, waits, and
 // then reads on in its turn.
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
-	r := &reading{feed: f, watch: w, live: live, next: f.from.seq, caughtUp: func() {}}
-	for r.read(ctx) {
+	r := &reading{feed: f, watch: w, live: live, read: f.after, caughtUp: func() {}}
+	for r.readOn(ctx) {
 		if !r.unblock(ctx) {
 			return
 		}
@@ -66,41 +69,41 @@ type reading struct {
 	*feed
 	*watch
 	live chan<- batch
-	next uint64 // the first frame that was not sent
+	read framelog.End // behind the last frame that was sent
 
-	// If read stopped because something blocks, it is one of these: the bytes that must be held for the frame at next,
+	// If readOn stopped because something blocks, it is one of these: the bytes that must be held for the next frame,
 	// or the batch that nobody receives.
 	needs   int64
 	blocked *batch
-	held    func() // gives back what is held for the frame at next; nil: nothing is
+	held    func() // gives back what is held for the next frame; nil: nothing is
 
-	end      uint64 // of the journal when reading began again
-	caughtUp func() // ends the turn in which the frames before end are read
+	end      uint64 // sequence number of the journal's last frame when reading began again
+	caughtUp func() // ends the turn in which the frames up to end are read
 }
 
-// read reads frames and sends them until something blocks, and then returns true. It returns false when there is
+// readOn reads frames and sends them until something blocks, and then returns true. It returns false when there is
 // nothing more to do.
-func (r *reading) read(ctx context.Context) bool {
+func (r *reading) readOn(ctx context.Context) bool {
 	defer func() { r.caughtUp() }()
-	follower.Run(ctx, r.src, r.next, r.events.log, func(seq uint64, lines []journal.Line) error {
-		if r.stop && seq >= r.feed.end {
+	damage := follower.Read(ctx, r.src, r.read, r.events.log, func(at framelog.End, lines []journal.Line) error {
+		if r.stop && at.Seq > r.feed.last {
 			return follower.Stop
 		}
-		if seq+1 >= r.end {
+		if at.Seq >= r.end {
 			r.caughtUp()
 		}
-		b := batch{feed: r.feed, seq: seq, last: seq+1 >= r.feed.end}
-		if seq >= r.feed.end { // few streams read what is before
+		b := batch{feed: r.feed, end: at, last: at.Seq >= r.feed.last}
+		if at.Seq > r.feed.last { // few streams read what is before
 			if !r.hold(ctx, &b, lines) {
 				return follower.Stop
 			}
 		}
-		if b.hits = r.hits(r.watch, seq, lines); len(b.hits) > 0 {
+		if b.hits = r.hits(r.watch, r.read, at, lines); len(b.hits) > 0 {
 			b.at = b.hits[0].event.GetCreatedAt().AsTime()
 		} else {
 			b.received()
 		}
-		if seq < r.feed.end {
+		if at.Seq <= r.feed.last {
 			select {
 			case r.past <- b:
 			case <-ctx.Done():
@@ -109,12 +112,16 @@ func (r *reading) read(ctx context.Context) bool {
 		} else if !r.send(ctx, b) {
 			return follower.Stop
 		}
-		r.next = seq + 1
+		r.read = at
 		if r.stop && b.last {
 			return follower.Stop
 		}
 		return nil
 	})
+	if damage != nil {
+		r.cancel(damaged(damage))
+		return false
+	}
 	return ctx.Err() == nil && (r.needs > 0 || r.blocked != nil)
 }
 
@@ -168,16 +175,17 @@ func (r *reading) unblock(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		}
-		r.next, r.blocked = r.blocked.seq+1, nil
+		r.read, r.blocked = r.blocked.end, nil
 	}
-	var err error
 	if r.needs > 0 {
+		var err error
 		if r.held, err = r.share.Wait(ctx, r.cancel, r.needs); err != nil {
 			return false
 		}
 		r.needs = 0
 	}
-	if r.end, err = r.src.End(ctx); err != nil || r.end <= r.next {
+	end, err := r.src.End(ctx)
+	if r.end = end.Seq; err != nil || r.end <= r.read.Seq {
 		return ctx.Err() == nil
 	}
 	done, err := r.events.turn(ctx, r.caller)
@@ -196,11 +204,11 @@ func (b *batch) received() {
 }
 
 // hits returns the events of a frame's lines that the filter accepts and that are not before
-// f.from. A line that cannot be read is logged and skipped.
-func (f *feed) hits(w *watch, seq uint64, lines []journal.Line) []hit {
+// f.from. before and at are the ends of the log around the frame. A line that cannot be read is logged and skipped.
+func (f *feed) hits(w *watch, before, at framelog.End, lines []journal.Line) []hit {
 	var hits []hit
 	for i, line := range lines {
-		if seq == f.from.seq && uint64(i) < f.from.line { // sent before
+		if before.Seq == f.from.seq && uint64(i) < f.from.line { // sent before
 			continue
 		}
 		if !w.filter.wantsLine(line.Type()) {
@@ -216,7 +224,7 @@ func (f *feed) hits(w *watch, seq uint64, lines []journal.Line) []hit {
 		}
 		if err != nil {
 			w.events.log.Error("gateway: an event cannot be read and is passed over", zap.String("plane", f.src.Plane()),
-				zap.Int("partition", f.src.Partition()), zap.Uint64("sequence", seq), zap.Int("line", i), zap.Error(err))
+				zap.Int("partition", f.src.Partition()), zap.Uint64("sequence", at.Seq), zap.Int("line", i), zap.Error(err))
 			continue
 		}
 		hits = append(hits, hit{uint64(i), ev})

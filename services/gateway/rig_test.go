@@ -19,6 +19,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
@@ -40,7 +41,7 @@ type rig struct {
 	client  *http.Client
 
 	mu       sync.Mutex
-	journals map[string]journal.Log
+	journals map[string]framelog.Log
 	ready    error
 
 	waiting *waitingDouble
@@ -178,14 +179,14 @@ func (agentDouble) SubmitRound(_ context.Context, req *agentv1.SubmitRoundReques
 func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	core, logs := observer.New(zap.DebugLevel)
 	r := &rig{
-		t: t, keys: rpc.NewKeyring([]byte("key"), true), logs: logs, journals: map[string]journal.Log{},
+		t: t, keys: rpc.NewKeyring([]byte("key"), true), logs: logs, journals: map[string]framelog.Log{},
 		waiting: &waitingDouble{}, task: &taskDouble{}, client: &http.Client{Transport: &http.Transport{}},
 	}
 	for _, p := range watched {
 		r.journals[p] = memlog.New()
 	}
 	w, err := work.New(work.Config{Home: t.TempDir()}, work.Deps{Tasks: nothingRuns{}, Agents: nothingRuns{}, Deps: plane.Deps{
-		Log:     func(string, int) (journal.Log, error) { return r.journals["work"], nil },
+		Log:     func(string, int) (framelog.Log, error) { return r.journals["work"], nil },
 		Sources: func(p string) ([]journal.Source, error) { return r.sources(p) },
 	}})
 	require.NoError(t, err)

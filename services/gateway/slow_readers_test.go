@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/admission"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
@@ -73,7 +74,7 @@ func TestG10_SlowReadersKeepNobodyWaiting(t *testing.T) {
 			_, tail, err := log.Tail(t.Context())
 			require.NoError(t, err)
 			line := fmt.Sprintf(`{"wal_seq":%d,"event_type":"x","agent_id":"keeper","event_id":"e","namespace":"default","plane":"work","created_at":"2026-01-01T00:00:00.000000Z","payload":{"text":%q}}`+"\n", n+1, strings.Repeat("x", 800<<10))
-			_, err = log.Append(t.Context(), tail, journal.Frame{ID: fmt.Sprint(n), Body: []byte(line)})
+			_, err = log.Append(t.Context(), tail, framelog.Frame{ID: fmt.Sprint(n), Body: []byte(line)})
 			require.NoError(t, err)
 			synctest.Wait()
 		}

@@ -11,10 +11,12 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/gateway/pending"
@@ -111,9 +113,12 @@ func (e *events) open(ctx context.Context, req *eventv1.WatchEventsRequest) (*wa
 	case req.GetCursor() != "" && req.GetFromStart():
 		return nil, fault.InvalidArgument.New("cursor and from_start exclude each other").WithField("from_start", "must be left out when a cursor is given")
 	case req.GetCursor() != "":
-		err = w.resume(req.GetCursor(), ends)
+		err = w.resume(ctx, req.GetCursor(), ends)
 	case req.GetFromStart():
 		w.at = beginning(ends)
+		for _, fd := range w.feeds {
+			fd.after = framelog.End{}
+		}
 	default:
 		w.at = ends.clone()
 	}
@@ -144,9 +149,9 @@ func (w *watch) findEnds(ctx context.Context) (vector, error) {
 			if err != nil {
 				return nil, fault.NotReady.New("the journal of plane " + plane + " cannot be read now").WithCause(err)
 			}
-			t.parts[i] = position{seq: end}
+			t.parts[i] = positionAt(end)
 			if w.filter.wantsPlane(plane) {
-				w.feeds = append(w.feeds, &feed{src: src, track: len(ends), part: i, end: end, past: make(chan batch, 2)})
+				w.feeds = append(w.feeds, &feed{src: src, track: len(ends), part: i, after: end, last: end.Seq, past: make(chan batch, 2)})
 			}
 		}
 		ends = append(ends, t)
@@ -155,8 +160,9 @@ func (w *watch) findEnds(ctx context.Context) (vector, error) {
 }
 
 // resume sets the positions of a cursor. A plane that the cursor does not have did not exist
-// when it was made, so all events of that plane are sent.
-func (w *watch) resume(text string, ends vector) error {
+// when it was made, so all events of that plane are sent. Of each journal that is read, the frame that the
+// cursor names must be there, as it was when it was sent.
+func (w *watch) resume(ctx context.Context, text string, ends vector) error {
 	v, err := decodeCursor(text)
 	if err != nil {
 		return err
@@ -174,7 +180,27 @@ func (w *watch) resume(text string, ends vector) error {
 		}
 		w.at[i] = t
 	}
+	for _, fd := range w.feeds {
+		from := w.at[fd.track].parts[fd.part]
+		if from.seq == 0 {
+			fd.after = framelog.End{}
+			continue
+		}
+		switch fd.after, err = fd.src.At(ctx, from.seq); {
+		case errors.Is(err, framelog.ErrNoFrame), err == nil && positionAt(fd.after).sum != from.sum:
+			return foreignCursor("names a frame that the journal of " + framelog.PartitionName(fd.src.Plane(), fd.src.Partition()) +
+				" does not have: it is of another installation, or the journal was restored or lost events")
+		case err != nil:
+			return fault.NotReady.New("the journal of plane " + fd.src.Plane() + " cannot be read now").WithCause(err)
+		}
+	}
 	return nil
+}
+
+// damaged returns the error of a stream whose journal is damaged: DATA_LOSS would say that nothing helps, but the
+// journal may be repaired.
+func damaged(cause error) error {
+	return fault.New(codes.Unavailable, fault.Storage, cause.Error()+"; the stream ends before it. Ask the operator: quartet doctor says what helps").WithCause(cause)
 }
 
 // clone returns a copy that shares nothing with v.
@@ -191,7 +217,7 @@ func beginning(ends vector) vector {
 	v := ends.clone()
 	for _, t := range v {
 		for i := range t.parts {
-			t.parts[i] = position{seq: 1}
+			t.parts[i] = position{}
 		}
 	}
 	return v
@@ -214,7 +240,7 @@ func (w *watch) run(ctx context.Context, out sink) error {
 	defer cancel(nil)
 	var behind []*feed
 	for _, fd := range w.feeds {
-		if fd.from.seq < fd.end {
+		if fd.from.seq < fd.last {
 			behind = append(behind, fd)
 		}
 	}
@@ -227,7 +253,7 @@ func (w *watch) run(ctx context.Context, out sink) error {
 		defer caughtUp()
 	}
 	for _, fd := range w.feeds {
-		if w.stop && fd.from.seq >= fd.end {
+		if w.stop && fd.from.seq >= fd.last {
 			continue
 		}
 		feeds.Go(func() { fd.follow(ctx, w, live) })
@@ -339,13 +365,13 @@ func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error)
 func (s *sending) send(b batch) error {
 	pos := &s.at[b.feed.track].parts[b.feed.part]
 	for _, h := range b.hits {
-		*pos = position{seq: b.seq, line: h.line + 1}
+		pos.line = h.line + 1
 		h.event.Cursor = s.at.encode()
 		if err := s.out.Send(&eventv1.WatchEventsResponse{Event: h.event}); err != nil {
 			return err
 		}
 	}
-	*pos = position{seq: b.seq + 1}
+	*pos = positionAt(b.end)
 	b.received()
 	if len(b.hits) > 0 {
 		s.silence.Reset(s.events.heartbeat)

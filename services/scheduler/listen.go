@@ -5,6 +5,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/plane"
 )
 
@@ -35,10 +36,10 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 }
 
-// listen marks the agents that the events of a partition name, from position next on, until
+// listen marks the agents that the events of a partition name, behind after, until
 // ctx ends. The first sweep covers what was before. Of an agent plane in the same process it
 // also receives hints: events that are not durable yet.
-func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
+func (s *Service) listen(ctx context.Context, src journal.Source, after framelog.End) {
 	defer s.running.Done()
 	matters := interest[src.Plane()]
 	own := src.Plane() == "agent"
@@ -55,7 +56,7 @@ func (s *Service) listen(ctx context.Context, src journal.Source, next uint64) {
 			}
 		})()
 	}
-	follower.Run(ctx, src, next, s.deps.Logger, func(_ uint64, lines []journal.Line) error {
+	follower.Run(ctx, src, after, s.deps.Logger, func(_ framelog.End, lines []journal.Line) error {
 		for _, line := range lines {
 			ev, err := line.Envelope()
 			if err != nil || journal.Internal(ev.Type) || ev.AgentID == "" || !matters(ev) {

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/keyfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
@@ -86,7 +87,7 @@ func (quiet) GetTask(context.Context, *taskv1.GetTaskRequest, ...grpc.CallOption
 
 func newSite(t *testing.T) *site {
 	s := &site{t: t, clk: clock.NewFake(epoch), journals: planetest.NewJournals(), net: planetest.NewNet(t)}
-	s.journals.Wrap = func(plane string, log journal.Log) journal.Log {
+	s.journals.Wrap = func(plane string, log framelog.Log) framelog.Log {
 		if plane == "agent" {
 			s.agentLog = faultlog.New(log)
 			return s.agentLog

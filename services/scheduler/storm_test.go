@@ -159,8 +159,9 @@ func (s *site) ends() map[string]uint64 {
 	for _, plane := range []string{"agent", "work", "waiting"} {
 		sources, err := s.journals.Sources(plane)
 		require.NoError(s.t, err)
-		out[plane], err = sources[0].End(s.t.Context())
+		end, err := sources[0].End(s.t.Context())
 		require.NoError(s.t, err)
+		out[plane] = end.Seq
 	}
 	return out
 }

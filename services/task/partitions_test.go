@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/partitions"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -21,9 +22,9 @@ import (
 // A worker's capacity counts over all partitions, and every agent's commands
 // run, wherever they live.
 func TestT4_CapacityCountsOverPartitions(t *testing.T) {
-	logs := []journal.Log{memlog.New(), memlog.New(), memlog.New()}
+	logs := []framelog.Log{memlog.New(), memlog.New(), memlog.New()}
 	svc, err := New(Config{Share: partitions.Whole(3)}, Deps{Output: output.NewMemory(output.Kept), Deps: plane.Deps{
-		Log:     func(_ string, n int) (journal.Log, error) { return logs[n], nil },
+		Log:     func(_ string, n int) (framelog.Log, error) { return logs[n], nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 	}})
 	require.NoError(t, err)

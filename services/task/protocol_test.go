@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -33,7 +34,7 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 type site struct {
 	t       *testing.T
 	clk     *clock.Fake
-	log     journal.Log
+	log     framelog.Log
 	output  output.Store
 	ctx     context.Context //nolint:containedctx // the actor of the test
 	service *Service
@@ -52,7 +53,7 @@ func newSite(t *testing.T) *site {
 func (s *site) up() {
 	var err error
 	s.service, err = New(Config{}, Deps{Output: s.output, Deps: plane.Deps{
-		Log:     func(string, int) (journal.Log, error) { return s.log, nil },
+		Log:     func(string, int) (framelog.Log, error) { return s.log, nil },
 		Sources: func(string) ([]journal.Source, error) { return nil, nil },
 		Clock:   s.clk,
 	}})
@@ -138,7 +139,7 @@ func (s *site) awaitState(id string, want taskv1.TaskState) *taskv1.Task {
 
 func (s *site) types(id string) []string {
 	var out []string
-	require.NoError(s.t, s.log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+	require.NoError(s.t, s.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
 			require.NoError(s.t, err)

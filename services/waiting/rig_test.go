@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/keyfile"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -254,7 +255,7 @@ func (r *rig) rawLog() string {
 	log, err := r.journals.Log(Plane, 0)
 	require.NoError(r.t, err)
 	var all []byte
-	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+	require.NoError(r.t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		all = append(all, f.Body...)
 		return nil
 	}))

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane/planetest"
@@ -46,7 +46,7 @@ func TestP3_ATriggersSecretIsSaidOnceAndKeptNowhere(t *testing.T) {
 	// Not one line of the journal has it.
 	log, err := r.journals.Log(Plane, 0)
 	require.NoError(t, err)
-	require.NoError(t, log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+	require.NoError(t, log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		require.NotContains(t, string(f.Body), made.GetToken())
 		return nil
 	}))

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -29,7 +30,7 @@ import (
 type rig struct {
 	t      testing.TB
 	ctx    context.Context //nolint:containedctx // the actor of the test
-	log    journal.Log
+	log    framelog.Log
 	output taskoutput.Store
 	root   string
 	state  string
@@ -46,7 +47,7 @@ func newRig(t testing.TB) *rig {
 	return newRigOver(t, memlog.New(), taskoutput.NewMemory(taskoutput.Kept))
 }
 
-func newRigOver(t testing.TB, log journal.Log, output taskoutput.Store) *rig {
+func newRigOver(t testing.TB, log framelog.Log, output taskoutput.Store) *rig {
 	r := &rig{t: t, log: log, output: output, root: t.TempDir(), state: t.TempDir(), keys: rpc.NewKeyring(nil, true)}
 	var err error
 	r.root, err = filepath.EvalSymlinks(r.root)
@@ -61,7 +62,7 @@ func (r *rig) up() {
 	var err error
 	r.service, err = task.New(r.cfg, task.Deps{
 		Deps: plane.Deps{
-			Log:     func(string, int) (journal.Log, error) { return r.log, nil },
+			Log:     func(string, int) (framelog.Log, error) { return r.log, nil },
 			Sources: func(string) ([]journal.Source, error) { return nil, nil },
 		},
 		Output: r.output,
@@ -197,7 +198,7 @@ func (r *rig) await(id string) *taskv1.Task {
 func (r *rig) events(taskID string) []string {
 	r.t.Helper()
 	var types []string
-	err := r.log.Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+	err := r.log.Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
 			if err != nil {

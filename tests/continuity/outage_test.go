@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // outage ends a server after a number of frames: the frame that is the last one is stored, and
@@ -68,19 +68,19 @@ func (o *outage) mend() {
 }
 
 // log wraps the log of a plane for the server of now.
-func (o *outage) log(l journal.Log) journal.Log {
+func (o *outage) log(l framelog.Log) framelog.Log {
 	return &cutLog{Log: l, o: o, down: o.ended()}
 }
 
 // cutLog is a plane's log until its server ends.
 type cutLog struct {
-	journal.Log
+	framelog.Log
 	o    *outage
 	down <-chan struct{} // of this server
 }
 
-// Append implements journal.Log.
-func (l *cutLog) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
+// Append implements framelog.Log.
+func (l *cutLog) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	l.o.mu.Lock()
 	defer l.o.mu.Unlock()
 	select {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // Taps stand between the journals and who follows them: they know how far each
@@ -72,20 +73,20 @@ func (ts *Taps) ReleaseAll() {
 }
 
 // Follow implements journal.Source.
-func (t *tap) Follow(ctx context.Context, from uint64, fn func(uint64, []journal.Line) error) error {
-	t.move(from-1, true)
+func (t *tap) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []journal.Line) error) error {
+	t.move(after.Seq, true)
 	stop := context.AfterFunc(ctx, func() {
 		t.taps.mu.Lock()
 		defer t.taps.mu.Unlock()
 		t.taps.moved.Broadcast()
 	})
 	defer stop()
-	return t.Source.Follow(ctx, from, func(seq uint64, lines []journal.Line) error {
+	return t.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
 		if err := t.wait(ctx); err != nil {
 			return err
 		}
-		err := fn(seq, lines)
-		t.move(seq, err == nil)
+		err := fn(at, lines)
+		t.move(at.Seq, err == nil)
 		return err
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/keyfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
@@ -59,7 +60,7 @@ type Config struct {
 	Home string
 	// Log, if set, wraps the log of each plane for the services that are started after it was
 	// set; a service that runs keeps the log that it was started with.
-	Log func(log journal.Log) journal.Log
+	Log func(log framelog.Log) framelog.Log
 	// Register, if set, registers a service in place of the service itself.
 	Register func(name string, srv grpc.ServiceRegistrar) grpc.ServiceRegistrar
 	// Started and Stopping, if set, are called with the name of a service after each of its
@@ -176,7 +177,7 @@ func (w *World) Verdicts() schedulerv1.SchedulerServiceClient {
 	return schedulerv1.NewSchedulerServiceClient(w.Conn("scheduler"))
 }
 
-func (w *World) log(name string, partition int) (journal.Log, error) {
+func (w *World) log(name string, partition int) (framelog.Log, error) {
 	log, err := w.Journals.Log(name, partition)
 	if err == nil && w.cfg.Log != nil {
 		log = w.cfg.Log(log)

@@ -1,4 +1,4 @@
-// Package faultlog wraps a journal.Log for tests and injects faults: appends that fail, hang,
+// Package faultlog wraps a framelog.Log for tests and injects faults: appends that fail, hang,
 // are lost or are stored late, in the order in which they were injected.
 package faultlog
 
@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"sync"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // Fault is what happens to one append.
@@ -36,9 +36,9 @@ const (
 // ErrLost is the ambiguous error.
 var ErrLost = errors.New("faultlog: no answer")
 
-// Log is a journal.Log with faults.
+// Log is a framelog.Log with faults.
 type Log struct {
-	journal.Log // what is not overridden passes through
+	framelog.Log // what is not overridden passes through
 
 	mu      sync.Mutex
 	faults  []Fault
@@ -55,13 +55,13 @@ type Log struct {
 
 type late struct {
 	expect uint64
-	frame  journal.Frame
+	frame  framelog.Frame
 }
 
-var _ journal.Log = (*Log)(nil)
+var _ framelog.Log = (*Log)(nil)
 
 // New wraps a log. Without Inject it behaves like inner.
-func New(inner journal.Log) *Log {
+func New(inner framelog.Log) *Log {
 	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }
 
@@ -111,8 +111,8 @@ func (l *Log) Appends() int {
 	return l.appends
 }
 
-// Get implements journal.Log. It counts the calls for Gets.
-func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
+// Get implements framelog.Log. It counts the calls for Gets.
+func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	l.mu.Lock()
 	l.gets++
 	l.getting++
@@ -145,8 +145,8 @@ func (l *Log) next() (f Fault, before, after []late, release chan struct{}) {
 	return f, before, after, l.release
 }
 
-// Append implements journal.Log.
-func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
+// Append implements framelog.Log.
+func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	fault, before, after, release := l.next()
 	l.land(ctx, before)
 	defer l.land(ctx, after)
@@ -154,16 +154,16 @@ func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint6
 	kept.Body = bytes.Clone(f.Body)
 	switch fault {
 	case Refused:
-		return 0, fmt.Errorf("%w: on order", journal.ErrRefused)
+		return 0, fmt.Errorf("%w: on order", framelog.ErrRefused)
 	case HeldRefused:
 		l.held <- struct{}{}
 		select {
 		case <-release:
 		case <-ctx.Done():
 		}
-		return 0, fmt.Errorf("%w: on order", journal.ErrRefused)
+		return 0, fmt.Errorf("%w: on order", framelog.ErrRefused)
 	case Busy:
-		return 0, fmt.Errorf("%w: on order", journal.ErrBusy)
+		return 0, fmt.Errorf("%w: on order", framelog.ErrBusy)
 	case Late:
 		seq, err := l.Log.Append(ctx, expect, f)
 		l.held <- struct{}{}
@@ -229,16 +229,16 @@ func (l *Log) blind() bool {
 	return false
 }
 
-// Tail implements journal.Log.
-func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
+// Tail implements framelog.Log.
+func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	if err := l.readFault(); err != nil {
-		return journal.Frame{}, 0, err
+		return framelog.Frame{}, 0, err
 	}
 	return l.Log.Tail(ctx)
 }
 
-// Scan implements journal.Log.
-func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+// Scan implements framelog.Log.
+func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	if err := l.readFault(); err != nil {
 		return err
 	}

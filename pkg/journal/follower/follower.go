@@ -3,12 +3,14 @@ package follower
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/retry"
 )
 
@@ -16,33 +18,56 @@ import (
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = time.Second
+	// retryDamage is when a damaged journal is read again: somebody may have repaired it.
+	retryDamage = 5 * time.Second
 )
 
-// Run follows a source from frame next on until ctx ends or apply returns Stop, unwrapped. It
-// calls apply with every frame in order, from one goroutine, and once unless apply fails; the
-// lines are valid during the call. When following ends for another reason, or apply returns
-// another error, Run logs it and follows again, from the frame that was not applied.
-func Run(ctx context.Context, src journal.Source, next uint64, logger *zap.Logger, apply func(seq uint64, lines []journal.Line) error) {
+// Read follows a source behind after until ctx ends or apply returns Stop, unwrapped. It calls apply
+// with every frame in order, from one goroutine, and once unless apply fails; the lines are valid
+// during the call. When following ends for another reason, or apply returns another error, Read logs
+// it and follows again, from the frame that was not applied. Only a journal that is damaged ends it:
+// then the error is a *framelog.Broken.
+func Read(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error) error {
 	pacer := retry.New(firstPause, lastPause)
 	for ctx.Err() == nil {
 		var stopped bool
-		err := src.Follow(ctx, next, func(seq uint64, lines []journal.Line) error {
-			if seq < next {
-				return nil
-			}
-			if err := apply(seq, lines); err != nil {
+		err := src.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
+			if err := apply(at, lines); err != nil {
 				stopped = err == Stop //nolint:errorlint // a marker that is returned as it is
 				return err
 			}
-			next = seq + 1
+			after = at
 			pacer.Reset()
 			return nil
 		})
-		if stopped || ctx.Err() != nil {
-			return
+		var broken *framelog.Broken
+		switch {
+		case stopped || ctx.Err() != nil:
+			return nil
+		case errors.As(err, &broken):
+			logger.Error("a journal is damaged", zap.String("plane", src.Plane()), zap.Int("partition", src.Partition()), zap.Error(err))
+			return err
 		}
-		logger.Warn("following a journal again", zap.String("plane", src.Plane()), zap.Int("partition", src.Partition()), zap.Uint64("from", next), zap.Error(err))
+		logger.Warn("following a journal again", zap.String("plane", src.Plane()), zap.Int("partition", src.Partition()), zap.Uint64("after", after.Seq), zap.Error(err))
 		_ = pacer.Wait(ctx) // the loop checks ctx
+	}
+	return nil
+}
+
+// Run is Read that also goes on when the journal is damaged: it tries again every retryDamage.
+func Run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error) {
+	read := func(at framelog.End, lines []journal.Line) error {
+		err := apply(at, lines)
+		if err == nil {
+			after = at
+		}
+		return err
+	}
+	for ctx.Err() == nil && Read(ctx, src, after, logger, read) != nil {
+		select {
+		case <-time.After(retryDamage):
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -63,15 +88,15 @@ type Set struct {
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	next     map[journal.Source]uint64 // the first frame that is not applied
-	advanced chan struct{}             // closed and replaced when next changes
+	read     map[journal.Source]uint64 // the last frame that is applied
+	advanced chan struct{}             // closed and replaced when read changes
 	running  sync.WaitGroup
 }
 
 // NewSet returns a Set without sources. It calls apply with the lines of every frame, in
 // the order of each source, from one goroutine for each source.
 func NewSet(logger *zap.Logger, apply func(src journal.Source, lines []journal.Line)) *Set {
-	s := &Set{logger: logger, apply: apply, next: map[journal.Source]uint64{}, advanced: make(chan struct{})}
+	s := &Set{logger: logger, apply: apply, read: map[journal.Source]uint64{}, advanced: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -80,22 +105,22 @@ func NewSet(logger *zap.Logger, apply func(src journal.Source, lines []journal.L
 func (s *Set) Add(sources ...journal.Source) {
 	for _, src := range sources {
 		s.mu.Lock()
-		s.next[src] = 1
+		s.read[src] = 0
 		s.mu.Unlock()
 		s.running.Go(func() {
-			Run(s.ctx, src, 1, s.logger, func(seq uint64, lines []journal.Line) error {
+			Run(s.ctx, src, framelog.End{}, s.logger, func(at framelog.End, lines []journal.Line) error {
 				s.apply(src, lines)
-				s.advance(src, seq+1)
+				s.advance(src, at.Seq)
 				return nil
 			})
 		})
 	}
 }
 
-func (s *Set) advance(src journal.Source, next uint64) {
+func (s *Set) advance(src journal.Source, seq uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next[src] = next
+	s.read[src] = seq
 	close(s.advanced)
 	s.advanced = make(chan struct{})
 }
@@ -111,9 +136,9 @@ func (s *Set) CatchUp(ctx context.Context, sources ...journal.Source) error {
 		}
 		for {
 			s.mu.Lock()
-			done, advanced := s.next[src] >= end, s.advanced
+			done, advanced := s.read[src] >= end.Seq, s.advanced
 			s.mu.Unlock()
-			if done || end <= 1 {
+			if done {
 				break
 			}
 			select {

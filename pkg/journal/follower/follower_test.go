@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // source is a journal of one line for each frame. It loses its followers on command.
@@ -51,15 +53,18 @@ func (s *source) lose(err error) {
 func (s *source) Plane() string  { return "work" }
 func (s *source) Partition() int { return 0 }
 
-func (s *source) End(context.Context) (uint64, error) {
+func (s *source) End(context.Context) (framelog.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return uint64(len(s.lines)) + 1, s.endErr
+	return framelog.End{Seq: uint64(len(s.lines))}, s.endErr
 }
 
-// Follow begins one frame early, as a source may after a failure.
-func (s *source) Follow(ctx context.Context, from uint64, fn func(uint64, []journal.Line) error) error {
-	for seq := max(from, 2) - 1; ; seq++ {
+func (s *source) At(_ context.Context, seq uint64) (framelog.End, error) {
+	return framelog.End{Seq: seq}, nil
+}
+
+func (s *source) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []journal.Line) error) error {
+	for seq := after.Seq + 1; ; seq++ {
 		var text string
 		for {
 			s.mu.Lock()
@@ -79,7 +84,7 @@ func (s *source) Follow(ctx context.Context, from uint64, fn func(uint64, []jour
 				return ctx.Err()
 			}
 		}
-		if err := fn(seq, []journal.Line{{Text: []byte(text)}}); err != nil {
+		if err := fn(framelog.End{Seq: seq}, []journal.Line{{Text: []byte(text)}}); err != nil {
 			return err
 		}
 	}
@@ -91,7 +96,8 @@ func TestRunAppliesEveryFrameOnce(t *testing.T) {
 	defer cancel()
 	var got []uint64
 	refused := false
-	Run(ctx, src, 2, zap.NewNop(), func(seq uint64, _ []journal.Line) error {
+	Run(ctx, src, framelog.End{Seq: 1}, zap.NewNop(), func(at framelog.End, _ []journal.Line) error {
+		seq := at.Seq
 		switch {
 		case seq == 3 && !refused:
 			refused = true
@@ -109,9 +115,33 @@ func TestRunAppliesEveryFrameOnce(t *testing.T) {
 	require.Equal(t, []uint64{2, 3, 4, 5}, got)
 }
 
+// TestReadEndsWithDamage: a damaged journal ends Read at once, and Run reads it again.
+func TestReadEndsWithDamage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newSource(3)
+		broken := &framelog.Broken{Partition: "work/0", Seq: 3, Cause: "for a test"}
+		var got []uint64
+		apply := func(at framelog.End, _ []journal.Line) error {
+			if at.Seq == 2 {
+				src.lose(broken)
+			}
+			if got = append(got, at.Seq); at.Seq == 4 {
+				return Stop
+			}
+			return nil
+		}
+		require.ErrorIs(t, Read(t.Context(), src, framelog.End{}, zap.NewNop(), apply), broken)
+		require.Equal(t, []uint64{1, 2}, got)
+
+		src, got = newSource(4), nil
+		Run(t.Context(), src, framelog.End{}, zap.NewNop(), apply)
+		require.Equal(t, []uint64{1, 2, 3, 4}, got)
+	})
+}
+
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	Run(ctx, newSource(1), 1, zap.NewNop(), func(uint64, []journal.Line) error {
+	Run(ctx, newSource(1), framelog.End{}, zap.NewNop(), func(framelog.End, []journal.Line) error {
 		cancel()
 		return nil
 	})

@@ -1,4 +1,4 @@
-// Package jetlog implements journal.Log on NATS JetStream: one stream for each plane, one
+// Package jetlog implements framelog.Log on NATS JetStream: one stream for each plane, one
 // subject for each partition, one message for each frame.
 //
 // The connection must be one of pkg/natsd, with ReconnectBufSize(-1), so that no frame is sent
@@ -17,13 +17,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // Headers of a frame.
 const (
 	HeaderFrame      = "Quartet-Frame"
 	HeaderGeneration = "Quartet-Generation"
+	HeaderLink       = "Quartet-Link"
 )
 
 // JetStream error codes that are not ambiguous.
@@ -58,7 +59,7 @@ type Log struct {
 	stored  atomic.Pointer[jetstream.Stream] // asked for once
 }
 
-var _ journal.Log = (*Log)(nil)
+var _ framelog.Log = (*Log)(nil)
 
 // New returns the log of a partition. The stream must exist; see EnsureStream.
 func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
@@ -69,10 +70,10 @@ func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
 	return &Log{nc: nc, js: js, stream: StreamName(plane), subject: Subject(plane, partition)}, nil
 }
 
-// Append implements journal.Log. It sends one request and never repeats it.
-func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
+// Append implements framelog.Log. It sends one request and never repeats it.
+func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("%w: %w", journal.ErrRefused, err)
+		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
 	}
 	msg := &nats.Msg{
 		Subject: l.subject,
@@ -82,12 +83,13 @@ func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint6
 			jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect, 10)},
 			HeaderFrame:                         {f.ID},
 			HeaderGeneration:                    {strconv.FormatUint(f.Generation, 10)},
+			HeaderLink:                          {f.Link.String()},
 		},
 	}
 	resp, err := l.nc.RequestMsgWithContext(ctx, msg)
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
-		return 0, fmt.Errorf("%w: %w", journal.ErrRefused, err)
+		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
 	case err != nil:
 		return 0, fmt.Errorf("jetlog: append: %w", err)
 	}
@@ -101,9 +103,9 @@ func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint6
 	}
 	switch {
 	case ack.Error != nil && ack.Error.ErrorCode == codeWrongSequence:
-		return 0, fmt.Errorf("%w: %s", journal.ErrWrongSequence, ack.Error.Description)
+		return 0, fmt.Errorf("%w: %s", framelog.ErrWrongSequence, ack.Error.Description)
 	case ack.Error != nil && ack.Error.ErrorCode == codeWrongSequenceBusy:
-		return 0, fmt.Errorf("%w: %s", journal.ErrBusy, ack.Error.Description)
+		return 0, fmt.Errorf("%w: %s", framelog.ErrBusy, ack.Error.Description)
 	case ack.Error != nil:
 		return 0, fmt.Errorf("jetlog: append: %w", ack.Error)
 	case ack.Stream != l.stream || ack.Seq == 0:
@@ -142,42 +144,42 @@ func patiently[R any](ctx context.Context, ask func(context.Context) (R, error))
 	}
 }
 
-// Tail implements journal.Log. AllowDirect is off, so the leader answers.
-func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
+// Tail implements framelog.Log. AllowDirect is off, so the leader answers.
+func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	s, err := l.handle(ctx)
 	if err != nil {
-		return journal.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
+		return framelog.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
 	}
 	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 		return s.GetLastMsgForSubject(ctx, l.subject)
 	})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return journal.Frame{}, 0, nil
+		return framelog.Frame{}, 0, nil
 	case err != nil:
-		return journal.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
+		return framelog.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
 	}
 	return frame(m.Header, m.Data), m.Sequence, nil
 }
 
-// Get implements journal.Log.
-func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
+// Get implements framelog.Log.
+func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	s, err := l.handle(ctx)
 	if err != nil {
-		return journal.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
+		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}
 	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.GetMsg(ctx, seq) })
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != l.subject:
-		return journal.Frame{}, fmt.Errorf("%w: %d", journal.ErrNoFrame, seq)
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	case err != nil:
-		return journal.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
+		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}
 	return frame(m.Header, m.Data), nil
 }
 
-// Scan implements journal.Log with a reader that stops at the tail.
-func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+// Scan implements framelog.Log with a reader that stops at the tail.
+func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	_, last, err := l.Tail(ctx)
 	if err != nil || last < from {
 		return err
@@ -186,8 +188,8 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Fra
 	return err
 }
 
-// Follow implements journal.Log.
-func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+// Follow implements framelog.Log.
+func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {
@@ -213,7 +215,7 @@ type callbackError struct{ error }
 
 // read calls fn with the frames from from on, up to last or indefinitely, and returns where to
 // continue.
-func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, journal.Frame) error) (uint64, error) {
+func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
 	return read(ctx, l.js, l.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects:    []string{l.subject},
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
@@ -222,7 +224,7 @@ func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, journ
 	}, from, last, fn)
 }
 
-func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.OrderedConsumerConfig, from, last uint64, fn func(uint64, journal.Frame) error) (uint64, error) {
+func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.OrderedConsumerConfig, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
 	cons, err := js.OrderedConsumer(ctx, stream, cfg)
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
@@ -262,7 +264,12 @@ func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	}
 }
 
-func frame(h nats.Header, body []byte) journal.Frame {
+func frame(h nats.Header, body []byte) framelog.Frame {
 	generation, _ := strconv.ParseUint(h.Get(HeaderGeneration), 10, 64)
-	return journal.Frame{ID: h.Get(HeaderFrame), Generation: generation, Body: body}
+	// A link that cannot be read is like one of a format that is unknown here: no frame continues it.
+	link, err := framelog.ParseLink(h.Get(HeaderLink))
+	if err != nil {
+		link = framelog.Link{Format: -1}
+	}
+	return framelog.Frame{ID: h.Get(HeaderFrame), Generation: generation, Body: body, Link: link}
 }

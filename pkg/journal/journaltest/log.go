@@ -11,15 +11,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // within is how long a test waits at most.
 const within = 20 * time.Second
 
-// RunLog tests the contract of journal.Log. open returns an empty log.
-func RunLog(t *testing.T, open func(t *testing.T) journal.Log) {
-	for name, test := range map[string]func(*testing.T, journal.Log){
+// RunLog tests the contract of framelog.Log. open returns an empty log.
+func RunLog(t *testing.T, open func(t *testing.T) framelog.Log) {
+	for name, test := range map[string]func(*testing.T, framelog.Log){
 		"empty":               logEmpty,
 		"append in order":     logOrder,
 		"wrong sequence":      logWrongSequence,
@@ -34,12 +34,12 @@ func RunLog(t *testing.T, open func(t *testing.T) journal.Log) {
 	}
 }
 
-func body(s string) journal.Frame {
-	return journal.Frame{ID: "frame-" + s, Generation: 7, Body: []byte(s)}
+func body(s string) framelog.Frame {
+	return framelog.Frame{ID: "frame-" + s, Generation: 7, Body: []byte(s)}
 }
 
 // fill appends n frames and returns their sequences.
-func fill(t *testing.T, log journal.Log, n int) []uint64 {
+func fill(t *testing.T, log framelog.Log, n int) []uint64 {
 	t.Helper()
 	var seqs []uint64
 	last := uint64(0)
@@ -53,17 +53,17 @@ func fill(t *testing.T, log journal.Log, n int) []uint64 {
 	return seqs
 }
 
-func logEmpty(t *testing.T, log journal.Log) {
+func logEmpty(t *testing.T, log framelog.Log) {
 	f, seq, err := log.Tail(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, seq)
 	require.Zero(t, f)
 	_, err = log.Get(t.Context(), 1)
-	require.ErrorIs(t, err, journal.ErrNoFrame)
-	require.NoError(t, log.Scan(t.Context(), 1, func(uint64, journal.Frame) error { return errors.New("no frame expected") }))
+	require.ErrorIs(t, err, framelog.ErrNoFrame)
+	require.NoError(t, log.Scan(t.Context(), 1, func(uint64, framelog.Frame) error { return errors.New("no frame expected") }))
 }
 
-func logOrder(t *testing.T, log journal.Log) {
+func logOrder(t *testing.T, log framelog.Log) {
 	seqs := fill(t, log, 3)
 	f, seq, err := log.Tail(t.Context())
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func logOrder(t *testing.T, log journal.Log) {
 	f, err = log.Get(t.Context(), seqs[1])
 	require.NoError(t, err)
 	require.Equal(t, body("1"), f)
-	fence := journal.Frame{ID: "fence", Generation: 8}
+	fence := framelog.Frame{ID: "fence", Generation: 8}
 	seq, err = log.Append(t.Context(), seqs[2], fence)
 	require.NoError(t, err)
 	f, err = log.Get(t.Context(), seq)
@@ -81,28 +81,28 @@ func logOrder(t *testing.T, log journal.Log) {
 	require.Empty(t, f.Body)
 }
 
-func logWrongSequence(t *testing.T, log journal.Log) {
+func logWrongSequence(t *testing.T, log framelog.Log) {
 	seqs := fill(t, log, 2)
 	for _, expect := range []uint64{0, seqs[0], seqs[1] + 1, seqs[1] + 100} {
 		_, err := log.Append(t.Context(), expect, body("x"))
-		require.ErrorIs(t, err, journal.ErrWrongSequence)
+		require.ErrorIs(t, err, framelog.ErrWrongSequence)
 	}
 	_, seq, err := log.Tail(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, seqs[1], seq)
 }
 
-func logEndedContext(t *testing.T, log journal.Log) {
+func logEndedContext(t *testing.T, log framelog.Log) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := log.Append(ctx, 0, body("x"))
 	require.ErrorIs(t, err, context.Canceled)
 	_, _, err = log.Tail(ctx)
 	require.Error(t, err)
-	require.ErrorIs(t, log.Follow(ctx, 1, func(uint64, journal.Frame) error { return nil }), context.Canceled)
+	require.ErrorIs(t, log.Follow(ctx, 1, func(uint64, framelog.Frame) error { return nil }), context.Canceled)
 }
 
-func logRace(t *testing.T, log journal.Log) {
+func logRace(t *testing.T, log framelog.Log) {
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
@@ -115,34 +115,34 @@ func logRace(t *testing.T, log journal.Log) {
 			won++
 			continue
 		}
-		require.ErrorIs(t, err, journal.ErrWrongSequence)
+		require.ErrorIs(t, err, framelog.ErrWrongSequence)
 	}
 	require.Equal(t, 1, won)
 }
 
-func logScan(t *testing.T, log journal.Log) {
+func logScan(t *testing.T, log framelog.Log) {
 	seqs := fill(t, log, 50)
 	for _, from := range []int{0, 1, 49} {
 		var got []uint64
-		require.NoError(t, log.Scan(t.Context(), seqs[from], func(seq uint64, f journal.Frame) error {
+		require.NoError(t, log.Scan(t.Context(), seqs[from], func(seq uint64, f framelog.Frame) error {
 			require.Equal(t, body(fmt.Sprint(from+len(got))), f)
 			got = append(got, seq)
 			return nil
 		}))
 		require.Equal(t, seqs[from:], got)
 	}
-	require.NoError(t, log.Scan(t.Context(), seqs[49]+1, func(uint64, journal.Frame) error { return errors.New("nothing is there") }))
+	require.NoError(t, log.Scan(t.Context(), seqs[49]+1, func(uint64, framelog.Frame) error { return errors.New("nothing is there") }))
 	stop := errors.New("stop")
-	require.ErrorIs(t, log.Scan(t.Context(), 1, func(uint64, journal.Frame) error { return stop }), stop)
+	require.ErrorIs(t, log.Scan(t.Context(), 1, func(uint64, framelog.Frame) error { return stop }), stop)
 }
 
-func logFollow(t *testing.T, log journal.Log) {
+func logFollow(t *testing.T, log framelog.Log) {
 	seqs := fill(t, log, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	got, from := make(chan uint64, 100), seqs[1]
 	done := make(chan error, 1)
 	go func() {
-		done <- log.Follow(ctx, from, func(seq uint64, _ journal.Frame) error {
+		done <- log.Follow(ctx, from, func(seq uint64, _ framelog.Frame) error {
 			got <- seq
 			return nil
 		})
@@ -162,10 +162,10 @@ func logFollow(t *testing.T, log journal.Log) {
 	require.Empty(t, got)
 }
 
-func logFollowEnds(t *testing.T, log journal.Log) {
+func logFollowEnds(t *testing.T, log framelog.Log) {
 	seqs := fill(t, log, 2)
 	stop := errors.New("stop")
-	err := log.Follow(t.Context(), 1, func(seq uint64, _ journal.Frame) error {
+	err := log.Follow(t.Context(), 1, func(seq uint64, _ framelog.Frame) error {
 		if seq == seqs[1] {
 			return stop
 		}
@@ -174,14 +174,14 @@ func logFollowEnds(t *testing.T, log journal.Log) {
 	require.ErrorIs(t, err, stop)
 }
 
-func logLarge(t *testing.T, log journal.Log) {
-	f := journal.Frame{ID: "large", Body: bytes.Repeat([]byte("x"), 5<<20)}
+func logLarge(t *testing.T, log framelog.Log) {
+	f := framelog.Frame{ID: "large", Body: bytes.Repeat([]byte("x"), 5<<20)}
 	seq, err := log.Append(t.Context(), 0, f)
 	require.NoError(t, err)
 	got, err := log.Get(t.Context(), seq)
 	require.NoError(t, err)
 	require.Len(t, got.Body, len(f.Body))
-	require.NoError(t, log.Scan(t.Context(), 1, func(_ uint64, got journal.Frame) error {
+	require.NoError(t, log.Scan(t.Context(), 1, func(_ uint64, got framelog.Frame) error {
 		require.Len(t, got.Body, len(f.Body))
 		return nil
 	}))

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
 )
 
 type rig struct {
@@ -24,7 +25,7 @@ type rig struct {
 
 // RunPartition tests a partition over a log, with and without failures of the log. open
 // returns an empty log.
-func RunPartition(t *testing.T, open func(t *testing.T) journal.Log) {
+func RunPartition(t *testing.T, open func(t *testing.T) framelog.Log) {
 	for name, test := range map[string]func(*testing.T, *rig){
 		"X1 refused append changes nothing":  refused,
 		"X1 too large an event":              oversize,

@@ -1,4 +1,4 @@
-// Package journaltest tests implementations of journal.Log, and partitions over them with a
+// Package journaltest tests implementations of framelog.Log, and partitions over them with a
 // small plane: a command puts a key, which is one event.
 package journaltest
 
@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // State counts puts by key, and by key and value. The payload is an existing message type:
@@ -56,7 +57,7 @@ func Registry() *journal.Registry {
 }
 
 // Config returns a complete Config over log.
-func Config(log journal.Log) journal.Config[*State] {
+func Config(log framelog.Log) journal.Config[*State] {
 	return journal.Config[*State]{Log: log, Plane: "test", New: New, Registry: Registry(), NewID: id.New().New}
 }
 

@@ -1,4 +1,4 @@
-// Package memlog is journal.Log in memory, for tests and for planes that are
+// Package memlog is framelog.Log in memory, for tests and for planes that are
 // run without a broker. It is a full implementation: the conformance suite
 // holds for it as for JetStream, except that nothing survives the process.
 package memlog
@@ -10,19 +10,19 @@ import (
 	"sort"
 	"sync"
 
-	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 )
 
 // Log is one partition's log. The zero value is not ready; use New.
 type Log struct {
 	mu     sync.Mutex
 	seqs   []uint64
-	frames []journal.Frame
+	frames []framelog.Frame
 	grown  chan struct{} // closed and replaced when a frame arrives
 	gap    uint64
 }
 
-var _ journal.Log = (*Log)(nil)
+var _ framelog.Log = (*Log)(nil)
 
 // New returns an empty log. Sequences have gaps on purpose, as they have in a
 // stream that holds many partitions: a caller that adds one to a sequence and
@@ -31,17 +31,17 @@ func New() *Log {
 	return &Log{grown: make(chan struct{}), gap: 3}
 }
 
-// Append implements journal.Log.
-func (l *Log) Append(ctx context.Context, expect uint64, f journal.Frame) (uint64, error) {
+// Append implements framelog.Log.
+func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("%w: %w", journal.ErrRefused, err)
+		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
 	}
 	f.Body = bytes.Clone(f.Body)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := l.last()
 	if last != expect {
-		return 0, fmt.Errorf("%w: expected %d, is %d", journal.ErrWrongSequence, expect, last)
+		return 0, fmt.Errorf("%w: expected %d, is %d", framelog.ErrWrongSequence, expect, last)
 	}
 	seq := last + 1 + uint64(len(l.seqs))%l.gap
 	l.seqs = append(l.seqs, seq)
@@ -58,41 +58,41 @@ func (l *Log) last() uint64 {
 	return l.seqs[len(l.seqs)-1]
 }
 
-// Tail implements journal.Log.
-func (l *Log) Tail(ctx context.Context) (journal.Frame, uint64, error) {
+// Tail implements framelog.Log.
+func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	if err := ctx.Err(); err != nil {
-		return journal.Frame{}, 0, err
+		return framelog.Frame{}, 0, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.frames) == 0 {
-		return journal.Frame{}, 0, nil
+		return framelog.Frame{}, 0, nil
 	}
 	return l.frames[len(l.frames)-1], l.last(), nil
 }
 
-// Get implements journal.Log.
-func (l *Log) Get(ctx context.Context, seq uint64) (journal.Frame, error) {
+// Get implements framelog.Log.
+func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	if err := ctx.Err(); err != nil {
-		return journal.Frame{}, err
+		return framelog.Frame{}, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= seq })
 	if i == len(l.seqs) || l.seqs[i] != seq {
-		return journal.Frame{}, fmt.Errorf("%w: %d", journal.ErrNoFrame, seq)
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	}
 	return l.frames[i], nil
 }
 
-// Scan implements journal.Log.
-func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+// Scan implements framelog.Log.
+func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	_, _, err := l.pass(ctx, from, fn)
 	return err
 }
 
-// Follow implements journal.Log.
-func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) error {
+// Follow implements framelog.Log.
+func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	for {
 		next, grown, err := l.pass(ctx, from, fn)
 		if err != nil {
@@ -109,7 +109,7 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, journal.F
 
 // pass hands out what is there, without the lock, and returns where to go on
 // and what to wait for.
-func (l *Log) pass(ctx context.Context, from uint64, fn func(uint64, journal.Frame) error) (uint64, <-chan struct{}, error) {
+func (l *Log) pass(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (uint64, <-chan struct{}, error) {
 	l.mu.Lock()
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= from })
 	seqs, frames, grown := l.seqs[i:], l.frames[i:], l.grown

@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/plane"
@@ -25,7 +26,7 @@ import (
 // new service over them behaves like a restarted one.
 type Journals struct {
 	// Wrap, if set, wraps the log of a plane, to inject faults.
-	Wrap func(plane string, log journal.Log) journal.Log
+	Wrap func(plane string, log framelog.Log) framelog.Log
 
 	mu   sync.Mutex
 	logs map[string]*memlog.Log
@@ -45,8 +46,8 @@ func (j *Journals) log(plane string, partition int) *memlog.Log {
 }
 
 // Log opens a log; it is plane.Deps.Log.
-func (j *Journals) Log(plane string, partition int) (journal.Log, error) {
-	l := journal.Log(j.log(plane, partition))
+func (j *Journals) Log(plane string, partition int) (framelog.Log, error) {
+	l := framelog.Log(j.log(plane, partition))
 	if j.Wrap != nil {
 		l = j.Wrap(plane, l)
 	}
@@ -62,7 +63,7 @@ func (j *Journals) Sources(plane string) ([]journal.Source, error) {
 func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*journal.Event {
 	t.Helper()
 	var out []*journal.Event
-	require.NoError(t, j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f journal.Frame) error {
+	require.NoError(t, j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
 			require.NoError(t, err)

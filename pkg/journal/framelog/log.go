@@ -1,4 +1,4 @@
-package journal
+package framelog
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 var (
 	// ErrWrongSequence means that the log does not end at the expected sequence and that this append stored
 	// nothing. JetStream code 10071.
-	ErrWrongSequence = errors.New("journal: wrong last sequence")
+	ErrWrongSequence = errors.New("framelog: wrong last sequence")
 	// ErrBusy means that this append stored nothing, which says nothing about who holds the log; the same
 	// append can be tried again. JetStream code 10164.
-	ErrBusy = errors.New("journal: log busy")
+	ErrBusy = errors.New("framelog: log busy")
 	// ErrRefused means that this append stored nothing and never will.
-	ErrRefused = errors.New("journal: append refused")
+	ErrRefused = errors.New("framelog: append refused")
 	// ErrNoFrame means that Get found no frame at the sequence.
-	ErrNoFrame = errors.New("journal: no such frame")
+	ErrNoFrame = errors.New("framelog: no such frame")
 )
 
 // Frame is a group of events that is written at once: the log has all of its lines or none.
@@ -24,6 +24,7 @@ type Frame struct {
 	ID         string // unique for all time; identifies the frame to its writer
 	Generation uint64 // of the writer; see partition_opened
 	Body       []byte // JSON Lines, each ended by '\n'; empty for a fence
+	Link       Link
 }
 
 // Log is the durable, ordered log of one partition. Sequence numbers increase and may have gaps, since one

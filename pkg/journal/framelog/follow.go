@@ -1,0 +1,53 @@
+package framelog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Follow calls fn for each frame of a partition behind after, as Log.Follow does, with the end of the log
+// behind the frame. It returns a *Broken if a frame does not continue the one before it, and if the log
+// does not have the frame at after. The zero End is the beginning of the log; of an End with a zero Hash
+// only Seq is used.
+func Follow(ctx context.Context, log Log, partition string, after End, fn func(at End, f Frame) error) error {
+	if after.Seq > 0 && !after.Hash.IsZero() {
+		if err := verify(ctx, log, partition, after); err != nil {
+			return err
+		}
+	}
+	known := after.Seq == 0 || !after.Hash.IsZero()
+	return log.Follow(ctx, after.Seq+1, func(seq uint64, f Frame) error {
+		var next End
+		var intact bool
+		var err error
+		if known {
+			next, intact, err = after.Next(partition, seq, f)
+		} else {
+			next, intact = Anchor(partition, seq, f)
+		}
+		if err == nil && !intact {
+			err = Altered(partition, after, seq)
+		}
+		if err != nil {
+			return err
+		}
+		after, known = next, true
+		return fn(after, f)
+	})
+}
+
+// verify returns a *Broken if the log does not have the frame at end.
+func verify(ctx context.Context, log Log, partition string, end End) error {
+	f, err := log.Get(ctx, end.Seq)
+	switch {
+	case errors.Is(err, ErrNoFrame):
+		return &Broken{Partition: partition, After: End{}, Seq: end.Seq, Cause: fmt.Sprintf("frame %d, with the events up to wal_seq %d, is gone", end.Seq, end.WalSeq)}
+	case err != nil:
+		return err
+	}
+	if got, _ := Anchor(partition, end.Seq, f); got.Hash != end.Hash {
+		return &Broken{Partition: partition, After: End{}, Seq: end.Seq, Cause: fmt.Sprintf("frame %d is another one than the one that was read there (%.12s, not %.12s)", end.Seq, got.Hash, end.Hash)}
+	}
+	return nil
+}

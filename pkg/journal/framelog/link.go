@@ -1,0 +1,289 @@
+package framelog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Format is the format of the frames that are written. Frames of format 0 are not chained; a log
+// may begin with them.
+const Format = 1
+
+// Hash identifies a frame and all frames before it.
+type Hash [sha256.Size]byte
+
+// IsZero reports whether h is the hash before the first frame.
+func (h Hash) IsZero() bool { return h == Hash{} }
+
+// String returns h in hexadecimal digits.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// Link chains a frame to the one before it.
+type Link struct {
+	Format int
+	// Incarnation counts how often the partition was restored, or lost frames that its operator
+	// gave up: what other places know of an earlier incarnation may not be in this log.
+	Incarnation uint64
+	Segment     uint64 // of the log; 0 as long as a log is one segment
+	First       uint64 // wal_seq of the frame's first line; of a frame without lines that of the next line
+	Salt        Salt
+	Prev        Hash // of the frame before; zero for the first
+	Hash        Hash // of this frame
+}
+
+// String returns l as ParseLink reads it, "" for format 0.
+func (l Link) String() string {
+	if l.Format == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d.%d.%d.%s.%s.%s", l.Format, l.Incarnation, l.Segment, l.First, text.EncodeToString(l.Salt[:]), text.EncodeToString(l.Prev[:]), text.EncodeToString(l.Hash[:]))
+}
+
+// ParseLink parses what Link.String returned.
+func ParseLink(s string) (l Link, err error) {
+	if s == "" {
+		return l, nil
+	}
+	var format uint64
+	err = parseParts(s, []*uint64{&format, &l.Incarnation, &l.Segment, &l.First}, l.Salt[:], l.Prev[:], l.Hash[:])
+	l.Format = int(format & math.MaxInt32)
+	if err == nil && (format == 0 || format > math.MaxInt32) {
+		err = fmt.Errorf("its format is %d", format)
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("framelog: %q is not a link: %w", s, err)
+	}
+	return l, nil
+}
+
+// text is how hashes and salts are written.
+var text = base64.RawURLEncoding.Strict()
+
+// parseParts parses numbers and then bytes, separated by dots.
+func parseParts(s string, numbers []*uint64, sums ...[]byte) error {
+	parts := strings.Split(s, ".")
+	if len(parts) != len(numbers)+len(sums) {
+		return fmt.Errorf("it has %d parts, not %d", len(parts), len(numbers)+len(sums))
+	}
+	for i, n := range numbers {
+		var err error
+		if *n, err = strconv.ParseUint(parts[i], 10, 64); err != nil {
+			return err
+		}
+	}
+	for i, sum := range sums {
+		b, err := text.DecodeString(parts[len(numbers)+i])
+		if err == nil && len(b) != len(sum) {
+			err = fmt.Errorf("part %d has %d bytes, not %d", len(numbers)+i+1, len(b), len(sum))
+		}
+		if err != nil {
+			return err
+		}
+		copy(sum, b)
+	}
+	return nil
+}
+
+// Salt is what the hashes of a frame's lines are salted with.
+type Salt [16]byte
+
+// Content computes the hash of a frame's lines. The zero value is not ready; use NewContent.
+type Content struct {
+	sum   hash.Hash
+	salt  Salt
+	count uint32
+}
+
+// NewContent returns the Content of a frame without lines.
+func NewContent(salt Salt) *Content { return &Content{sum: sha256.New(), salt: salt} }
+
+// Add adds lines, each of which ends with a newline.
+func (c *Content) Add(lines []byte) {
+	for line := range bytes.Lines(lines) {
+		c.AddErased(lineHash(c.salt, c.count, line))
+	}
+}
+
+// AddErased adds a line of which only the hash is known.
+func (c *Content) AddErased(h Hash) {
+	c.sum.Write(h[:])
+	c.count++
+}
+
+// LineHashes returns the hashes of the lines of a whole frame, in order.
+func (c *Content) LineHashes(lines []byte) (all []Hash) {
+	for line := range bytes.Lines(lines) {
+		all = append(all, lineHash(c.salt, uint32(len(all)), line))
+	}
+	return all
+}
+
+// Sum returns the hash of the lines that were added.
+func (c *Content) Sum() (h Hash) {
+	c.sum.Sum(h[:0])
+	return h
+}
+
+// Lines returns the number of lines.
+func (c *Content) Lines() uint64 { return uint64(c.count) }
+
+// lineHash returns the salted hash of the line with an index. The salt of one line does not lead to
+// that of another.
+func lineHash(salt Salt, index uint32, line []byte) Hash {
+	var own [len(salt) + 4]byte
+	copy(own[:], salt[:])
+	binary.BigEndian.PutUint32(own[len(salt):], index)
+	derived := sha256.Sum256(own[:])
+	h := sha256.New()
+	h.Write(derived[:len(salt)])
+	h.Write(line)
+	var out Hash
+	h.Sum(out[:0])
+	return out
+}
+
+// hashOf returns the hash of a frame of a partition. It covers everything but Link.Hash.
+func hashOf(partition string, f Frame, c *Content) Hash {
+	h := sha256.New()
+	buf := make([]byte, 0, 256)
+	buf = append(buf, "quartet frame\n"...)
+	for _, s := range []string{partition, f.ID} {
+		buf = binary.AppendUvarint(buf, uint64(len(s)))
+		buf = append(buf, s...)
+	}
+	for _, n := range []uint64{uint64(f.Link.Format), f.Generation, f.Link.Incarnation, f.Link.Segment, f.Link.First, c.Lines()} {
+		buf = binary.BigEndian.AppendUint64(buf, n)
+	}
+	buf = append(buf, f.Link.Prev[:]...)
+	buf = c.sum.Sum(buf)
+	h.Write(buf)
+	var out Hash
+	h.Sum(out[:0])
+	return out
+}
+
+// PartitionName returns the name of a partition in hashes and errors, such as work/3.
+func PartitionName(plane string, partition int) string { return plane + "/" + strconv.Itoa(partition) }
+
+// End is a place in a log: behind a frame.
+type End struct {
+	Seq         uint64 // sequence number of the frame; 0 before the first one
+	WalSeq      uint64 // of the last line up to there
+	Hash        Hash   // of the frame
+	Incarnation uint64
+	Segment     uint64
+}
+
+// Broken says that the frames of a partition do not continue each other: some are missing, were
+// changed, or are of another log.
+type Broken struct {
+	Partition string
+	After     End    // the last frame that is in order
+	Seq       uint64 // of the frame that does not follow it
+	First     uint64 // wal_seq at which that one begins
+	Cause     string
+}
+
+// Error implements error. It names the partition and the frames or wal_seqs.
+func (b *Broken) Error() string {
+	switch {
+	case b.First > b.After.WalSeq+1:
+		return fmt.Sprintf("the journal of %s is damaged: wal_seq %d to %d are missing between frames %d and %d", b.Partition, b.After.WalSeq+1, b.First-1, b.After.Seq, b.Seq)
+	case b.After.Seq == 0 || b.First == 0:
+		return fmt.Sprintf("the journal of %s is damaged at frame %d: %s", b.Partition, b.Seq, b.Cause)
+	}
+	return fmt.Sprintf("the journal of %s is damaged at frame %d, wal_seq %d: %s", b.Partition, b.Seq, b.First, b.Cause)
+}
+
+// Next returns the end of the log behind the frame f at seq, if f continues the log at e. Otherwise the
+// error is a *Broken. intact is false if the lines of f are not those that its hash is of; what
+// follows f may be in order nevertheless.
+func (e End) Next(partition string, seq uint64, f Frame) (next End, intact bool, err error) {
+	next, cause := e.join(f)
+	if cause != "" {
+		return e, false, &Broken{Partition: partition, After: e, Seq: seq, First: f.Link.First, Cause: cause}
+	}
+	return next.behind(partition, seq, f)
+}
+
+// Anchor returns the end of the log behind the frame f at seq, of which nothing before is known. intact is
+// as for Next.
+func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
+	before := End{WalSeq: max(f.Link.First, 1) - 1, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
+	end, intact, _ = before.behind(partition, seq, f)
+	return end, intact
+}
+
+// behind returns the end of the log behind f, whose lines begin at e.
+func (e End) behind(partition string, seq uint64, f Frame) (next End, intact bool, err error) {
+	c := NewContent(f.Link.Salt)
+	c.Add(f.Body)
+	e.Seq, e.WalSeq, e.Hash = seq, e.WalSeq+c.Lines(), hashOf(partition, f, c)
+	if f.Link.Format == 0 || e.Hash == f.Link.Hash {
+		return e, true, nil
+	}
+	e.Hash = f.Link.Hash
+	return e, false, nil
+}
+
+// Altered returns the error for a frame whose lines are not those that its hash is of. before is the end of
+// the log before it.
+func Altered(partition string, before End, seq uint64) *Broken {
+	return &Broken{Partition: partition, After: before, Seq: seq, First: before.WalSeq + 1, Cause: fmt.Sprintf("the content of frame %d was changed", seq)}
+}
+
+// join returns the end of the log directly before the lines of f, and why f does not continue the log
+// at e; "" if it does.
+func (e End) join(f Frame) (End, string) {
+	l := f.Link
+	switch {
+	case l.Format == 0 && (e.Seq == 0 || !e.chained()):
+		return e, ""
+	case l.Format == 0:
+		return e, "a frame that is not chained follows"
+	case l.Format < 0:
+		return e, "how the frame is chained cannot be read"
+	case l.Format > Format:
+		return e, fmt.Sprintf("the frame has format %d, this version reads up to %d", l.Format, Format)
+	case l.Prev != e.Hash:
+		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
+	case l.Incarnation < e.Incarnation || l.Segment < e.Segment:
+		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, and follows %d, %d", l.Incarnation, l.Segment, e.Incarnation, e.Segment)
+	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && (l.Incarnation == e.Incarnation || !e.chained()):
+		return e, fmt.Sprintf("wal_seq %d follows %d", l.First, e.WalSeq)
+	}
+	return End{WalSeq: l.First - 1, Incarnation: l.Incarnation, Segment: l.Segment}, ""
+}
+
+// chained reports whether the frame before e is chained.
+func (e End) chained() bool { return e.Incarnation > 0 }
+
+// SameAs reports whether e and other are the same place, as far as e is known: of an End with a zero
+// hash only the sequence number is, and that may be before other.
+func (e End) SameAs(other End) bool {
+	if e.Hash.IsZero() && e.Seq > 0 {
+		return true
+	}
+	return e.Hash == other.Hash
+}
+
+// String returns e as ParseEnd reads it.
+func (e End) String() string {
+	return fmt.Sprintf("%d.%d.%d.%d.%s", e.Seq, e.WalSeq, e.Incarnation, e.Segment, text.EncodeToString(e.Hash[:]))
+}
+
+// ParseEnd parses what End.String returned.
+func ParseEnd(s string) (e End, err error) {
+	if err := parseParts(s, []*uint64{&e.Seq, &e.WalSeq, &e.Incarnation, &e.Segment}, e.Hash[:]); err != nil {
+		return End{}, fmt.Errorf("framelog: %q is not the end of a log: %w", s, err)
+	}
+	return e, nil
+}

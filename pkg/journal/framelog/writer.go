@@ -1,0 +1,177 @@
+package framelog
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/retry"
+)
+
+// Result is the outcome of writing a frame.
+type Result struct {
+	Outcome Outcome
+	Seq     uint64 // sequence number of the frame, if it was stored
+	End     End    // the end of the log, if no other writer was found
+	Foreign bool   // another writer was found: the partition must reload
+	Clean   bool   // no attempt was ambiguous: nothing else holds the body, and no fence was written
+	Err     error
+}
+
+// Outcome is the kind of a Result.
+type Outcome int
+
+// The outcomes.
+const (
+	Stored    Outcome = iota
+	Absent            // not found in the log; only a reload is certain
+	Refused           // not stored, and never will be
+	Abandoned         // the context ended before the outcome was known
+)
+
+// Writer writes the frames of one partition, one at a time. Its fields are required, except Fencing
+// and Appended.
+type Writer struct {
+	Log       Log
+	Partition string // see PartitionName
+	NewID     func(prefix string) string
+	Timeout   time.Duration // of one attempt
+	Logger    *zap.Logger
+	// Secret is unknown to readers of the log; the salts of frames are derived from it.
+	Secret [sha256.Size]byte
+	// Fencing is called when an attempt turns out to be ambiguous. No command may be decided from
+	// then on until the outcome is known.
+	Fencing func()
+	// Appended is called with the outcome of each attempt to append the frame itself.
+	Appended func(err error)
+}
+
+// Salt returns the salt of the frame with an id.
+func (w *Writer) Salt(id string) (s Salt) {
+	sum := sha256.Sum256(append(w.Secret[:], id...))
+	copy(s[:], sum[:])
+	return s
+}
+
+// Seal chains f to the end of a log, and returns it with the end behind it, except for its sequence
+// number. c is the content of its body, with its salt.
+func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
+	f.Link = Link{Format: Format, Incarnation: max(end.Incarnation, 1), Segment: end.Segment, First: end.WalSeq + 1, Salt: c.salt, Prev: end.Hash}
+	f.Link.Hash = hashOf(w.Partition, f, c)
+	return f, End{WalSeq: end.WalSeq + c.Lines(), Hash: f.Link.Hash, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
+}
+
+// Append makes one attempt to append f behind end, and returns the end of the log.
+func (w *Writer) Append(ctx context.Context, end End, f Frame, c *Content) (End, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
+	defer cancel()
+	f, next := w.Seal(end, f, c)
+	seq, err := w.Log.Append(ctx, end.Seq, f)
+	next.Seq = seq
+	return next, err
+}
+
+// Write tries to append f behind end, and blocks until the outcome is known, or is Abandoned because
+// ctx ended. After an attempt without an answer it writes a fence, and once that is stored appends
+// the frame again, chained to the fence (R5). c is the content of the body.
+func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result {
+	clean := true
+	fences := make(map[string]struct{}) // of this call; those of earlier calls cannot be stored any more
+	pacer := newPacer()
+	for {
+		next, err := w.Append(ctx, end, f, c)
+		if w.Appended != nil {
+			w.Appended(err)
+		}
+		switch {
+		case err == nil:
+			return Result{Outcome: Stored, Seq: next.Seq, End: next, Clean: clean}
+		case errors.Is(err, ErrRefused):
+			return Result{Outcome: Refused, Err: err}
+		case errors.Is(err, ErrBusy):
+			if pacer.Wait(ctx) != nil {
+				return Result{Outcome: Abandoned, Err: err}
+			}
+			continue
+		case errors.Is(err, ErrWrongSequence):
+		default:
+			if w.Fencing != nil {
+				w.Fencing()
+			}
+			clean = false
+			w.Logger.Warn("journal: append without an answer, fencing", zap.String("frame", f.ID), zap.Uint64("expect", end.Seq), zap.Error(err))
+			next, err := w.fence(ctx, end, f.Generation, fences)
+			if err == nil {
+				// The fence has the sequence number that the frame expected, so that attempt can no
+				// longer succeed. No other writer was found, so the state is still right and the
+				// same frame is appended behind the fence.
+				end = next
+				continue
+			}
+			if !errors.Is(err, ErrWrongSequence) {
+				return Result{Outcome: Abandoned, Err: err}
+			}
+		}
+		v, again := w.inspect(ctx, end, f, fences)
+		if !again {
+			return v
+		}
+		end, clean = v.End, false
+	}
+}
+
+// fence appends an empty frame behind end until that is acknowledged or refused with
+// ErrWrongSequence. Any other error means that ctx ended. It adds the ids of its frames to fences.
+func (w *Writer) fence(ctx context.Context, end End, generation uint64, fences map[string]struct{}) (End, error) {
+	pacer := newPacer()
+	for {
+		f := Frame{ID: w.NewID(""), Generation: generation}
+		fences[f.ID] = struct{}{}
+		next, err := w.Append(ctx, end, f, NewContent(w.Salt(f.ID)))
+		if err == nil || errors.Is(err, ErrWrongSequence) {
+			return next, err
+		}
+		if pacer.Wait(ctx) != nil {
+			return End{}, errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// inspect reads the log behind end after ErrWrongSequence. again reports that nothing but fences of
+// this call is there, and that the frame is to be appended behind the End of the result.
+func (w *Writer) inspect(ctx context.Context, end End, f Frame, fences map[string]struct{}) (v Result, again bool) {
+	pacer := newPacer()
+	for {
+		v = Result{Outcome: Absent, End: end}
+		err := w.Log.Scan(ctx, end.Seq+1, func(seq uint64, got Frame) error {
+			_, fence := fences[got.ID]
+			switch {
+			case got.ID == f.ID:
+				v.Outcome, v.Seq = Stored, seq
+			case !fence:
+				v.Foreign = true
+			}
+			next, _, err := v.End.Next(w.Partition, seq, got)
+			if err != nil {
+				v.Foreign, next = true, End{Seq: seq} // a load will say what is wrong
+			}
+			v.End = next
+			return nil
+		})
+		if err == nil {
+			break
+		}
+		if pacer.Wait(ctx) != nil {
+			return Result{Outcome: Abandoned, Err: errors.Join(ctx.Err(), err)}, false
+		}
+	}
+	// If nothing is behind end although the append was refused, the read was outdated. A load ends
+	// with an acknowledged append, which detects that.
+	return v, v.Outcome == Absent && !v.Foreign && v.End.Seq > end.Seq
+}
+
+// newPacer returns the intervals at which the log is tried again.
+func newPacer() *retry.Pacer { return retry.New(5*time.Millisecond, time.Second) }
