@@ -24,6 +24,10 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 	}()
 	next := uint64(1)
 	pacer := newPacer()
+	w, err := p.witnessed()
+	if err != nil {
+		return nil, err
+	}
 	for {
 		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f framelog.Frame) error {
 			if seq < next {
@@ -33,8 +37,11 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 				return err
 			}
 			next = seq + 1
-			return nil
+			return w.meet(c.name, c.end)
 		})
+		if err == nil {
+			err = w.missing(c.name, c.end, time.Since(began) >= p.cfg.LossPatience)
+		}
 		if !p.held() {
 			return nil, ErrNotHeld
 		}
@@ -85,6 +92,9 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	end, err := p.log.Append(ctx, c.end, f, content)
 	if err != nil {
 		return err
+	}
+	if p.cfg.Witness != nil {
+		p.cfg.Witness.Record(end)
 	}
 	c.frames.Add(ev.WalSeq, end.Seq)
 	c.end = end

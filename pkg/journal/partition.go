@@ -65,6 +65,12 @@ type Config[S State] struct {
 	// Metrics registers quartet_journal_…; nil counts nothing.
 	Metrics prometheus.Registerer
 
+	// Witness remembers how far the log was written, so that a loss at its end is noticed; nil for none.
+	Witness framelog.Witness
+	// LossPatience is for how long a log that ends before its witness is read again, since one of a cluster may
+	// show an old end; default 0.
+	LossPatience time.Duration
+
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
 

@@ -34,6 +34,10 @@ import (
 type Deps struct {
 	// Log opens the log of a partition.
 	Log func(plane string, partition int) (framelog.Log, error)
+	// Witness returns what remembers how far the log of a partition was written; nil: nothing does.
+	Witness func(plane string, partition int) framelog.Witness
+	// LossPatience is that of journal.Config.
+	LossPatience time.Duration
 	// Sources returns the journals of the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
 	// Partitions returns how many partitions a plane has; nil: each has one.
@@ -151,6 +155,9 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
+		}
+		if deps.Witness != nil {
+			c.Witness, c.LossPatience = deps.Witness(cfg.Plane, partition), deps.LossPatience
 		}
 		c.OnApply = cfg.OnApply
 		c.OnLoad, c.Feed, c.Lease = cfg.OnLoad, deps.Feeds.Of(cfg.Plane, partition), deps.Lease

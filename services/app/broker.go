@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/witness"
 	"quartet/pkg/life"
 	"quartet/pkg/natsd"
 	taskoutput "quartet/services/task/output"
@@ -37,6 +38,8 @@ type broker struct {
 	// of events or output.
 	journals *nats.Conn
 	readers  *nats.Conn
+
+	witnesses *witness.Files // of the partitions that this process holds; nil before Start
 
 	counts map[string]int // number of partitions of each plane; nil before Start
 
@@ -77,6 +80,11 @@ func (b *broker) Start(ctx context.Context) error {
 		b.conns = append(b.conns, nc)
 		*c.to = nc
 	}
+	witnesses, err := witness.Open(witnessDir(b.cfg.DataDir), b.logger)
+	if err != nil {
+		return joinStop(ctx, err, b)
+	}
+	b.witnesses = witnesses
 	b.counts = map[string]int{}
 	for _, plane := range planes {
 		if err := b.openJournal(ctx, plane); err != nil {
@@ -104,6 +112,23 @@ func (b *broker) openJournal(ctx context.Context, plane string) error {
 	return nil
 }
 
+// witnessDir returns the directory with the witnesses of a data directory.
+func witnessDir(dataDir string) string { return filepath.Join(dataDir, "witness") }
+
+// witness returns the witness of a partition. It is valid after Start.
+func (b *broker) witness(plane string, partition int) framelog.Witness {
+	return b.witnesses.Of(plane, partition)
+}
+
+// lossPatience returns for how long a journal that ends before its witness is read again: a server of a cluster may
+// show an old end while it elects a leader.
+func (c *Config) lossPatience() time.Duration {
+	if c.NATSURL == "" {
+		return 0
+	}
+	return 15 * time.Second
+}
+
 // partitions returns how many partitions a plane has. It is valid after Start.
 func (b *broker) partitions(plane string) int { return max(b.counts[plane], 1) }
 
@@ -115,6 +140,12 @@ func (b *broker) Stop(context.Context) error {
 	b.conns = nil
 	if b.embedded != nil {
 		b.embedded.Stop()
+	}
+	if b.witnesses != nil {
+		if err := b.witnesses.Close(); err != nil {
+			b.logger.Warn("the witnesses of the journals were not closed in order", zap.Error(err))
+		}
+		b.witnesses = nil
 	}
 	if b.unlock != nil {
 		unlock := b.unlock

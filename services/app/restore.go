@@ -113,6 +113,10 @@ func Restore(ctx context.Context, cfg Config, b Backup) (Restored, error) {
 	if err := checkTarget(cfg, out.Manifest); err != nil {
 		return out, err
 	}
+	// What was witnessed of the journals that were here before is not true of the restored ones.
+	if err := os.RemoveAll(witnessDir(cfg.DataDir)); err != nil {
+		return out, err
+	}
 	return out, restore(ctx, cfg, out.Manifest, opened, out.Totals)
 }
 

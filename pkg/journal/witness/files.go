@@ -1,0 +1,221 @@
+package witness
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// SyncInterval is how often the files are synced. A record is in the system's memory when it is made, so that
+// it survives the process; of the last SyncInterval before a loss of power it may be lost.
+const SyncInterval = time.Second
+
+// slotBytes is the size of a slot. A file has two, written in turns: a write that is cut off leaves the
+// other one.
+const slotBytes = 256
+
+// Files is a directory with the witnesses of the partitions that this process holds. It is safe for concurrent
+// use.
+type Files struct {
+	dir    *os.Root
+	logger *zap.Logger
+	done   chan struct{}
+	ended  chan struct{}
+
+	mu  sync.Mutex
+	all map[string]*File
+}
+
+// Open opens a directory, which it creates if it does not exist, and syncs the files in the background until
+// Close. Two processes must not use one.
+func Open(dir string, logger *zap.Logger) (*Files, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("witness: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("witness: %w", err)
+	}
+	f := &Files{dir: root, logger: logger, done: make(chan struct{}), ended: make(chan struct{}), all: map[string]*File{}}
+	go func() {
+		defer close(f.ended)
+		tick := time.NewTicker(SyncInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				f.sync()
+			case <-f.done:
+				return
+			}
+		}
+	}()
+	return f, nil
+}
+
+// Of returns the witness of a partition.
+func (f *Files) Of(plane string, partition int) framelog.Witness {
+	name := plane + "-" + strconv.Itoa(partition)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all[name] == nil {
+		f.all[name] = &File{name: name, dir: f.dir, logger: f.logger.With(zap.String("plane", plane), zap.Int("partition", partition))}
+	}
+	return f.all[name]
+}
+
+// sync syncs the files that were written since it was called last.
+func (f *Files) sync() {
+	f.mu.Lock()
+	all := make([]*File, 0, len(f.all))
+	for _, w := range f.all {
+		all = append(all, w)
+	}
+	f.mu.Unlock()
+	for _, w := range all {
+		w.sync()
+	}
+}
+
+// Close syncs and closes all files. Nothing may be recorded afterwards.
+func (f *Files) Close() error {
+	close(f.done)
+	<-f.ended
+	f.sync()
+	var errs error
+	for _, w := range f.all {
+		errs = errors.Join(errs, w.close())
+	}
+	return errors.Join(errs, f.dir.Close())
+}
+
+// File is the witness of one partition.
+type File struct {
+	name   string
+	dir    *os.Root
+	logger *zap.Logger
+
+	mu      sync.Mutex
+	file    *os.File // nil before the first use
+	count   uint64   // of the newest slot
+	last    framelog.End
+	buf     []byte
+	dirty   bool
+	failing bool
+}
+
+// Last implements framelog.Witness. A file with two unreadable slots is an error, since a loss could not be told.
+func (w *File) Last() (framelog.End, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last, w.open()
+}
+
+// open opens the file and reads the newest slot, at the first call. w.mu must be held.
+func (w *File) open() error {
+	if w.file != nil {
+		return nil
+	}
+	file, err := w.dir.OpenFile(w.name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("witness: %w", err)
+	}
+	slots := make([]byte, 2*slotBytes)
+	n, err := io.ReadFull(file, slots)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.Join(fmt.Errorf("witness: %w", err), file.Close())
+	}
+	written := len(bytes.Trim(slots[:n], "\x00")) > 0
+	for i := range 2 {
+		count, end, ok := parse(slots[i*slotBytes : (i+1)*slotBytes])
+		if ok && count > w.count {
+			w.count, w.last = count, end
+		}
+	}
+	if written && w.count == 0 {
+		return errors.Join(fmt.Errorf("witness: %s cannot be read, so that a loss at the end of this journal would not be noticed; `quartet verify` tells how far the journal goes, and without the file the next start begins a new one",
+			filepath.Join(w.dir.Name(), w.name)), file.Close())
+	}
+	w.file = file
+	return nil
+}
+
+// Record implements framelog.Witness.
+func (w *File) Record(end framelog.End) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.open()
+	if err == nil {
+		w.count++
+		w.buf = format(w.buf[:0], w.count, end)
+		_, err = w.file.WriteAt(w.buf, int64(w.count%2)*slotBytes)
+	}
+	if err != nil {
+		if !w.failing {
+			w.logger.Error("witness: what is written to this journal from now on cannot be witnessed", zap.Error(err))
+		}
+		w.failing = true
+		return
+	}
+	w.last, w.dirty, w.failing = end, true, false
+}
+
+// sync syncs the file if something was written since.
+func (w *File) sync() {
+	w.mu.Lock()
+	file, dirty := w.file, w.dirty
+	w.dirty = false
+	w.mu.Unlock()
+	if !dirty {
+		return
+	}
+	if err := file.Sync(); err != nil && !errors.Is(err, fs.ErrClosed) {
+		w.logger.Error("witness: not synced", zap.Error(err))
+	}
+}
+
+// close closes the file.
+func (w *File) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file == nil {
+		return nil
+	}
+	return w.file.Close()
+}
+
+// format appends a slot to dst: a checksum, its count and an end, as a line of text, filled up with spaces.
+func format(dst []byte, count uint64, end framelog.End) []byte {
+	text := strconv.FormatUint(count, 10) + " " + end.String()
+	dst = fmt.Appendf(dst, "%08x %s", crc32.ChecksumIEEE([]byte(text)), text)
+	for len(dst) < slotBytes-1 {
+		dst = append(dst, ' ')
+	}
+	return append(dst, '\n')
+}
+
+// parse reads a slot. ok is false if it was not written completely, or damaged.
+func parse(slot []byte) (count uint64, end framelog.End, ok bool) {
+	sum, text, found := bytes.Cut(bytes.TrimRight(slot, " \n"), []byte{' '})
+	if !found || string(sum) != fmt.Sprintf("%08x", crc32.ChecksumIEEE(text)) {
+		return 0, end, false
+	}
+	number, rest, _ := bytes.Cut(text, []byte{' '})
+	count, err := strconv.ParseUint(string(number), 10, 64)
+	if err == nil {
+		end, err = framelog.ParseEnd(string(rest))
+	}
+	return count, end, err == nil
+}
