@@ -189,7 +189,7 @@ func TestT10_AgentsApart(t *testing.T) {
 	bin, err := filepath.Abs("../bin")
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(bin, 0o755))
-	s.root, err = os.MkdirTemp(bin, "apart-")
+	s.root, err = os.MkdirTemp(bin, "apart-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(s.root) })
 	s.worker("apart", "--isolate", "agent")

@@ -31,7 +31,7 @@ func TestX15_ContainersReachWhatTheyNeed(t *testing.T) {
 	} {
 		script := ""
 		for _, port := range ports {
-			script += "nc -z -w 2 " + port + " 2>/dev/null && echo " + port + "\n"
+			script += "echo x | nc -w 2 " + port + " >/dev/null 2>&1 && echo " + port + "\n" // which every port closes
 		}
 		out := c.run("docker", "run", "--rm", "--network", os.Getenv("COMPOSE_PROJECT_NAME")+"_"+network,
 			"--entrypoint", "/bin/sh", "quartet-worker:"+os.Getenv("QUARTET_TAG"), "-c", script+"true")

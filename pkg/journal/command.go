@@ -224,7 +224,7 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 			}
 		}
 		if p.failed.Load() != nil {
-			return zero, 0, unavailable(outcomeNone, "the partition is not held here any more", *p.failed.Load())
+			return zero, 0, p.refusal()
 		}
 		if !p.held() {
 			return zero, 0, leaseLost()

@@ -155,7 +155,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 	following, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var window []*command[S]
-	pacer := newPacer()
+	pacer := framelog.NewPacer()
 	passed, foreign := 0, 0
 	consumed := p.consumed.Of(key)
 	consumed.Receive(begin.WalSeq, nil)

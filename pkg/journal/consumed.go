@@ -1,28 +1,9 @@
 package journal
 
 import (
-	"bytes"
 	"context"
-	"strconv"
 	"time"
 )
-
-// walSeq returns the position with which every line begins, 0 if the line is damaged.
-func (l Line) walSeq() uint64 {
-	if l.Event != nil {
-		return l.Event.WalSeq
-	}
-	rest, ok := bytes.CutPrefix(l.Text, []byte(`{"wal_seq":`))
-	end := bytes.IndexByte(rest, ',')
-	if !ok || end < 0 {
-		return 0
-	}
-	n, err := strconv.ParseUint(string(rest[:end]), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
 
 // ConsumedUntil returns the wal_seq of the newest event of a source that p has
 // received, whether or not p reacted to it; 0 before the first.

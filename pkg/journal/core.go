@@ -2,6 +2,7 @@ package journal
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -97,6 +98,21 @@ type replayError struct{ cause error }
 
 func (e *replayError) Error() string { return e.cause.Error() }
 func (e *replayError) Unwrap() error { return e.cause }
+
+// IsDamage reports whether an error of Open says that the log cannot be read as this plane's.
+func IsDamage(err error) bool {
+	var e *replayError
+	return errors.As(err, &e)
+}
+
+// damageError is the cause with which a partition ended that was damaged when it was opened.
+type damageError struct {
+	partition string
+	cause     error
+}
+
+func (e *damageError) Error() string { return e.cause.Error() }
+func (e *damageError) Unwrap() error { return e.cause }
 
 // replay applies one frame of the log. awaiting is described at load.
 func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting map[string]struct{}) error {

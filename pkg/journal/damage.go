@@ -1,8 +1,9 @@
 package journal
 
 import (
-	"bytes"
 	"fmt"
+
+	"quartet/pkg/journal/lines"
 )
 
 // Damage is a line of the log that cannot be read.
@@ -20,25 +21,9 @@ type Quarantiner interface {
 	Quarantine(d Damage) error
 }
 
-// Field searches the readable part of the envelope for a text field. It returns the value if the field occurs
-// exactly once and the value consists of lower-case letters, digits, '-' and '_'.
+// Field searches the readable part of the envelope for a text field; see lines.Field.
 func (d Damage) Field(name string) (string, bool) {
-	mark := []byte(`"` + name + `":"`)
-	head, _, _ := bytes.Cut(d.Line, []byte(`"payload":`)) // the payload may have fields of the same name
-	at := bytes.Index(head, mark)
-	if at < 0 || bytes.Count(head, mark) != 1 {
-		return "", false
-	}
-	value, _, closed := bytes.Cut(head[at+len(mark):], []byte{'"'})
-	if !closed || len(value) == 0 {
-		return "", false
-	}
-	for _, c := range value {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
-			return "", false
-		}
-	}
-	return string(value), true
+	return lines.Field(d.Line, name)
 }
 
 // quarantine continues behind a damaged line if the state is a Quarantiner that accepts it, and otherwise returns

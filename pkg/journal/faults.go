@@ -1,6 +1,8 @@
 package journal
 
 import (
+	"errors"
+
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
@@ -19,6 +21,20 @@ func unavailable(outcome, msg string, cause error) error {
 		e = e.WithCause(cause)
 	}
 	return e
+}
+
+// refusal refuses a command or a read of a partition that has ended, for a cause that callers may learn if the log is
+// damaged.
+func (p *Partition[S]) refusal() error {
+	cause := ErrNotHeld
+	if err := p.failed.Load(); err != nil {
+		cause = *err
+	}
+	var damage *damageError
+	if errors.As(cause, &damage) {
+		return fault.New(codes.Unavailable, fault.Storage, damage.Error()+"; nothing in this partition can be used until it is repaired, and the rest is served", "outcome", outcomeNone, "damaged", damage.partition).WithCause(cause)
+	}
+	return unavailable(outcomeNone, "the partition is not held here", cause)
 }
 
 // leaseLost refuses a read, or a command that stored no events, when the lease of the partition is over, because

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"quartet/pkg/journal/damages"
 	"quartet/pkg/journal/framechain"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
@@ -70,6 +71,8 @@ func textLines(body []byte) []Line {
 type Feeds struct {
 	mu  sync.Mutex
 	all map[sourceKey]*Feed
+	// Damage is what is known to be wrong with journals that this process holds or follows.
+	Damage damages.Registry
 }
 
 // NewFeeds returns an empty set of feeds.
@@ -84,9 +87,16 @@ func (f *Feeds) Of(plane string, partition int) *Feed {
 	defer f.mu.Unlock()
 	k := sourceKey{plane, partition}
 	if f.all[k] == nil {
-		f.all[k] = &Feed{chain: framechain.New[fedFrame]()}
+		f.all[k] = &Feed{chain: framechain.New[fedFrame](), set: f, name: framelog.PartitionName(plane, partition)}
 	}
 	return f.all[k]
+}
+
+// report records that the partition's journal is damaged, or with nil that it was loaded.
+func (f *Feed) report(damage error) {
+	if f != nil {
+		f.set.Damage.Report(f.name, damage)
+	}
 }
 
 // Source returns src with the partition's feed in front of it.
@@ -102,6 +112,8 @@ func (f *Feeds) Source(src Source) Source {
 // again when the chain was closed (another writer, a reload) or the follower is too far behind.
 type Feed struct {
 	chain *framechain.Chain[fedFrame]
+	set   *Feeds
+	name  string
 	hints atomic.Pointer[[]*hint] // replaced as a whole under mu
 	mu    sync.Mutex
 }
@@ -182,6 +194,7 @@ func (f *fedFrame) read() []Line {
 func (f *Feed) begin(head uint64) {
 	if f != nil {
 		f.chain.Open(head)
+		f.report(nil)
 	}
 }
 
@@ -209,15 +222,24 @@ type fedSource struct {
 // errCovered ends the reading of the log when the chain covers the next frame.
 var errCovered = errors.New("journal: the feed continues from here")
 
-// Follow implements Source.
+// Follow implements Source. It reports a journal that is damaged, see Feeds.Damage.
 func (s fedSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
+	err := s.follow(ctx, after, fn)
+	var broken *framelog.Broken
+	if errors.As(err, &broken) && broken.Partition == s.feed.name {
+		s.feed.set.Damage.ReportReading(s.feed.name, broken)
+	}
+	return err
+}
+
+func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
 	idle := time.NewTicker(framechain.CheckInterval)
 	defer idle.Stop()
 	for {
 		frame, _, covered, changed := s.feed.chain.Next(after.Seq + 1)
 		if frame != nil {
 			if !after.SameAs(frame.before) {
-				return &framelog.Broken{Partition: framelog.PartitionName(s.Plane(), s.Partition()), After: after, Seq: frame.at.Seq, First: frame.before.WalSeq + 1, Cause: "the log has other frames than those that were read"}
+				return &framelog.Broken{Partition: s.feed.name, After: after, Seq: frame.at.Seq, First: frame.before.WalSeq + 1, Cause: "the log has other frames than those that were read"}
 			}
 			if err := fn(frame.at, frame.read()); err != nil {
 				return err

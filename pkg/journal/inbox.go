@@ -26,7 +26,7 @@ func (p *Partition[S]) enqueue(c *command[S]) error {
 	switch {
 	case b.closed:
 		b.mu.Unlock()
-		return unavailable(outcomeNone, "the partition is not held here", ErrNotHeld)
+		return p.refusal()
 	case len(b.queue) >= maxQueued:
 		b.mu.Unlock()
 		return unavailable(outcomeNone, "too many requests are waiting for the journal; try again later", nil)

@@ -8,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/retry"
 )
 
 // load builds a core from the log and takes the partition over (R6). It retries until ctx ends, except when the
@@ -23,8 +22,8 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 		}
 	}()
 	next := uint64(1)
-	pacer := newPacer()
-	w, err := p.witnessed()
+	pacer := framelog.NewPacer()
+	witnessed, err := framelog.Compare(c.name, p.cfg.Witness)
 	if err != nil {
 		return nil, err
 	}
@@ -37,10 +36,15 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 				return err
 			}
 			next = seq + 1
-			return w.meet(c.name, c.end)
+			if err := witnessed.Read(c.end); err != nil {
+				return &replayError{err}
+			}
+			return nil
 		})
 		if err == nil {
-			err = w.missing(c.name, c.end, time.Since(began) >= p.cfg.LossPatience)
+			if err = witnessed.Missing(c.end); err != nil && time.Since(began) >= p.cfg.LossPatience {
+				err = &replayError{err}
+			}
 		}
 		if !p.held() {
 			return nil, ErrNotHeld
@@ -100,6 +104,3 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	c.end = end
 	return c.apply(ev)
 }
-
-// newPacer returns the intervals at which the log is tried again.
-func newPacer() *retry.Pacer { return retry.New(5*time.Millisecond, time.Second) }

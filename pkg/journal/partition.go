@@ -190,6 +190,9 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	core, err := p.load(ctx, nil)
 	if err != nil {
 		p.cancel()
+		if IsDamage(err) {
+			p.cfg.Logger.Error("journal: the partition cannot be loaded and refuses everything", zap.Error(err))
+		}
 		return nil, fmt.Errorf("journal: open %s/%d: %w", cfg.Plane, cfg.Partition, err)
 	}
 	p.core = core
@@ -227,14 +230,27 @@ func (p *Partition[S]) Source() Source {
 	return NewSource(p.cfg.Plane, p.cfg.Partition, p.cfg.Log)
 }
 
-// Health returns nil while the partition can serve, and once it has ended the cause. After a stall of UnhealthyAfter
+// Health returns nil while the partition can serve, and once it has ended the cause. A partition that was damaged when
+// it was opened is healthy: its plane serves what else there is. After a stall of UnhealthyAfter
 // it returns an error and the service becomes NOT_SERVING, since a full disk shows as timeouts only.
 func (p *Partition[S]) Health() error {
 	if err := p.failed.Load(); err != nil {
+		if p.Damage() != nil {
+			return nil //nolint:nilerr // see above
+		}
 		return *err
 	}
 	if d := p.stall.Current(p.cfg.Mono()); d >= p.cfg.UnhealthyAfter {
 		return fmt.Errorf("journal %s/%d: nothing could be written for %s", p.cfg.Plane, p.cfg.Partition, d.Round(time.Second))
+	}
+	return nil
+}
+
+// Damage returns why the partition refuses everything, if it is one of Damaged, and otherwise nil.
+func (p *Partition[S]) Damage() error {
+	var damage *damageError
+	if err := p.failed.Load(); err != nil && errors.As(*err, &damage) {
+		return damage
 	}
 	return nil
 }
@@ -248,12 +264,31 @@ func (p *Partition[S]) Stalled() time.Duration { return p.stall.Current(p.cfg.Mo
 func (p *Partition[S]) StallTotal() time.Duration { return p.stall.Total(p.cfg.Mono()) }
 
 // NotHeld returns a partition that refuses everything with ErrNotHeld.
-func NotHeld[S State](cfg Config[S]) *Partition[S] {
+func NotHeld[S State](cfg Config[S]) *Partition[S] { return refusing(cfg, ErrNotHeld) }
+
+// Damaged returns a partition that refuses everything with STORAGE, for a log that cannot be loaded because of cause.
+// The other partitions of the plane are not concerned.
+func Damaged[S State](cfg Config[S], cause error) *Partition[S] {
+	name := framelog.PartitionName(cfg.Plane, cfg.Partition)
+	var broken *framelog.Broken
+	var replay *replayError
+	switch {
+	case errors.As(cause, &broken):
+		cause = broken
+	case errors.As(cause, &replay):
+		cause = fmt.Errorf("the journal of %s is damaged: %w", name, replay.cause)
+	}
+	cfg.Feed.report(cause)
+	_ = cfg.complete() // it was complete when the log was opened
+	return refusing(cfg, &damageError{name, cause})
+}
+
+// refusing returns a partition that has ended with a cause.
+func refusing[S State](cfg Config[S], cause error) *Partition[S] {
 	cfg.Requests = requests.NewPool(0)
 	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cancel()
-	cause := ErrNotHeld
 	p.failed.Store(&cause)
 	p.inbox.signal = make(chan struct{}, 1)
 	p.inbox.close()

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
@@ -111,7 +112,7 @@ func newCallers(cfg *Config, keys *keyfile.Source, logger *zap.Logger) (*callers
 func (c *callers) follow(b *broker, to calls.Planes, logger *zap.Logger) {
 	client := identityv1.NewIdentityServiceClient(to.To("identity"))
 	c.keys = identity.NewKeys(identity.KeysConfig{
-		Sources: b.sources, Logger: logger,
+		Sources: b.sources, Logger: logger, Damage: func() error { return b.feeds.Damage.Of(framelog.PartitionName(identity.Plane, 0)) },
 		Report: func(ctx context.Context, uses []*identityv1.KeyUse) error {
 			_, err := client.ReportKeyUse(ctx, &identityv1.ReportKeyUseRequest{Uses: uses})
 			return err

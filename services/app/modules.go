@@ -108,7 +108,7 @@ func (w *wiring) newGateway() (life.Service, error) {
 	}
 	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr, SourceDeliveries: limits.Default[quota.Deliveries] * sourcesOf, SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(), MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins()}, gateway.Deps{
 		MCP: tools.Handler, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, TLS: w.tls.http,
-		Sources: w.broker.sources, Ready: w.app.Ready, OpenAPI: openapi.JSON,
+		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
 	})

@@ -76,6 +76,9 @@ func (p *processes) report(ctx context.Context) {
 	changed := p.keys.Changed()
 	ring := p.keys.Ring()
 	report := proto.CloneOf(p.self)
+	for _, err := range p.broker.feeds.Damage.All() {
+		report.Damage = append(report.Damage, err.Error())
+	}
 	report.InstallationKeyIds, report.ActiveInstallationKeyId = ring.IDs(), ring.Active().ID
 	term, cancel := context.WithTimeout(ctx, reportPeriod)
 	defer cancel()

@@ -39,7 +39,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		r.unreachable(c, err)
-		for _, check := range []string{"ready", "credential", "clock", "version"} {
+		for _, check := range []string{"ready", "credential", "clock", "version", "journals"} {
 			r.skip(check, "there is no server to ask")
 		}
 		return false
@@ -67,6 +67,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	if err != nil {
 		r.skip("clock", "the server tells its time to those it knows")
 		r.skip("version", "the server tells its version to those it knows")
+		r.skip("journals", "the server tells what is damaged to admins")
 		return true
 	}
 	// The server read its clock somewhere within the call.
@@ -91,7 +92,29 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	} else {
 		r.ok("version", "server and program are %s", c.Version)
 	}
+	r.journals(ctx, c)
 	return true
+}
+
+// journals reports the journals that processes of the installation know to be damaged.
+func (r *report) journals(ctx context.Context, c Client) {
+	all, err := identityv1.NewIdentityServiceClient(c.Conn).ListProcesses(ctx, &identityv1.ListProcessesRequest{})
+	if err != nil {
+		r.skip("journals", "what is damaged is told to admins: %s", fault.From(err).Message())
+		return
+	}
+	found := map[string]bool{}
+	for _, p := range all.GetProcesses() {
+		for _, text := range p.GetDamage() {
+			if !found[text] {
+				found[text] = true
+				r.add("journals", Problem, "stop the server, keep a copy of its data-dir, and restore the newest backup (quartet restore); docs/guides/backup.md tells how", "%s", text)
+			}
+		}
+	}
+	if len(found) == 0 {
+		r.ok("journals", "no process of the installation knows of damage")
+	}
 }
 
 // unreachable reports why no server answered, as the error of the call suggests.

@@ -86,14 +86,14 @@ type reading struct {
 func (r *reading) readOn(ctx context.Context) bool {
 	defer func() { r.caughtUp() }()
 	damage := follower.Read(ctx, r.src, r.read, r.events.log, func(at framelog.End, lines []journal.Line) error {
-		if r.stop && at.Seq > r.feed.last {
+		if r.stop && at.Seq > r.last {
 			return follower.Stop
 		}
 		if at.Seq >= r.end {
 			r.caughtUp()
 		}
-		b := batch{feed: r.feed, end: at, last: at.Seq >= r.feed.last}
-		if at.Seq > r.feed.last { // few streams read what is before
+		b := batch{feed: r.feed, end: at, last: at.Seq >= r.last}
+		if at.Seq > r.last { // few streams read what is before
 			if !r.hold(ctx, &b, lines) {
 				return follower.Stop
 			}
@@ -103,7 +103,7 @@ func (r *reading) readOn(ctx context.Context) bool {
 		} else {
 			b.received()
 		}
-		if at.Seq <= r.feed.last {
+		if at.Seq <= r.last {
 			select {
 			case r.past <- b:
 			case <-ctx.Done():

@@ -87,6 +87,8 @@ type Deps struct {
 	Sources func(plane string) ([]journal.Source, error)
 	// Ready returns nil if the process can serve; a nil function: it always can.
 	Ready func() error
+	// Damage returns what is known to be wrong with journals; nil: nothing ever is.
+	Damage func() []error
 	// MCP returns the handler of /mcp/{agent_id}, which calls refuse for a request that it
 	// refuses; nil: none is served.
 	MCP func(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler

@@ -106,11 +106,19 @@ func (g *Service) healthz(w http.ResponseWriter, _ *http.Request) {
 	answerJSON(w, http.StatusOK, map[string]string{"status": "alive"})
 }
 
-// readyz responds with 200 if the process can serve, otherwise with 503 and the reasons.
+// readyz responds with 200 if the process can serve, otherwise with 503 and the reasons. Journals that are damaged
+// are named in both cases: the rest is served.
 func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 	type readiness struct {
 		Ready   bool     `json:"ready"`
 		Reasons []string `json:"reasons,omitempty"`
+		Damaged []string `json:"damaged,omitempty"`
+	}
+	var damaged []string
+	if g.deps.Damage != nil {
+		for _, err := range g.deps.Damage() {
+			damaged = append(damaged, err.Error())
+		}
 	}
 	err := g.deps.Ready()
 	if g.stopping.Load() {
@@ -118,10 +126,10 @@ func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
-		answerJSON(w, http.StatusServiceUnavailable, readiness{Reasons: strings.Split(err.Error(), "\n")})
+		answerJSON(w, http.StatusServiceUnavailable, readiness{Reasons: strings.Split(err.Error(), "\n"), Damaged: damaged})
 		return
 	}
-	answerJSON(w, http.StatusOK, readiness{Ready: true})
+	answerJSON(w, http.StatusOK, readiness{Ready: true, Damaged: damaged})
 }
 
 // version responds with the version of the build.

@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
@@ -43,6 +44,8 @@ type KeysConfig struct {
 	Sources func(plane string) ([]journal.Source, error)
 	// Report reports uses to the identity plane; nil: uses are not reported.
 	Report func(ctx context.Context, uses []*identityv1.KeyUse) error
+	// Damage returns what is known to be wrong with the journal, nil if nothing is; a nil function: nothing ever is.
+	Damage func() error
 	Clock  clock.Clock
 	Logger *zap.Logger
 }
@@ -97,14 +100,16 @@ func NewKeys(cfg KeysConfig) *Keys {
 // Name implements life.Service.
 func (k *Keys) Name() string { return "keys" }
 
-// Start reads the journal up to its current end, and begins to follow it.
+// Start reads the journal up to its current end, and begins to follow it. If the journal is damaged, keys are refused and
+// the process serves other credentials.
 func (k *Keys) Start(ctx context.Context) error {
 	var err error
 	if k.sources, err = k.cfg.Sources(Plane); err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
 	k.journal.Add(k.sources...)
-	if err := k.journal.CatchUp(ctx, k.sources...); err != nil {
+	var broken *framelog.Broken
+	if err := k.journal.CatchUp(ctx, k.sources...); err != nil && !errors.As(err, &broken) {
 		return errors.Join(fmt.Errorf("keys: the journal cannot be read: %w", err), k.Stop(ctx))
 	}
 	k.mu.Lock()
@@ -261,8 +266,14 @@ func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, contex
 }
 
 // check returns the key of a secret, and notes that it was used. It returns UNAUTHENTICATED for
-// a secret that is unknown and for a key that has ended, and the errors of await.
+// a secret that is unknown and for a key that has ended, the errors of await, and STORAGE if the journal is damaged: it may
+// have lost a revocation.
 func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
+	if k.cfg.Damage != nil {
+		if err := k.cfg.Damage(); err != nil {
+			return nil, fault.Storage.New("API keys cannot be checked: " + err.Error() + ". Other credentials are accepted").WithCause(err)
+		}
+	}
 	id, ok := keyOf(secret)
 	if !ok {
 		return nil, unknown()

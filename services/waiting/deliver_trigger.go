@@ -112,6 +112,7 @@ type target struct {
 func (s *Service) find(ctx context.Context, token string) (target, error) {
 	hash := id.Hash(token)
 	var to target
+	var unread error
 	for _, p := range s.engine.All() {
 		_, _, err := journal.View(ctx, p, func(st *State) (struct{}, error) {
 			at, known := st.tokens[hash]
@@ -124,9 +125,16 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 				len(a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(to.trigger, w) && bringsContent(to.trigger, w) })) > 0
 			return struct{}{}, nil
 		})
+		if p.Damage() != nil {
+			unread = err // another one may have the trigger
+			continue
+		}
 		if err != nil {
 			return target{}, err
 		}
+	}
+	if to.triggerID == "" && unread != nil {
+		return target{}, unread
 	}
 	if to.triggerID == "" {
 		return target{}, fault.NotFound.New("no such trigger")

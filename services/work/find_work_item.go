@@ -20,16 +20,24 @@ func (s *Service) FindWorkItem(ctx context.Context, req *workv1.FindWorkItemRequ
 		return nil, err
 	}
 	namespace := rpc.ActorFrom(ctx).Namespace
+	var unread error
 	for _, p := range s.engine.All() {
 		owner, _, err := journal.View(ctx, p, func(st *State) (string, error) {
 			return st.record(namespace, req.GetWorkItemId()).GetAgentId(), nil
 		})
+		if p.Damage() != nil {
+			unread = err // another one may have the item
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		if owner != "" {
 			return &workv1.FindWorkItemResponse{AgentId: owner}, nil
 		}
+	}
+	if unread != nil {
+		return nil, unread
 	}
 	return nil, fault.NotFound.Newf("work item %q does not exist", req.GetWorkItemId()).With("work_item_id", req.GetWorkItemId())
 }

@@ -43,7 +43,7 @@ func Read(ctx context.Context, src journal.Source, after framelog.End, logger *z
 		var broken *framelog.Broken
 		switch {
 		case stopped || ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it is the end that was asked for
 		case errors.As(err, &broken):
 			logger.Error("a journal is damaged", zap.String("plane", src.Plane()), zap.Int("partition", src.Partition()), zap.Error(err))
 			return err
@@ -56,6 +56,11 @@ func Read(ctx context.Context, src journal.Source, after framelog.End, logger *z
 
 // Run is Read that also goes on when the journal is damaged: it tries again every retryDamage.
 func Run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error) {
+	run(ctx, src, after, logger, apply, func(error) {})
+}
+
+// run is Run, and calls damaged when the journal turns out to be damaged.
+func run(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error, damaged func(error)) {
 	read := func(at framelog.End, lines []journal.Line) error {
 		err := apply(at, lines)
 		if err == nil {
@@ -63,11 +68,14 @@ func Run(ctx context.Context, src journal.Source, after framelog.End, logger *za
 		}
 		return err
 	}
-	for ctx.Err() == nil && Read(ctx, src, after, logger, read) != nil {
-		select {
-		case <-time.After(retryDamage):
-		case <-ctx.Done():
+	pacer := retry.New(retryDamage, retryDamage)
+	for ctx.Err() == nil {
+		err := Read(ctx, src, after, logger, read)
+		if err == nil {
+			return
 		}
+		damaged(err)
+		_ = pacer.Wait(ctx) // the loop checks ctx
 	}
 }
 
@@ -89,6 +97,7 @@ type Set struct {
 
 	mu       sync.Mutex
 	read     map[journal.Source]uint64 // the last frame that is applied
+	damage   map[journal.Source]error  // why a source cannot be read on
 	advanced chan struct{}             // closed and replaced when read changes
 	running  sync.WaitGroup
 }
@@ -96,7 +105,7 @@ type Set struct {
 // NewSet returns a Set without sources. It calls apply with the lines of every frame, in
 // the order of each source, from one goroutine for each source.
 func NewSet(logger *zap.Logger, apply func(src journal.Source, lines []journal.Line)) *Set {
-	s := &Set{logger: logger, apply: apply, read: map[journal.Source]uint64{}, advanced: make(chan struct{})}
+	s := &Set{logger: logger, apply: apply, read: map[journal.Source]uint64{}, damage: map[journal.Source]error{}, advanced: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -108,25 +117,28 @@ func (s *Set) Add(sources ...journal.Source) {
 		s.read[src] = 0
 		s.mu.Unlock()
 		s.running.Go(func() {
-			Run(s.ctx, src, framelog.End{}, s.logger, func(at framelog.End, lines []journal.Line) error {
+			run(s.ctx, src, framelog.End{}, s.logger, func(at framelog.End, lines []journal.Line) error {
 				s.apply(src, lines)
-				s.advance(src, at.Seq)
+				s.advance(src, at.Seq, nil)
 				return nil
-			})
+			}, func(err error) { s.advance(src, 0, err) })
 		})
 	}
 }
 
-func (s *Set) advance(src journal.Source, seq uint64) {
+// advance records the last frame of a source that is applied, or why it cannot be read on.
+func (s *Set) advance(src journal.Source, seq uint64, damage error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.read[src] = seq
+	if s.damage[src] = damage; damage == nil {
+		s.read[src] = seq
+	}
 	close(s.advanced)
 	s.advanced = make(chan struct{})
 }
 
 // CatchUp waits until all frames are applied that the sources, which were added before,
-// have now. It returns an error if the end of a source cannot be read, or if ctx ends first,
+// have now. It returns an error if the end of a source cannot be read, if one is damaged, or if ctx ends first,
 // which after Close is the only end of the wait.
 func (s *Set) CatchUp(ctx context.Context, sources ...journal.Source) error {
 	for _, src := range sources {
@@ -136,8 +148,11 @@ func (s *Set) CatchUp(ctx context.Context, sources ...journal.Source) error {
 		}
 		for {
 			s.mu.Lock()
-			done, advanced := s.read[src] >= end.Seq, s.advanced
+			done, damage, advanced := s.read[src] >= end.Seq, s.damage[src], s.advanced
 			s.mu.Unlock()
+			if !done && damage != nil {
+				return damage
+			}
 			if done {
 				break
 			}

@@ -53,12 +53,3 @@ type Log interface {
 	// that it cannot recover from; calling it again with the next sequence continues.
 	Follow(ctx context.Context, from uint64, fn func(seq uint64, f Frame) error) error
 }
-
-// Witness remembers outside of a log how far it was written.
-type Witness interface {
-	// Last returns the newest end that was recorded; the zero End if none was.
-	Last() (End, error)
-	// Record records an end of the log, before anybody learns what was written up to there. It does not wait for a
-	// disk.
-	Record(end End)
-}

@@ -80,7 +80,7 @@ func (w *Writer) Append(ctx context.Context, end End, f Frame, c *Content) (End,
 func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result {
 	clean := true
 	fences := make(map[string]struct{}) // of this call; those of earlier calls cannot be stored any more
-	pacer := newPacer()
+	pacer := NewPacer()
 	for {
 		next, err := w.Append(ctx, end, f, c)
 		if w.Appended != nil {
@@ -126,7 +126,7 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 // fence appends an empty frame behind end until that is acknowledged or refused with
 // ErrWrongSequence. Any other error means that ctx ended. It adds the ids of its frames to fences.
 func (w *Writer) fence(ctx context.Context, end End, generation uint64, fences map[string]struct{}) (End, error) {
-	pacer := newPacer()
+	pacer := NewPacer()
 	for {
 		f := Frame{ID: w.NewID(""), Generation: generation}
 		fences[f.ID] = struct{}{}
@@ -143,7 +143,7 @@ func (w *Writer) fence(ctx context.Context, end End, generation uint64, fences m
 // inspect reads the log behind end after ErrWrongSequence. again reports that nothing but fences of
 // this call is there, and that the frame is to be appended behind the End of the result.
 func (w *Writer) inspect(ctx context.Context, end End, f Frame, fences map[string]struct{}) (v Result, again bool) {
-	pacer := newPacer()
+	pacer := NewPacer()
 	for {
 		v = Result{Outcome: Absent, End: end}
 		err := w.Log.Scan(ctx, end.Seq+1, func(seq uint64, got Frame) error {
@@ -173,5 +173,5 @@ func (w *Writer) inspect(ctx context.Context, end End, f Frame, fences map[strin
 	return v, v.Outcome == Absent && !v.Foreign && v.End.Seq > end.Seq
 }
 
-// newPacer returns the intervals at which the log is tried again.
-func newPacer() *retry.Pacer { return retry.New(5*time.Millisecond, time.Second) }
+// NewPacer returns the intervals at which the log is tried again.
+func NewPacer() *retry.Pacer { return retry.New(5*time.Millisecond, time.Second) }

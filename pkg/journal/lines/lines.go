@@ -53,3 +53,24 @@ func Split(body []byte) [][]byte {
 	}
 	return out
 }
+
+// Field searches the readable part of the envelope of a damaged line for a text field. It returns the value if the
+// field occurs exactly once and the value consists of lower-case letters, digits, '-' and '_'.
+func Field(line []byte, name string) (string, bool) {
+	mark := []byte(`"` + name + `":"`)
+	head, _, _ := bytes.Cut(line, []byte(`"payload":`)) // the payload may have fields of the same name
+	at := bytes.Index(head, mark)
+	if at < 0 || bytes.Count(head, mark) != 1 {
+		return "", false
+	}
+	value, _, closed := bytes.Cut(head[at+len(mark):], []byte{'"'})
+	if !closed || len(value) == 0 {
+		return "", false
+	}
+	for _, c := range value {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+			return "", false
+		}
+	}
+	return string(value), true
+}

@@ -51,8 +51,8 @@ type Set[S journal.State] struct {
 	foreign *journal.Partition[S] // refuses everything; for owners in other partitions
 }
 
-// Open opens the partitions of a share. config returns the Config of each and is called in order. If one
-// fails, those opened before are closed.
+// Open opens the partitions of a share. config returns the Config of each and is called in order. One whose
+// log is damaged refuses everything, see journal.Damaged; if another one fails, those opened before are closed.
 func Open[S journal.State](ctx context.Context, share Share, config func(partition int) (journal.Config[S], error)) (*Set[S], error) {
 	if err := share.check(); err != nil {
 		return nil, err
@@ -63,7 +63,10 @@ func Open[S journal.State](ctx context.Context, share Share, config func(partiti
 		if err == nil {
 			cfg.Partition = i
 			var p *journal.Partition[S]
-			if p, err = journal.Open(ctx, cfg); err == nil {
+			if p, err = journal.Open(ctx, cfg); err != nil && journal.IsDamage(err) {
+				p, err = journal.Damaged(cfg, err), nil
+			}
+			if err == nil {
 				s.parts = append(s.parts, p)
 				s.foreign = journal.NotHeld[S](cfg)
 				continue

@@ -113,6 +113,9 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 		}
 		return "read it again and repeat with its revision"
 	case fault.Storage, fault.Deadline:
+		if e.Metadata()["damaged"] != "" {
+			return "run `quartet doctor`, which says what helps; repeating the command does not"
+		}
 		if f := cmd.Flags().Lookup("request-id"); f != nil && f.Value.String() != "" {
 			return "repeat the command with --request-id " + f.Value.String() + "; it returns the outcome and changes nothing twice"
 		}

@@ -60,6 +60,9 @@ func New(cfg Config) *Hub {
 func (h *Hub) Start(ctx context.Context, engine *plane.Engine[*model.State]) error {
 	h.engine = engine
 	for _, p := range engine.All() {
+		if p.Damage() != nil {
+			continue
+		}
 		held, _, err := journal.View(ctx, p, func(st *model.State) ([]model.HeldTask, error) { return st.HeldTasks(nil), nil })
 		if err != nil {
 			return err

@@ -360,8 +360,11 @@ type Process struct {
 	InstallationKeyIds []string `protobuf:"bytes,8,rep,name=installation_key_ids,json=installationKeyIds,proto3" json:"installation_key_ids,omitempty"`
 	// The id of the one with which it signs.
 	ActiveInstallationKeyId string `protobuf:"bytes,9,opt,name=active_installation_key_id,json=activeInstallationKeyId,proto3" json:"active_installation_key_id,omitempty"`
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	// What it knows to be wrong with journals that it holds or reads, one text for each partition: what is
+	// in such a partition is refused with STORAGE, and everything else is served.
+	Damage        []string `protobuf:"bytes,10,rep,name=damage,proto3" json:"damage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
@@ -457,6 +460,13 @@ func (x *Process) GetActiveInstallationKeyId() string {
 	return ""
 }
 
+func (x *Process) GetDamage() []string {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
 var File_quartet_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_quartet_identity_v1_identity_proto_rawDesc = "" +
@@ -485,7 +495,7 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\brevision\x18\r \x01(\x03R\brevision\x12.\n" +
 	"\x13installation_key_id\x18\x0e \x01(\tR\x11installationKeyId\x12\x1b\n" +
 	"\tagent_ids\x18\x0f \x03(\tR\bagentIds\x12\x14\n" +
-	"\x05tools\x18\x10 \x03(\tR\x05tools\"\xf3\x02\n" +
+	"\x05tools\x18\x10 \x03(\tR\x05tools\"\x8b\x03\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -498,7 +508,9 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\vreported_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"reportedAt\x120\n" +
 	"\x14installation_key_ids\x18\b \x03(\tR\x12installationKeyIds\x12;\n" +
-	"\x1aactive_installation_key_id\x18\t \x01(\tR\x17activeInstallationKeyId*\xb6\x01\n" +
+	"\x1aactive_installation_key_id\x18\t \x01(\tR\x17activeInstallationKeyId\x12\x16\n" +
+	"\x06damage\x18\n" +
+	" \x03(\tR\x06damage*\xb6\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -1,0 +1,52 @@
+package framelog
+
+import "fmt"
+
+// Witness remembers outside of a log how far it was written.
+type Witness interface {
+	// Last returns the newest end that was recorded; the zero End if none was.
+	Last() (End, error)
+	// Record records an end of the log, before anybody learns what was written up to there. It does not wait for a
+	// disk.
+	Record(end End)
+}
+
+// Comparison compares a log that is read with what its witness says.
+type Comparison struct {
+	partition string
+	end       End  // what was witnessed
+	met       bool // the log has the frame, or began a new incarnation after it
+}
+
+// Compare begins to compare the log of a partition. If w is nil there is nothing to compare with.
+func Compare(partition string, w Witness) (*Comparison, error) {
+	c := &Comparison{partition: partition, met: true}
+	if w == nil {
+		return c, nil
+	}
+	var err error
+	c.end, err = w.Last()
+	c.met = c.end.Seq == 0
+	return c, err
+}
+
+// Read compares an end that was read, in order. It returns a *Broken if another frame is in the place of
+// the witnessed one.
+func (c *Comparison) Read(end End) error {
+	switch {
+	case c.met:
+	case end.Incarnation > c.end.Incarnation, end.Seq == c.end.Seq && end.Hash == c.end.Hash:
+		c.met = true
+	case end.Seq == c.end.Seq:
+		return &Broken{Partition: c.partition, Seq: end.Seq, Cause: fmt.Sprintf("another frame is in its place than the one that was written there (%.12s, not %.12s)", end.Hash, c.end.Hash)}
+	}
+	return nil
+}
+
+// Missing returns a *Broken if the log, which ends at end, does not have the witnessed frame.
+func (c *Comparison) Missing(end End) error {
+	if c.met {
+		return nil
+	}
+	return &Broken{Partition: c.partition, After: end, Seq: c.end.Seq, First: c.end.WalSeq + 1, Cause: "it is gone"}
+}

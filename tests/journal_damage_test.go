@@ -1,0 +1,228 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal/jetlog"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// damageable is a server with something in the journal of every plane.
+type damageable struct {
+	t      *testing.T
+	ctx    context.Context //nolint:containedctx // of the test
+	srv    *proc.Quartet
+	agents agentv1.AgentServiceClient
+	work   workv1.WorkServiceClient
+	key    string
+}
+
+func newDamageable(t *testing.T) *damageable {
+	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	t.Cleanup(cancel)
+	d := &damageable{t: t, ctx: ctx, srv: srv}
+	d.start()
+	t.Cleanup(func() { _ = srv.Kill() })
+	conn, err := load.Dial(srv.GRPC)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	d.agents, d.work = agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
+	_, err = d.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	require.NoError(t, err)
+	for i := range 20 {
+		item := d.item(fmt.Sprintf("first %d", i))
+		_, err := waitingv1.NewWaitingServiceClient(conn).CreateTimer(ctx, &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour)})
+		require.NoError(t, err)
+		key, err := identityv1.NewIdentityServiceClient(conn).CreateKey(ctx, &identityv1.CreateKeyRequest{Name: "viewer", Role: identityv1.Role_ROLE_OPERATOR})
+		require.NoError(t, err)
+		d.key = key.GetSecret()
+		_, err = taskv1.NewTaskServiceClient(conn).ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(30 * time.Second)})
+		require.NoError(t, err)
+		id := fmt.Sprintf("b%d", i)
+		_, err = boardv1.NewBoardServiceClient(conn).CreateBoard(ctx, &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: id, WalName: id, Title: id, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a"}}})
+		require.NoError(t, err)
+	}
+	return d
+}
+
+func (d *damageable) item(title string) string {
+	d.t.Helper()
+	r, err := d.work.CreateWorkItem(d.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: title})
+	require.NoError(d.t, err)
+	return r.GetWorkItem().GetWorkItemId()
+}
+
+// withKey returns the status of a request with an API key.
+func (d *damageable) withKey() int {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, "http://"+d.srv.HTTP+"/v1/whoami", nil)
+	require.NoError(d.t, err)
+	req.Header.Set("Authorization", "Bearer "+d.key)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(d.t, err)
+	require.NoError(d.t, resp.Body.Close())
+	return resp.StatusCode
+}
+
+// start starts the server, which may never be ready, and returns which journals it says are damaged.
+func (d *damageable) start() []string {
+	d.t.Helper()
+	var ready struct{ Damaged []string }
+	d.srv.Ready = func(ctx context.Context) bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.srv.HTTP+"/readyz", nil)
+		require.NoError(d.t, err)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		ready.Damaged = nil
+		return json.NewDecoder(resp.Body).Decode(&ready) == nil && (resp.StatusCode == http.StatusOK || len(ready.Damaged) > 0)
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	require.NoError(d.t, d.srv.Start(ctx))
+	return ready.Damaged
+}
+
+// quiet waits until nothing is written any more.
+func (d *damageable) quiet() {
+	d.t.Helper()
+	before := ""
+	require.Eventually(d.t, func() bool {
+		now := ""
+		files, err := filepath.Glob(filepath.Join(d.srv.DataDir, "witness", "*"))
+		require.NoError(d.t, err)
+		for _, file := range files {
+			b, err := os.ReadFile(file)
+			require.NoError(d.t, err)
+			now += string(b)
+		}
+		same := now == before
+		before = now
+		return same
+	}, time.Minute, 500*time.Millisecond)
+}
+
+// stream returns the directory of a plane's journal.
+func stream(dataDir, plane string) string {
+	return filepath.Join(dataDir, "nats", "jetstream", "$G", "streams", jetlog.StreamName(plane))
+}
+
+// block returns the newest file of a plane's journal with its content.
+func block(t *testing.T, dataDir, plane string) (string, []byte) {
+	files, err := filepath.Glob(filepath.Join(stream(dataDir, plane), "msgs", "*.blk"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	path := slices.Max(files)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return path, b
+}
+
+// TestR10_DamageIsNamedAndContained removes, rolls back, cuts and changes the journal of every plane, in files of a
+// server that was killed and of one that was stopped. The server starts, names the journal, refuses what is in it, and
+// serves the rest.
+func TestR10_DamageIsNamedAndContained(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t)
+	require.NoError(t, d.srv.Kill())
+	older := filepath.Join(t.TempDir(), "older")
+	require.NoError(t, os.CopyFS(older, os.DirFS(d.srv.DataDir)))
+	require.Empty(t, d.start())
+	for i := range 20 {
+		d.item(fmt.Sprintf("PAID INVOICE %d", i))
+		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{AgentId: fmt.Sprintf("agent-%d", i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		require.NoError(t, err)
+	}
+	harm := map[string]func(plane string){
+		"removed": func(plane string) { require.NoError(t, os.RemoveAll(stream(d.srv.DataDir, plane))) },
+		"rolled back": func(plane string) {
+			require.NoError(t, os.RemoveAll(stream(d.srv.DataDir, plane)))
+			require.NoError(t, os.CopyFS(stream(d.srv.DataDir, plane), os.DirFS(stream(older, plane))))
+		},
+		"cut": func(plane string) {
+			path, b := block(t, d.srv.DataDir, plane)
+			require.NoError(t, os.Truncate(path, int64(len(b)-100)))
+		},
+		"a bit at the beginning": func(plane string) { flip(t, d.srv.DataDir, plane, 0.2) },
+		"a bit at the end":       func(plane string) { flip(t, d.srv.DataDir, plane, 0.97) },
+	}
+	for _, end := range []string{"killed", "stopped"} {
+		if end == "killed" {
+			d.quiet() // the last frame is one that was acknowledged
+			require.NoError(t, d.srv.Kill())
+		} else {
+			require.Empty(t, d.start())
+			require.NoError(t, d.srv.Interrupt(d.ctx))
+		}
+		whole := filepath.Join(t.TempDir(), end)
+		require.NoError(t, os.CopyFS(whole, os.DirFS(d.srv.DataDir)))
+		restore := func() {
+			require.NoError(t, os.RemoveAll(d.srv.DataDir))
+			require.NoError(t, os.CopyFS(d.srv.DataDir, os.DirFS(whole)))
+		}
+		for _, plane := range []string{"agent", "work", "task", "waiting", "board", "identity", "audit"} {
+			for how, do := range harm {
+				t.Run(end+"/"+plane+"/"+how, func(t *testing.T) {
+					restore()
+					do(plane)
+					damaged := d.start()
+					defer func() { require.NoError(t, d.srv.Kill()) }()
+					require.Len(t, damaged, 1, damaged)
+					require.True(t, strings.HasPrefix(damaged[0], "the journal of "+plane+"/0 is damaged"), damaged[0])
+					_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{AgentId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+					refused(t, plane == "agent", err)
+					require.Equal(t, map[bool]int{false: http.StatusOK, true: http.StatusServiceUnavailable}[plane == "identity"], d.withKey(), "a revocation may be lost")
+					_, err = d.work.CreateWorkItem(d.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "go on"})
+					refused(t, plane == "work" || plane == "agent", err)
+				})
+			}
+		}
+		restore()
+	}
+	require.Empty(t, d.start(), "whole again")
+	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
+	require.NoError(t, err)
+	require.Len(t, list.GetWorkItems(), 40)
+}
+
+// refused requires that a call failed because of a damaged journal, or succeeded.
+func refused(t *testing.T, want bool, err error) {
+	t.Helper()
+	if !want {
+		require.NoError(t, err)
+		return
+	}
+	require.Equal(t, fault.Storage, fault.From(err).Reason())
+	require.ErrorContains(t, err, "is damaged")
+}
+
+// flip changes one bit of a journal's file, at a part of its length.
+func flip(t *testing.T, dataDir, plane string, at float64) {
+	path, b := block(t, dataDir, plane)
+	b[int(at*float64(len(b)))] ^= 8
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+}
