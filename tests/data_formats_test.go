@@ -1,0 +1,89 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/natsd"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// TestR9_DataOfFormerVersions opens data directories that servers with the formats of frames up to this one left, each with
+// an agent, three items, a command and a key, and goes on in them.
+func TestR9_DataOfFormerVersions(t *testing.T) {
+	for format, name := range []string{"data-format-0.tar.gz", "data-format-1.tar.gz"} {
+		t.Run(name, func(t *testing.T) {
+			srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
+			require.NoError(t, err)
+			out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf", filepath.Join("testdata", name)).CombinedOutput()
+			require.NoError(t, err, string(out))
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			t.Cleanup(cancel)
+			t.Cleanup(func() { _ = srv.Kill() })
+			for round := range 2 {
+				require.NoError(t, srv.Start(ctx))
+				conn, err := load.Dial(srv.GRPC)
+				require.NoError(t, err)
+				work := workv1.NewWorkServiceClient(conn)
+				list, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
+				require.NoError(t, err)
+				require.Len(t, list.GetWorkItems(), 3+round)
+				agents, err := agentv1.NewAgentServiceClient(conn).ListAgents(ctx, &agentv1.ListAgentsRequest{})
+				require.NoError(t, err)
+				require.Len(t, agents.GetAgents(), 1)
+				_, err = work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "another"})
+				require.NoError(t, err)
+				require.NoError(t, conn.Close())
+				require.Empty(t, damageOf(t, ctx, srv))
+				require.NoError(t, srv.Interrupt(ctx))
+			}
+			require.Equal(t, format, firstFormat(t, srv.DataDir))
+		})
+	}
+}
+
+// damageOf returns what /readyz says is damaged.
+func damageOf(t *testing.T, ctx context.Context, srv *proc.Quartet) []string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+srv.HTTP+"/readyz", nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	var ready struct{ Damaged []string }
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&ready))
+	return ready.Damaged
+}
+
+// firstFormat returns the format of the first frame of the journal of work in a data directory, and requires that the last
+// one has the newest.
+func firstFormat(t *testing.T, dataDir string) int {
+	t.Helper()
+	srv, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(dataDir, "nats"), Port: natsd.InProcess})
+	require.NoError(t, err)
+	defer srv.Stop()
+	nc, err := srv.Connect("test")
+	require.NoError(t, err)
+	defer nc.Close()
+	log, err := jetlog.New(nc, "work", 0)
+	require.NoError(t, err)
+	var formats []int
+	require.NoError(t, log.Scan(t.Context(), 0, func(_ uint64, f framelog.Frame) error {
+		formats = append(formats, f.Link.Format)
+		return nil
+	}))
+	require.Equal(t, framelog.Format, formats[len(formats)-1])
+	return formats[0]
+}
