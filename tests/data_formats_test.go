@@ -49,6 +49,9 @@ func TestR9_DataOfFormerVersions(t *testing.T) {
 				require.Empty(t, damageOf(t, ctx, srv))
 				require.NoError(t, srv.Interrupt(ctx))
 			}
+			out, err = exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()
+			require.NoError(t, err, string(out))
+			require.Contains(t, string(out), "journals: 7, damaged: 0")
 			require.Equal(t, format, firstFormat(t, srv.DataDir))
 		})
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -189,6 +191,9 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 				t.Run(end+"/"+plane+"/"+how, func(t *testing.T) {
 					restore()
 					do(plane)
+					if plane == "work" {
+						d.verify(plane)
+					}
 					damaged := d.start()
 					defer func() { require.NoError(t, d.srv.Kill()) }()
 					require.Len(t, damaged, 1, damaged)
@@ -207,6 +212,46 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
 	require.NoError(t, err)
 	require.Len(t, list.GetWorkItems(), 40)
+}
+
+// verify requires that quartet verify names the journal of a plane, and no other, and changes nothing.
+func (d *damageable) verify(damaged string) {
+	d.t.Helper()
+	before := d.content()
+	out, err := exec.CommandContext(d.ctx, d.srv.Binary, "verify", "--data-dir", d.srv.DataDir, "-o", "json").Output()
+	var exit *exec.ExitError
+	require.ErrorAs(d.t, err, &exit)
+	require.Equal(d.t, 1, exit.ExitCode(), string(exit.Stderr))
+	var found struct {
+		Journals []struct {
+			Partition string
+			Damage    []string
+		}
+	}
+	require.NoError(d.t, json.Unmarshal(out, &found), string(out))
+	require.Len(d.t, found.Journals, 7)
+	for _, j := range found.Journals {
+		require.Equal(d.t, j.Partition == damaged+"/0", len(j.Damage) > 0, j)
+		for _, text := range j.Damage {
+			require.Contains(d.t, text, "the journal of "+damaged+"/0 is damaged")
+		}
+	}
+	require.Equal(d.t, before, d.content())
+}
+
+// content returns the files of the data directory.
+func (d *damageable) content() map[string]string {
+	d.t.Helper()
+	files := map[string]string{}
+	require.NoError(d.t, filepath.WalkDir(d.srv.DataDir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		files[path] = string(b)
+		return err
+	}))
+	return files
 }
 
 // refused requires that a call failed because of a damaged journal, or succeeded.

@@ -56,6 +56,21 @@ func servers() cli.Servers {
 			r, err := app.Restore(ctx, cfg, app.Backup(b))
 			return admin.Restored(r), err
 		},
+		Verify: func(ctx context.Context, _ *pflag.FlagSet) ([]admin.VerifiedJournal, error) {
+			if err := settings.Load(config); err != nil {
+				return nil, err
+			}
+			all, err := app.Verify(ctx, cfg)
+			out := make([]admin.VerifiedJournal, 0, len(all))
+			for _, v := range all {
+				j := admin.VerifiedJournal{Partition: v.Partition, Frames: v.Frames, Events: v.Events, End: v.End.Hash.String()}
+				for _, damage := range v.Damage {
+					j.Damage = append(j.Damage, damage.Error())
+				}
+				out = append(out, j)
+			}
+			return out, err
+		},
 		Doctor: func(ctx context.Context, conn grpc.ClientConnInterface, o admin.DoctorOptions) []admin.Finding {
 			err := settings.Load(config)
 			var out []admin.Finding

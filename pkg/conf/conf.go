@@ -180,7 +180,8 @@ func (s *Set) fromEnv(name string) (value, origin string, found bool, err error)
 	return strings.TrimRight(string(raw), "\r\n"), "env", true, nil
 }
 
-// mask removes the value of a secret from an error.
+// mask returns err, the error of a value for the setting name. For a secret it returns another
+// error instead, because the text of err may contain the value. err must not be nil.
 func (s *Set) mask(name string, err error) error {
 	if s.types[name] == "secret" {
 		return errors.New("not a valid secret")

@@ -87,7 +87,8 @@ func NewKeeper(cfg Config) *Keeper {
 	}
 }
 
-// Present sets the connection and how this process describes itself to others. It must be called before Start.
+// Present sets the connection and how this process describes itself to others, in place of those in
+// Config. Start adds the groups and the process to as. It must be called before Start.
 func (k *Keeper) Present(conn *nats.Conn, as Peer) { k.cfg.Conn, k.peer = conn, as }
 
 func (k *Keeper) renewEvery() time.Duration { return k.cfg.Term / 5 }

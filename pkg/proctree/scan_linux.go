@@ -169,8 +169,10 @@ func newestPID() int {
 	return pid
 }
 
-// memoryOf returns the memory of a process in bytes. alive is false for a process that
-// has ended, whether or not it was reaped. buf is scratch space.
+// memoryOf returns the private and shared memory and swap of a process in bytes, without the pages
+// of files. alive is false for a process that has ended, whether or not it was reaped, and for one that
+// cannot be read. buf is scratch space for its status file, of which the part that does not fit is
+// not seen.
 func memoryOf(pid int, buf []byte) (memory int64, alive bool) {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

@@ -96,7 +96,8 @@ func (k *Keyring) MintRun(namespace, agentID, runID string) string {
 	return k.Mint(Actor{Namespace: namespace, Principal: "agent/" + agentID, Role: RoleAgent, AgentID: agentID, RunID: runID})
 }
 
-// MintService returns the credential of a service for calls of other services.
+// MintService returns the credential of a service for calls of other services. It expires after
+// serviceLife; see ServiceToken for one that is renewed.
 func (k *Keyring) MintService(name string) string {
 	return k.MintUntil(Actor{Namespace: DefaultNamespace, Principal: name, Role: RoleService}, time.Now().Add(serviceLife))
 }

@@ -69,7 +69,8 @@ func (i Info) String() string {
 	return out
 }
 
-// Long returns the form for people, one fact on each line.
+// Long returns the form for people: version, revision, date, build and licence, each on a line
+// without a newline after the last one. A revision or date that is not known is "unknown".
 func (i Info) Long() string {
 	orUnknown := func(s string) string {
 		if s == "" {

@@ -90,9 +90,9 @@ type callers struct {
 	authenticator *identity.Authenticator
 }
 
-// newCallers returns what authenticates the callers of this process: with keys of the
-// installation's key and, if configured, tokens of an OpenID provider and the bootstrap token.
-// follow adds API keys.
+// newCallers returns what authenticates the callers of this process. It accepts the credentials that
+// a key of the installation signed and, if configured, tokens of an OpenID provider and the bootstrap
+// token; with auth off also calls without a credential. follow adds API keys.
 func newCallers(cfg *Config, keys *keyfile.Source, logger *zap.Logger) (*callers, error) {
 	c := &callers{keyring: rpc.KeyringOf(keys, cfg.Auth == AuthOff)}
 	c.authenticator = &identity.Authenticator{Keyring: c.keyring}

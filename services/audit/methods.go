@@ -59,8 +59,9 @@ var acrossNamespaces = map[string]bool{
 // Recorded reports whether calls of a method, given as "/service/Method", are recorded.
 func Recorded(method string) bool { return recorded[method] }
 
-// records reports whether a call is recorded. Calls of agents, workers and services are not, because
-// the events of the planes show them. Of a list only the request for the first page is recorded.
+// records reports whether a call is recorded: one of a method in recorded, by an admin, operator,
+// runner or integration. Calls of agents, workers and services are not, because the events of the
+// planes show them. Of a list only the request for the first page is recorded.
 func records(method string, actor rpc.Actor, req any) bool {
 	if !recorded[method] || !actor.HasAny(rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleIntegration) {
 		return false

@@ -47,6 +47,8 @@ type Servers struct {
 	Run func(ctx context.Context, conn grpc.ClientConnInterface, o RunOptions) error
 	// Restore creates an installation from a backup.
 	Restore admin.Restore
+	// Verify reads the journals of an installation.
+	Verify admin.Verify
 	// Replay builds a board from its log alone.
 	Replay boards.Replay
 	// Worker executes commands until ctx ends, as a client of the server behind conn.
@@ -199,5 +201,5 @@ other processes. "all" runs all of them.`,
 	}
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
-	return []*cobra.Command{dev, serve, admin.BackupCommand(ss), admin.ExportCommand(ss), admin.RestoreCommand(ss, s.Restore, shared), admin.DoctorCommand(ss, s.Doctor, shared)}
+	return []*cobra.Command{dev, serve, admin.BackupCommand(ss), admin.ExportCommand(ss), admin.RestoreCommand(ss, s.Restore, shared), admin.VerifyCommand(ss, s.Verify, shared), admin.DoctorCommand(ss, s.Doctor, shared)}
 }

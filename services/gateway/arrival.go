@@ -76,8 +76,9 @@ func (d *departing) Flush() {
 // Unwrap lets http.ResponseController reach the original writer.
 func (d *departing) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
-// refuseCaller refuses a request because of its credential, and closes the connection unless a
-// credential was valid on it before.
+// refuseCaller refuses a request because of its credential. Unless a credential was valid on the
+// connection before, it counts the refusal and closes the connection after the response; for NOT_READY it
+// does neither, since the credential could not be checked.
 func (g *Service) refuseCaller(w http.ResponseWriter, r *http.Request, err error) {
 	if c := connOf(r); c != nil && !c.Proven() && !errors.Is(err, fault.NotReady) {
 		w.Header().Set("Connection", "close")

@@ -179,7 +179,8 @@ func (codec) Marshal(v any) ([]byte, error) {
 	return nil, fmt.Errorf("gateway: a %T has no JSON form", v)
 }
 
-// Unmarshal implements runtime.Marshaler. Nothing calls it: requests come by NewDecoder.
+// Unmarshal implements runtime.Marshaler. It always fails: requests are read by NewDecoder, which
+// calls it for what it cannot read.
 func (codec) Unmarshal([]byte, any) error {
 	return errors.New("gateway: requests are decoded by the middleware")
 }

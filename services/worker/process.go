@@ -34,7 +34,7 @@ type process struct {
 	mark    proctree.Mark // of all processes that it starts
 	began   time.Time
 	tty     bool
-	stdin   *os.File // nil without input
+	stdin   *os.File // nil without input, unless there is a terminal
 	outputs []output
 	exited  chan struct{} // closed when the process has ended; it is reaped later
 
@@ -75,8 +75,10 @@ func (w *Worker) start(s *confine.Sandbox, spec *taskv1.CommandSpec, dir string,
 	return p, nil
 }
 
-// openFiles opens the pipes or the terminal of the process and returns its ends: stdin, stdout
-// and stderr. A terminal has 24 lines and 80 columns and is all three.
+// openFiles opens the pipes or the terminal of the process, sets the worker's ends in p, and returns
+// the process's ends: stdin, stdout and stderr. Without input, stdin is empty. A terminal has 24 lines
+// and 80 columns and is all three; it has an input in any case. After an error theirs has what was
+// opened and nil for the rest. The caller closes theirs, and calls closeFiles after an error.
 func (p *process) openFiles(input bool) (theirs [3]*os.File, err error) {
 	if p.tty {
 		master, slave, err := pty.Open()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,7 +68,7 @@ func Open(dir string, logger *zap.Logger) (*Files, error) {
 
 // Of returns the witness of a partition.
 func (f *Files) Of(plane string, partition int) framelog.Witness {
-	name := plane + "-" + strconv.Itoa(partition)
+	name := fileName(plane, partition)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.all[name] == nil {
@@ -132,24 +133,74 @@ func (w *File) open() error {
 	if err != nil {
 		return fmt.Errorf("witness: %w", err)
 	}
-	slots := make([]byte, 2*slotBytes)
-	n, err := io.ReadFull(file, slots)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.Join(fmt.Errorf("witness: %w", err), file.Close())
-	}
-	written := len(bytes.Trim(slots[:n], "\x00")) > 0
-	for i := range 2 {
-		count, end, ok := parse(slots[i*slotBytes : (i+1)*slotBytes])
-		if ok && count > w.count {
-			w.count, w.last = count, end
-		}
-	}
-	if written && w.count == 0 {
-		return errors.Join(fmt.Errorf("witness: %s cannot be read, so that a loss at the end of this journal would not be noticed; `quartet verify` tells how far the journal goes, and without the file the next start begins a new one",
-			filepath.Join(w.dir.Name(), w.name)), file.Close())
+	if w.count, w.last, err = read(file); err != nil {
+		return errors.Join(err, file.Close())
 	}
 	w.file = file
 	return nil
+}
+
+// read returns the newest slot of a file, zeros if it has none.
+func read(file *os.File) (count uint64, last framelog.End, err error) {
+	slots := make([]byte, 2*slotBytes)
+	n, err := io.ReadFull(file, slots)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return 0, last, fmt.Errorf("witness: %w", err)
+	}
+	written := len(bytes.Trim(slots[:n], "\x00")) > 0
+	for i := range 2 {
+		c, end, ok := parse(slots[i*slotBytes : (i+1)*slotBytes])
+		if ok && c > count {
+			count, last = c, end
+		}
+	}
+	if written && count == 0 {
+		return 0, last, fmt.Errorf("witness: %s cannot be read, so that a loss at the end of this journal would not be noticed; `quartet verify` tells how far the journal goes, and without the file the next start begins a new one", file.Name())
+	}
+	return count, last, nil
+}
+
+// At returns the witness of a partition in a directory that another process may use; it only reads.
+func At(dir, plane string, partition int) framelog.Witness {
+	return &reader{filepath.Join(dir, fileName(plane, partition))}
+}
+
+// reader is a witness that is only read.
+type reader struct{ path string }
+
+// Last implements framelog.Witness.
+func (r *reader) Last() (framelog.End, error) {
+	file, err := os.Open(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return framelog.End{}, nil
+	}
+	if err != nil {
+		return framelog.End{}, fmt.Errorf("witness: %w", err)
+	}
+	defer file.Close()
+	_, last, err := read(file)
+	return last, err
+}
+
+// Record implements framelog.Witness. It does nothing.
+func (r *reader) Record(framelog.End) {}
+
+// fileName returns the name of a partition's file.
+func fileName(plane string, partition int) string { return plane + "-" + strconv.Itoa(partition) }
+
+// Partitions returns how many partitions of a plane have a witness in a directory, counted up to the last that has one.
+func Partitions(dir, plane string) (n int, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("witness: %w", err)
+	}
+	for _, e := range entries {
+		number, found := strings.CutPrefix(e.Name(), plane+"-")
+		if i, err := strconv.Atoi(number); found && err == nil && i >= 0 {
+			n = max(n, i+1)
+		}
+	}
+	return n, nil
 }
 
 // Record implements framelog.Witness.

@@ -269,7 +269,8 @@ func traceOf(rounds []*agentv1.Round) []string {
 // came of older ones is in the notes.
 const tracedRounds = 4
 
-// callsOf returns the calls of the newest rounds in a line each, newest first. The texts are in
+// callsOf returns the calls of the newest tracedRounds rounds and what came of them, one line for
+// each round that has calls. rounds are newest first, and so are the lines. The texts of rounds are in
 // the conversation.
 func callsOf(rounds []*agentv1.Round) []string {
 	var out []string

@@ -49,8 +49,9 @@ func (b *Board) WithSteps(leases LeaseExpiry) *boardv1.Board {
 	return out
 }
 
-// WithDiagnostics returns the board without its steps, but with the steps because of
-// which it makes no progress or cannot be completed.
+// WithDiagnostics is Overview with the ids of the root steps and, in the diagnostics, of the steps
+// because of which the board makes no progress or cannot be completed: at most maxNamedSteps of
+// each. A board that has ended or is damaged has no diagnostics. The root ids are shared with b.
 func (b *Board) WithDiagnostics() *boardv1.Board {
 	out := b.Overview()
 	out.RootStepIds = b.roots

@@ -81,9 +81,12 @@ type change struct {
 	text string
 }
 
-// changes returns the operations after which board b matches the file. Steps that
-// are not in the file are deleted only if prune is set; results are always kept. Added
-// steps are first, because changed steps may need them, and deleted ones last.
+// changes returns the operations after which the title, summary and steps of board b are those of
+// the file. A step for which the file has no pool keeps its own. Steps that are not in the file are
+// deleted only if prune is set, whatever their status; the board plane refuses all operations
+// together if one of these steps is completed, claimed, running, blocked or failed. The change of the
+// board itself comes first, then the added steps, because changed steps may need them, then the
+// changed ones, and last the deleted ones.
 func (f *boardFile) changes(b *boardv1.Board, prune bool) []change {
 	var out []change
 	if f.Title != b.GetTitle() || f.Summary != b.GetSummary() {

@@ -1,0 +1,179 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/lines"
+	"quartet/pkg/journal/witness"
+	"quartet/pkg/natsd"
+)
+
+// Verified is what Verify found in the journal of one partition.
+type Verified struct {
+	Partition      string // such as work/3
+	Frames, Events uint64
+	End            framelog.End
+	Damage         []error // in the order of the journal
+}
+
+// verifyDir begins the names of the directories in which Verify reads copies of journals.
+const verifyDir = ".verify-"
+
+// Verify reads all journals of an installation to their ends: that their frames continue each other and have the content
+// that was written, that each line can be read, and that they go as far as the witnesses of the data directory. It goes
+// on behind damage. Journals of an embedded NATS server are copied for that, since a server that opens damaged files
+// changes them, and no server may run. With nats-url servers may run.
+func Verify(ctx context.Context, cfg Config) (all []Verified, err error) {
+	if err := cfg.Complete(); err != nil {
+		return nil, err
+	}
+	nc, done, err := connectToVerify(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	for _, plane := range planes {
+		witnessed, err := witness.Partitions(witnessDir(cfg.DataDir), plane)
+		if err != nil {
+			return nil, err
+		}
+		n := 0
+		s, err := js.Stream(ctx, jetlog.StreamName(plane))
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+		case err != nil:
+			return nil, fmt.Errorf("the journal of %s: %w", plane, err)
+		default:
+			if n, err = jetlog.Partitions(s.CachedInfo().Config); err != nil {
+				return nil, err
+			}
+		}
+		for i := range max(n, witnessed) {
+			v, err := verifyPartition(ctx, cfg, nc, plane, i, n > 0)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, v)
+		}
+	}
+	return all, nil
+}
+
+// connectToVerify connects to the servers of nats-url, or to one over a copy of the journals of the data directory.
+func connectToVerify(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error, err error) {
+	if cfg.NATSURL != "" {
+		nc, err = cfg.remote().Connect(ctx, "quartet-verify", zap.NewNop())
+		return nc, func() error { nc.Close(); return nil }, err
+	}
+	store := filepath.Join(cfg.DataDir, "nats")
+	if _, err := os.Stat(store); err != nil {
+		return nil, nil, fmt.Errorf("data-dir %s has no journals: %w", cfg.DataDir, err)
+	}
+	unlock, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp(cfg.DataDir, verifyDir)
+	if err != nil {
+		return nil, nil, errors.Join(err, unlock())
+	}
+	remove := func() error { return errors.Join(os.RemoveAll(dir), unlock()) }
+	for _, plane := range planes {
+		of := filepath.Join("jetstream", "$G", "streams", jetlog.StreamName(plane))
+		if err := os.CopyFS(filepath.Join(dir, of), os.DirFS(filepath.Join(store, of))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, errors.Join(err, remove())
+		}
+	}
+	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess, Bulk: true})
+	if err != nil {
+		return nil, nil, errors.Join(err, remove())
+	}
+	if nc, err = srv.Connect("quartet-verify"); err != nil {
+		srv.Stop()
+		return nil, nil, errors.Join(err, remove())
+	}
+	return nc, func() error {
+		nc.Close()
+		srv.Stop()
+		return remove()
+	}, nil
+}
+
+// verifyPartition reads the journal of one partition. stored is false if the plane has no stream.
+func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane string, partition int, stored bool) (Verified, error) {
+	name := framelog.PartitionName(plane, partition)
+	v := Verified{Partition: name}
+	// Before the journal is read, which may grow meanwhile.
+	compared, err := framelog.Compare(name, witness.At(witnessDir(cfg.DataDir), plane, partition))
+	if err != nil {
+		v.Damage = append(v.Damage, err)
+	}
+	read := func(seq uint64, f framelog.Frame) error {
+		next, intact, err := v.End.Next(name, seq, f)
+		if err != nil {
+			v.Damage = append(v.Damage, err)
+			next, intact = framelog.Anchor(name, seq, f)
+		}
+		before := next.WalSeq
+		if n := uint64(len(lines.Split(f.Body))); n <= before {
+			before -= n
+		}
+		if !intact {
+			v.Damage = append(v.Damage, framelog.Altered(name, framelog.End{Seq: v.End.Seq, WalSeq: before}, seq))
+		} else if err := readLines(f, before); err != nil {
+			v.Damage = append(v.Damage, fmt.Errorf("the journal of %s is damaged at frame %d: %w", name, seq, err))
+		}
+		if compared != nil {
+			if err := compared.Read(next); err != nil {
+				v.Damage = append(v.Damage, err)
+			}
+		}
+		v.Frames, v.Events, v.End = v.Frames+1, v.Events+next.WalSeq-before, next
+		return nil
+	}
+	if stored {
+		log, err := jetlog.New(nc, plane, partition)
+		if err != nil {
+			return v, err
+		}
+		if err := log.Scan(ctx, 0, read); err != nil {
+			return v, fmt.Errorf("the journal of %s: %w", name, err)
+		}
+	}
+	if compared != nil {
+		if err := compared.Missing(v.End); err != nil {
+			v.Damage = append(v.Damage, err)
+		}
+	}
+	return v, nil
+}
+
+// readLines reads the envelopes of a frame's lines, which follow the wal_seq before.
+func readLines(f framelog.Frame, before uint64) error {
+	for i, line := range lines.Split(f.Body) {
+		raw, err := journal.ParseLine(line)
+		if err != nil {
+			return fmt.Errorf("line %d cannot be read: %w", i+1, err)
+		}
+		if want := before + uint64(i) + 1; raw.WalSeq != want {
+			return fmt.Errorf("line %d has wal_seq %d, not %d", i+1, raw.WalSeq, want)
+		}
+	}
+	return nil
+}
