@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,4 +48,35 @@ func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, EnsureStream(over, nc, 3), context.Canceled)
+}
+
+// TestEventsTakeLessWhereThereIsLess: a server without room for all that EVENTS may keep gets a smaller stream, and one
+// with too little an error.
+func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
+	for room, want := range map[int64]int64{2 << 30: maxBytes, 1 << 30: maxBytes, 1<<30 - 1: maxBytes / 2, minBytes: minBytes, minBytes - 1: 0} {
+		srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: room})
+		require.NoError(t, err)
+		srv.Start()
+		require.True(t, srv.ReadyForConnections(10*time.Second))
+		nc, err := nats.Connect(srv.ClientURL())
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		for range 2 { // an existing stream keeps what it has
+			err = EnsureStream(ctx, nc, 1)
+			if want == 0 {
+				require.ErrorContains(t, err, "insufficient storage", room)
+				continue
+			}
+			require.NoError(t, err, room)
+			js, err := jetstream.New(nc)
+			require.NoError(t, err)
+			s, err := js.Stream(ctx, Stream)
+			require.NoError(t, err)
+			require.Equal(t, want, s.CachedInfo().Config.MaxBytes, room)
+		}
+		cancel()
+		nc.Close()
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}
 }

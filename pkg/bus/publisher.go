@@ -25,6 +25,7 @@ const Stream = "EVENTS"
 // that was never copied is copied from maxAge ago.
 const (
 	maxBytes = 1 << 30
+	minBytes = 64 << 20
 	maxAge   = 7 * 24 * time.Hour
 )
 
@@ -54,7 +55,7 @@ const (
 )
 
 // EnsureStream creates EVENTS or updates its limits, and repeats requests that are not answered
-// until ctx ends. On a single node the stream is created with asynchronous persistence, which an
+// until ctx ends. If the server has no room to reserve for all that EVENTS may keep, it keeps less, at least minBytes. On a single node the stream is created with asynchronous persistence, which an
 // existing one keeps as it is; events that a loss of power removes are copied again.
 func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	js, err := jetstream.New(nc)
@@ -81,14 +82,23 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 		one, cancel := context.WithTimeout(ctx, ensureTerm)
 		err := ensure(one, js, cfg)
 		cancel()
+		var refused *jetstream.APIError
 		switch {
 		case err == nil:
 			return nil
+		case errors.As(err, &refused) && (refused.ErrorCode == codeNoStorage || refused.ErrorCode == codeNoResources) && cfg.MaxBytes > minBytes:
+			cfg.MaxBytes /= 2
 		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
 			return fmt.Errorf("bus: stream %s: %w", Stream, err)
 		}
 	}
 }
+
+// JetStream error codes for a stream that reserves more than there is.
+const (
+	codeNoResources = 10023
+	codeNoStorage   = 10047
+)
 
 // ensureTerm bounds one attempt to create the stream. A cluster that elects a leader drops
 // requests.

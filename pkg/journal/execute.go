@@ -151,7 +151,7 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 			return nil, tooLarge("event "+ev.Type, n, p.cfg.MaxEvent)
 		}
 	}
-	if limit := max(maxCommandBytes, p.cfg.MaxEvent); len(dst) > limit {
+	if limit := max(MaxCommand, p.cfg.MaxEvent); len(dst) > limit {
 		return nil, tooLarge("a command of "+strconv.Itoa(len(events))+" events", len(dst), limit)
 	}
 	return dst, nil

@@ -26,9 +26,10 @@ const (
 	DefaultMaxFrame      = 900_000
 	DefaultMaxEvent      = 3 << 20
 	DefaultRequestMemory = 4_000_000
-	maxCommandBytes      = 6 << 20
-	maxFrameEvents       = 8192
-	maxQueued            = 1 << 16
+	// MaxCommand is the size in bytes that the events of a command may have together.
+	MaxCommand     = 6 << 20
+	maxFrameEvents = 8192
+	maxQueued      = 1 << 16
 )
 
 // Config configures a partition. Log, Plane, New, Registry and NewID are required.

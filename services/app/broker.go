@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/life"
 	"quartet/pkg/natsd"
+	"quartet/pkg/retry"
 	taskoutput "quartet/services/task/output"
 )
 
@@ -79,6 +81,9 @@ func (b *broker) Start(ctx context.Context) error {
 		}
 		b.conns = append(b.conns, nc)
 		*c.to = nc
+		if err := checkPayload(nc.MaxPayload()); err != nil {
+			return joinStop(ctx, err, b)
+		}
 	}
 	witnesses, err := witness.Open(witnessDir(b.cfg.DataDir), b.logger)
 	if err != nil {
@@ -92,6 +97,43 @@ func (b *broker) Start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// awaitNATS waits until a server of nats-url can be reached, or ctx ends. It leaves other errors than that none can to
+// Start, which says what to do about them.
+func awaitNATS(ctx context.Context, cfg *Config, logger *zap.Logger) {
+	if cfg.NATSURL == "" {
+		return
+	}
+	pacer := retry.New(200*time.Millisecond, 2*time.Second)
+	for waiting := false; ; waiting = true {
+		nc, err := cfg.remote().Connect(ctx, "quartet-start", logger)
+		if err == nil {
+			nc.Close()
+		}
+		if err == nil || !errors.Is(err, nats.ErrNoServers) {
+			return
+		}
+		if !waiting {
+			logger.Warn("waiting for NATS", zap.Error(err))
+		}
+		if pacer.Wait(ctx) != nil {
+			return
+		}
+	}
+}
+
+// minPayload is the size of the messages that a NATS server must allow, in bytes: the largest frame of a journal with its
+// headers.
+const minPayload = journal.MaxCommand + 64<<10
+
+// checkPayload returns an error if a server does not allow the largest frames. A frame that is too large for it is refused
+// after its events were decided, which makes its partition load again.
+func checkPayload(allowed int64) error {
+	if allowed >= minPayload {
+		return nil
+	}
+	return fmt.Errorf("the NATS server allows messages of %d bytes, and a journal needs %d: set max_payload: 8MB in the server's configuration", allowed, minPayload)
 }
 
 // openJournal creates the journal of a plane if it does not exist. A journal that exists keeps

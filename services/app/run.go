@@ -37,6 +37,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if awaitNATS(ctx, &a.cfg, logger); ctx.Err() != nil {
+		return nil // it was stopped before there was anything to stop
+	}
 	started := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTerm)
 	defer cancel()
