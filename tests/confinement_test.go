@@ -185,15 +185,8 @@ func TestT10_HandlersAreConfined(t *testing.T) {
 // TestT10_AgentsApart has an agent look for what another one of its worker has, where the worker isolates agents.
 func TestT10_AgentsApart(t *testing.T) {
 	s := newWorkshop(t)
-	// Not below /tmp: there the directories above a root are in the temporary directory of the agent, which can move them.
-	bin, err := filepath.Abs("../bin")
-	require.NoError(t, err)
-	require.NoError(t, os.MkdirAll(bin, 0o755))
-	s.root, err = os.MkdirTemp(bin, "apart-") //nolint:usetesting // see above
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(s.root) })
 	s.worker("apart", "--isolate", "agent")
-	_, err = s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{AgentId: "builder", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	_, err := s.agents.SpawnAgent(s.ctx, &agentv1.SpawnAgentRequest{AgentId: "builder", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
 	require.NoError(t, err)
 	run := func(agentID, workdir, command string) string {
 		t.Helper()

@@ -271,3 +271,30 @@ func flip(t *testing.T, dataDir, plane string, at float64) {
 	b[int(at*float64(len(b)))] ^= 8
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
+
+// TestR10_DamageBesideQuotas: where credentials are required, what a namespace holds is counted from all journals; one that
+// is damaged keeps neither the server from starting nor others from creating.
+func TestR10_DamageBesideQuotas(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t)
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	d.srv.Args = append(d.srv.Args, "--auth", "required", "--bootstrap-token", bootstrap)
+	flip(t, d.srv.DataDir, "task", 0.3)
+	damaged := d.start()
+	require.Len(t, damaged, 1)
+	require.Contains(t, damaged[0], "the journal of task/0 is damaged")
+	create := func(path, body string) int {
+		req, err := http.NewRequestWithContext(d.ctx, http.MethodPost, "http://"+d.srv.HTTP+path, strings.NewReader(body))
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+bootstrap)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	require.Equal(t, http.StatusOK, create("/v1/agents", `{"agent_id":"another","preset":"public_named"}`))
+	require.Equal(t, http.StatusOK, create("/v1/agents/keeper/work-items", `{"objective":"go on"}`))
+	require.Equal(t, http.StatusServiceUnavailable, create("/v1/agents/keeper/tasks:exec", `{"command":{"cmd":"true"}}`))
+}

@@ -48,7 +48,16 @@ func enterView(s *setup) error {
 		return err
 	}
 	links := systemLinks()
+	points := make(map[string]bool)
 	for _, m := range mounts {
+		points[m.path] = true
+	}
+	for _, m := range mounts {
+		if !m.hidden {
+			if err := pinParents(m.path, points); err != nil {
+				return err
+			}
+		}
 		if err := m.attach(); err != nil {
 			return err
 		}
@@ -167,6 +176,34 @@ func openMount(source, path string, readOnly bool) (mount, error) {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	return m, unix.MountSetattr(m.tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
+}
+
+// pinParents makes the directories between a temporary directory and a mount point inside of it mount points too, unless
+// points has them, and adds them to points. Commands may write to the temporary directories, and cannot rename a mount
+// point: they could otherwise move a root to where the next command does not find it.
+func pinParents(path string, points map[string]bool) error {
+	for _, temp := range []string{"/tmp", "/var/tmp"} {
+		if !within(path, temp) {
+			continue
+		}
+		var parents []string
+		for dir := filepath.Dir(path); dir != temp; dir = filepath.Dir(dir) {
+			parents = append(parents, dir)
+		}
+		for _, dir := range slices.Backward(parents) {
+			if points[dir] {
+				continue
+			}
+			points[dir] = true
+			if err := makePoint(viewRoot+dir, true); err != nil {
+				return fmt.Errorf("%s: %w", dir, err)
+			}
+			if err := unix.Mount(viewRoot+dir, viewRoot+dir, "", unix.MS_BIND, ""); err != nil {
+				return fmt.Errorf("%s: %w", dir, err)
+			}
+		}
+	}
+	return nil
 }
 
 // attach mounts m at its path in the view, or conceals the path if m is hidden.

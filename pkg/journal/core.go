@@ -123,6 +123,9 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 	}
 	c.end = end
 	if len(f.Body) == 0 {
+		if !intact { // it had lines
+			return &replayError{framelog.Altered(c.name, before, seq)}
+		}
 		return nil
 	}
 	c.frames.Add(c.applied+1, seq)

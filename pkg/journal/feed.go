@@ -192,9 +192,14 @@ func (f *fedFrame) read() []Line {
 
 // begin records that the partition was loaded up to head and is held here.
 func (f *Feed) begin(head uint64) {
+	f.reopen(head)
+	f.report(nil)
+}
+
+// reopen begins with what follows head: followers read the log up to there.
+func (f *Feed) reopen(head uint64) {
 	if f != nil {
 		f.chain.Open(head)
-		f.report(nil)
 	}
 }
 

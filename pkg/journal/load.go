@@ -25,8 +25,9 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 	pacer := framelog.NewPacer()
 	witnessed, err := framelog.Compare(c.name, p.cfg.Witness)
 	if err != nil {
-		return nil, err
+		return nil, &replayError{err}
 	}
+	var short time.Time // since when the log ends before its witness
 	for {
 		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f framelog.Frame) error {
 			if seq < next {
@@ -42,7 +43,10 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 			return nil
 		})
 		if err == nil {
-			if err = witnessed.Missing(c.end); err != nil && time.Since(began) >= p.cfg.LossPatience {
+			if err = witnessed.Missing(c.end); err != nil && short.IsZero() {
+				short = time.Now()
+			}
+			if err != nil && time.Since(short) >= p.cfg.LossPatience {
 				err = &replayError{err}
 			}
 		}

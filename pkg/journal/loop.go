@@ -80,7 +80,7 @@ func (p *Partition[S]) serve() {
 		p.send()
 		if l.pendingReload != nil && len(l.frames) == 0 {
 			if err := p.reload(nil); err != nil {
-				p.shutDown(err)
+				p.shutDown(p.cfg.explain(err))
 				return
 			}
 			continue
@@ -96,7 +96,7 @@ func (p *Partition[S]) serve() {
 		select {
 		case v := <-l.results:
 			if err := p.handleWriteResult(v); err != nil {
-				p.shutDown(err)
+				p.shutDown(p.cfg.explain(err))
 				return
 			}
 		case <-signal:
@@ -192,7 +192,7 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		l.frames = l.frames[1:]
 		after := p.core.end
 		p.core.end = v.End
-		p.core.frames.Add(f.first, v.Seq)
+		p.core.frames.Add(f.first, v.At.Seq)
 		if !v.Foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
 			p.send() // nothing to gather: it is written while this one's callers are answered
 		}
@@ -202,7 +202,7 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		case v.Clean:
 			p.cfg.Feed.add(after, v.End, f.Body, f.events)
 		default: // with fences, which followers read in the log
-			p.cfg.Feed.begin(v.End.Seq)
+			p.cfg.Feed.reopen(v.End.Seq)
 		}
 		if v.Foreign {
 			return p.reload(nil)

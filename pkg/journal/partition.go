@@ -270,18 +270,25 @@ func NotHeld[S State](cfg Config[S]) *Partition[S] { return refusing(cfg, ErrNot
 // Damaged returns a partition that refuses everything with STORAGE, for a log that cannot be loaded because of cause.
 // The other partitions of the plane are not concerned.
 func Damaged[S State](cfg Config[S], cause error) *Partition[S] {
-	name := framelog.PartitionName(cfg.Plane, cfg.Partition)
+	_ = cfg.complete() // it was complete when the log was opened
+	return refusing(cfg, cfg.explain(cause))
+}
+
+// explain returns the cause with which a partition ends: for a log that could not be loaded an error that names the
+// partition, which it also reports, and otherwise err.
+func (c *Config[S]) explain(err error) error {
 	var broken *framelog.Broken
 	var replay *replayError
-	switch {
-	case errors.As(cause, &broken):
-		cause = broken
-	case errors.As(cause, &replay):
-		cause = fmt.Errorf("the journal of %s is damaged: %w", name, replay.cause)
+	if !errors.As(err, &replay) {
+		return err
 	}
-	cfg.Feed.report(cause)
-	_ = cfg.complete() // it was complete when the log was opened
-	return refusing(cfg, &damageError{name, cause})
+	name := framelog.PartitionName(c.Plane, c.Partition)
+	cause := fmt.Errorf("the journal of %s is damaged: %w", name, replay.cause)
+	if errors.As(err, &broken) {
+		cause = broken
+	}
+	c.Feed.report(cause)
+	return &damageError{name, cause}
 }
 
 // refusing returns a partition that has ended with a cause.

@@ -126,8 +126,9 @@ func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, err
 	if err != nil {
 		return nil, err
 	}
-	if _, intact := framelog.Anchor(p.core.name, seq, f); !intact {
-		return nil, framelog.Altered(p.core.name, framelog.End{}, seq)
+	name := framelog.PartitionName(p.cfg.Plane, p.cfg.Partition) // of any core
+	if _, intact := framelog.Anchor(name, seq, f); !intact {
+		return nil, framelog.Altered(name, framelog.End{}, seq)
 	}
 	return lines.Split(f.Body), nil
 }

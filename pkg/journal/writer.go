@@ -20,8 +20,8 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.
 		began := time.Now()
 		v := p.log.Write(p.ctx, d.end, d.frame, d.content)
 		if v.Outcome == framelog.Stored {
-			if p.cfg.Witness != nil && !v.Foreign { // before anybody learns what is in the frame
-				p.cfg.Witness.Record(v.End)
+			if p.cfg.Witness != nil && !v.At.Hash.IsZero() { // before anybody learns what is in the frame
+				p.cfg.Witness.Record(v.At)
 			}
 			p.metrics.written(len(d.frame.Body), time.Since(began))
 			p.stall.End(p.cfg.Mono())

@@ -113,10 +113,6 @@ func Restore(ctx context.Context, cfg Config, b Backup) (Restored, error) {
 	if err := checkTarget(cfg, out.Manifest); err != nil {
 		return out, err
 	}
-	// What was witnessed of the journals that were here before is not true of the restored ones.
-	if err := os.RemoveAll(witnessDir(cfg.DataDir)); err != nil {
-		return out, err
-	}
 	return out, restore(ctx, cfg, out.Manifest, opened, out.Totals)
 }
 
@@ -256,6 +252,10 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 		nc.Close()
 	}
 	closeBroker()
+	if err == nil {
+		// What was witnessed of the journals that were here before is not true of the restored ones.
+		err = os.RemoveAll(witnessDir(cfg.DataDir))
+	}
 	if err != nil {
 		return err
 	}

@@ -173,8 +173,9 @@ func (w *watch) resume(ctx context.Context, text string, ends vector) error {
 		if i < 0 || len(ends[i].parts) != len(t.parts) {
 			return foreignCursor("is of another partitioning")
 		}
+		read := slices.ContainsFunc(w.feeds, func(fd *feed) bool { return fd.track == i })
 		for k, p := range t.parts {
-			if end := ends[i].parts[k]; p.seq > end.seq || p.seq == end.seq && p.line > 0 {
+			if end := ends[i].parts[k]; read && (p.seq > end.seq || p.seq == end.seq && p.line > 0) {
 				return foreignCursor("is ahead of the journal, so of another one")
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
+	"quartet/pkg/journal/framelog"
 )
 
 // planes has, by kind, the planes whose journals are read to count it.
@@ -151,15 +152,19 @@ func (c *counts) get(namespace, kind string) int64 {
 
 var errNotFollowed = errors.New("quota: not started")
 
-// catchUp waits until everything that the journals of a kind contain now is counted.
+// catchUp waits until everything that the journals of a kind contain now is counted. Of a journal that is damaged, what
+// follows the damage is not.
 func (c *counts) catchUp(ctx context.Context, kind string) error {
 	for _, plane := range planes[kind] {
 		sources := c.of(plane)
 		if sources == nil {
 			return errNotFollowed
 		}
-		if err := c.journals.CatchUp(ctx, sources...); err != nil {
-			return err
+		var broken *framelog.Broken
+		for _, source := range sources {
+			if err := c.journals.CatchUp(ctx, source); err != nil && !errors.As(err, &broken) {
+				return err
+			}
 		}
 	}
 	return nil

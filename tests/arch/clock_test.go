@@ -37,6 +37,7 @@ var wallClock = map[string]string{
 	"pkg/programs":             "processes run in real time",
 	"pkg/retry":                "pauses between attempts",
 	"pkg/rpc":                  "durations for logs and metrics, expiry of credentials, pauses between attempts",
+	"pkg/journal/damages":      "what readers reported is believed for a while",
 	"pkg/journal/witness":      "files are synced once a second",
 	"pkg/sandboxes":            "processes of the operating system are kept for a while",
 	"pkg/tracing":              "a failing collector is logged once in a while",

@@ -37,9 +37,17 @@ func Follow(ctx context.Context, log Log, partition string, after End, fn func(a
 	})
 }
 
+// verifyAttempts is how often a frame that is not found is looked for, over three seconds: a server of a cluster that is
+// no leader any more may not have it.
+const verifyAttempts = 10
+
 // verify returns a *Broken if the log does not have the frame at end.
 func verify(ctx context.Context, log Log, partition string, end End) error {
 	f, err := log.Get(ctx, end.Seq)
+	pacer := NewPacer()
+	for n := 1; n < verifyAttempts && errors.Is(err, ErrNoFrame) && pacer.Wait(ctx) == nil; n++ {
+		f, err = log.Get(ctx, end.Seq)
+	}
 	switch {
 	case errors.Is(err, ErrNoFrame):
 		return &Broken{Partition: partition, After: End{}, Seq: end.Seq, Cause: fmt.Sprintf("frame %d, with the events up to wal_seq %d, is gone", end.Seq, end.WalSeq)}

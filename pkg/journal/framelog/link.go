@@ -197,7 +197,7 @@ func (b *Broken) Error() string {
 	switch {
 	case b.First > b.After.WalSeq+1:
 		return fmt.Sprintf("the journal of %s is damaged: wal_seq %d to %d are missing between frames %d and %d", b.Partition, b.After.WalSeq+1, b.First-1, b.After.Seq, b.Seq)
-	case b.After.Seq == 0 || b.First == 0:
+	case b.First == 0:
 		return fmt.Sprintf("the journal of %s is damaged at frame %d: %s", b.Partition, b.Seq, b.Cause)
 	}
 	return fmt.Sprintf("the journal of %s is damaged at frame %d, wal_seq %d: %s", b.Partition, b.Seq, b.First, b.Cause)
@@ -257,7 +257,8 @@ func (e End) join(f Frame) (End, string) {
 		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
 	case l.Incarnation < e.Incarnation || l.Segment < e.Segment:
 		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, and follows %d, %d", l.Incarnation, l.Segment, e.Incarnation, e.Segment)
-	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && (l.Incarnation == e.Incarnation || !e.chained()):
+	// Behind frames of format 0, of which an anchor does not know the wal_seq, Prev alone tells.
+	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && l.Incarnation == e.Incarnation:
 		return e, fmt.Sprintf("wal_seq %d follows %d", l.First, e.WalSeq)
 	}
 	return End{WalSeq: l.First - 1, Incarnation: l.Incarnation, Segment: l.Segment}, ""

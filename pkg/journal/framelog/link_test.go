@@ -175,6 +175,19 @@ func TestFramesOfBefore(t *testing.T) {
 	got, err := check(framesOf(t, log))
 	require.NoError(t, err)
 	require.Equal(t, end, got)
+	// A reader whose position is of before begins anywhere in it.
+	for _, seq := range []uint64{seq, seq + 1} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var got framelog.End
+		err = framelog.Follow(ctx, log, name, framelog.End{Seq: seq}, func(at framelog.End, _ framelog.Frame) error {
+			if got = at; at.Seq == end.Seq {
+				cancel()
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, end, got)
+	}
 	frames := framesOf(t, log)
 	frames[1].Body = []byte("{ }\n")
 	_, err = check(frames)

@@ -14,10 +14,10 @@ import (
 // Result is the outcome of writing a frame.
 type Result struct {
 	Outcome Outcome
-	Seq     uint64 // sequence number of the frame, if it was stored
-	End     End    // the end of the log, if no other writer was found
-	Foreign bool   // another writer was found: the partition must reload
-	Clean   bool   // no attempt was ambiguous: nothing else holds the body, and no fence was written
+	At      End  // behind the frame, if it was stored
+	End     End  // the end of the log, if no other writer was found
+	Foreign bool // another writer was found: the partition must reload
+	Clean   bool // no attempt was ambiguous: nothing else holds the body, and no fence was written
 	Err     error
 }
 
@@ -88,7 +88,7 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 		}
 		switch {
 		case err == nil:
-			return Result{Outcome: Stored, Seq: next.Seq, End: next, Clean: clean}
+			return Result{Outcome: Stored, At: next, End: next, Clean: clean}
 		case errors.Is(err, ErrRefused):
 			return Result{Outcome: Refused, Err: err}
 		case errors.Is(err, ErrBusy):
@@ -147,16 +147,16 @@ func (w *Writer) inspect(ctx context.Context, end End, f Frame, fences map[strin
 	for {
 		v = Result{Outcome: Absent, End: end}
 		err := w.Log.Scan(ctx, end.Seq+1, func(seq uint64, got Frame) error {
-			_, fence := fences[got.ID]
-			switch {
-			case got.ID == f.ID:
-				v.Outcome, v.Seq = Stored, seq
-			case !fence:
-				v.Foreign = true
-			}
 			next, _, err := v.End.Next(w.Partition, seq, got)
 			if err != nil {
 				v.Foreign, next = true, End{Seq: seq} // a load will say what is wrong
+			}
+			_, fence := fences[got.ID]
+			switch {
+			case got.ID == f.ID:
+				v.Outcome, v.At = Stored, next
+			case !fence:
+				v.Foreign = true
 			}
 			v.End = next
 			return nil

@@ -117,11 +117,19 @@ type File struct {
 	failing bool
 }
 
-// Last implements framelog.Witness. A file with two unreadable slots is an error, since a loss could not be told.
+// Last implements framelog.Witness. It reads the file, which another process may have written that held the partition
+// meanwhile. A file with two unreadable slots is an error, since a loss could not be told.
 func (w *File) Last() (framelog.End, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.last, w.open()
+	if err := w.open(); err != nil {
+		return framelog.End{}, err
+	}
+	count, last, err := read(w.file)
+	if err == nil && count > w.count {
+		w.count, w.last = count, last
+	}
+	return w.last, err
 }
 
 // open opens the file and reads the newest slot, at the first call. w.mu must be held.
@@ -143,7 +151,7 @@ func (w *File) open() error {
 // read returns the newest slot of a file, zeros if it has none.
 func read(file *os.File) (count uint64, last framelog.End, err error) {
 	slots := make([]byte, 2*slotBytes)
-	n, err := io.ReadFull(file, slots)
+	n, err := io.ReadFull(io.NewSectionReader(file, 0, 2*slotBytes), slots)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, last, fmt.Errorf("witness: %w", err)
 	}
@@ -209,9 +217,8 @@ func (w *File) Record(end framelog.End) {
 	defer w.mu.Unlock()
 	err := w.open()
 	if err == nil {
-		w.count++
-		w.buf = format(w.buf[:0], w.count, end)
-		_, err = w.file.WriteAt(w.buf, int64(w.count%2)*slotBytes)
+		w.buf = format(w.buf[:0], w.count+1, end)
+		_, err = w.file.WriteAt(w.buf, int64((w.count+1)%2)*slotBytes)
 	}
 	if err != nil {
 		if !w.failing {
@@ -220,7 +227,7 @@ func (w *File) Record(end framelog.End) {
 		w.failing = true
 		return
 	}
-	w.last, w.dirty, w.failing = end, true, false
+	w.count, w.last, w.dirty, w.failing = w.count+1, end, true, false
 }
 
 // sync syncs the file if something was written since.
@@ -234,6 +241,9 @@ func (w *File) sync() {
 	}
 	if err := file.Sync(); err != nil && !errors.Is(err, fs.ErrClosed) {
 		w.logger.Error("witness: not synced", zap.Error(err))
+		w.mu.Lock()
+		w.dirty = true
+		w.mu.Unlock()
 	}
 }
 

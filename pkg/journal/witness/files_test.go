@@ -54,6 +54,23 @@ func TestTheNewestRecordIsRemembered(t *testing.T) {
 	require.Equal(t, numbered(99), last(t, dir))
 }
 
+// TestTheHolderChanges: two processes of a machine have the directory, and hold the partition by turns.
+func TestTheHolderChanges(t *testing.T) {
+	dir := t.TempDir()
+	a, b := open(t, dir), open(t, dir)
+	for i := range 10 {
+		f := []*Files{a, b}[i%2]
+		if i > 0 {
+			got, err := f.Of("work", 3).Last()
+			require.NoError(t, err)
+			require.Equal(t, numbered(i-1), got)
+		}
+		f.Of("work", 3).Record(numbered(i))
+	}
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
+
 // TestOneOfTheSlotsMayBeDamaged: a write that was cut off leaves the record before it, wherever it was cut; a file
 // without a record that can be read is an error.
 func TestOneOfTheSlotsMayBeDamaged(t *testing.T) {

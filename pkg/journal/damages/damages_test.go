@@ -1,0 +1,32 @@
+package damages
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestWhatLoadingFoundSaysMore: a report of a reader counts for a while, and not beside that of the holder.
+func TestWhatLoadingFoundSaysMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Registry
+		require.Empty(t, r.All())
+		reading, loading := errors.New("reading"), errors.New("loading")
+		r.ReportReading("work/0", reading)
+		r.ReportReading("agent/0", errors.New("another"))
+		require.Equal(t, reading, r.Of("work/0"))
+		require.Len(t, r.All(), 2)
+		r.Report("work/0", loading)
+		r.ReportReading("work/0", reading)
+		require.Equal(t, loading, r.Of("work/0"))
+		time.Sleep(readingTerm - time.Nanosecond)
+		require.Len(t, r.All(), 2)
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, []error{loading}, r.All(), "nobody reports it again")
+		r.Report("work/0", nil)
+		require.Empty(t, r.All())
+	})
+}
