@@ -89,11 +89,11 @@ func (c *Chain[T]) Add(after, seq, tail uint64, size int, value *T) {
 
 // Next returns the first frame at or after from. If there is none, value is nil and changed is
 // closed at the next change; covered then says whether the caller is at the end of the log and
-// can wait for that, or has to read the log, as one that is ahead of the chain's head must.
+// can wait for that, or has to read the log.
 func (c *Chain[T]) Next(from uint64) (value *T, seq uint64, covered bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.open || from <= c.base || from > c.head+1 {
+	if !c.open || from <= c.base {
 		return nil, 0, false, c.changed
 	}
 	i := sort.Search(len(c.frames), func(i int) bool { return c.frames[i].seq >= from })

@@ -103,13 +103,3 @@ func TestVerify(t *testing.T) {
 		require.False(t, covered)
 	})
 }
-
-// TestAFollowerAheadOfTheChain: the log was shortened, and one who has read more must see that in the log.
-func TestAFollowerAheadOfTheChain(t *testing.T) {
-	c := New[int]()
-	c.Open(95)
-	_, _, covered, _ := c.Next(96)
-	require.True(t, covered)
-	_, _, covered, _ = c.Next(97)
-	require.False(t, covered)
-}
