@@ -1,4 +1,5 @@
-package app
+// Package verify reads the journals of an installation and reports what is missing or was changed.
+package verify
 
 import (
 	"context"
@@ -20,26 +21,33 @@ import (
 	"quartet/pkg/natsd"
 )
 
-// Verified is what Verify found in the journal of one partition.
-type Verified struct {
+// Config says where the journals are.
+type Config struct {
+	DataDir, WitnessDir string
+	Planes              []string
+	// Remote are the NATS servers; nil: the journals are those of an embedded one in DataDir.
+	Remote *natsd.Remote
+	// Lock locks DataDir, which no server may use.
+	Lock func(dir string) (unlock func() error, err error)
+}
+
+// Journal is what Run found in the journal of one partition.
+type Journal struct {
 	Partition      string // such as work/3
 	Frames, Events uint64
 	End            framelog.End
 	Damage         []error // in the order of the journal
 }
 
-// verifyDir begins the names of the directories in which Verify reads copies of journals.
-const verifyDir = ".verify-"
+// copyDir begins the names of the directories in which Verify reads copies of journals.
+const copyDir = ".verify-"
 
-// Verify reads all journals of an installation to their ends: that their frames continue each other and have the content
+// Run reads all journals of an installation to their ends: that their frames continue each other and have the content
 // that was written, that each line can be read, and that they go as far as the witnesses of the data directory. It goes
 // on behind damage. Journals of an embedded NATS server are copied for that, since a server that opens damaged files
-// changes them, and no server may run. With nats-url servers may run.
-func Verify(ctx context.Context, cfg Config) (all []Verified, err error) {
-	if err := cfg.Complete(); err != nil {
-		return nil, err
-	}
-	nc, done, err := connectToVerify(ctx, cfg)
+// changes them, and no server may run. With Remote servers may run.
+func Run(ctx context.Context, cfg Config) (all []Journal, err error) {
+	nc, done, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +56,8 @@ func Verify(ctx context.Context, cfg Config) (all []Verified, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, plane := range planes {
-		witnessed, err := witness.Partitions(witnessDir(cfg.DataDir), plane)
+	for _, plane := range cfg.Planes {
+		witnessed, err := witness.Partitions(cfg.WitnessDir, plane)
 		if err != nil {
 			return nil, err
 		}
@@ -75,26 +83,26 @@ func Verify(ctx context.Context, cfg Config) (all []Verified, err error) {
 	return all, nil
 }
 
-// connectToVerify connects to the servers of nats-url, or to one over a copy of the journals of the data directory.
-func connectToVerify(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error, err error) {
-	if cfg.NATSURL != "" {
-		nc, err = cfg.remote().Connect(ctx, "quartet-verify", zap.NewNop())
+// connect connects to the servers of Remote, or to one over a copy of the journals of the data directory.
+func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error, err error) {
+	if cfg.Remote != nil {
+		nc, err = cfg.Remote.Connect(ctx, "quartet-verify", zap.NewNop())
 		return nc, func() error { nc.Close(); return nil }, err
 	}
 	store := filepath.Join(cfg.DataDir, "nats")
 	if _, err := os.Stat(store); err != nil {
 		return nil, nil, fmt.Errorf("data-dir %s has no journals: %w", cfg.DataDir, err)
 	}
-	unlock, err := lockDir(cfg.DataDir)
+	unlock, err := cfg.Lock(cfg.DataDir)
 	if err != nil {
 		return nil, nil, err
 	}
-	dir, err := os.MkdirTemp(cfg.DataDir, verifyDir)
+	dir, err := os.MkdirTemp(cfg.DataDir, copyDir)
 	if err != nil {
 		return nil, nil, errors.Join(err, unlock())
 	}
 	remove := func() error { return errors.Join(os.RemoveAll(dir), unlock()) }
-	for _, plane := range planes {
+	for _, plane := range cfg.Planes {
 		of := filepath.Join("jetstream", "$G", "streams", jetlog.StreamName(plane))
 		if err := os.CopyFS(filepath.Join(dir, of), os.DirFS(filepath.Join(store, of))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, errors.Join(err, remove())
@@ -116,11 +124,11 @@ func connectToVerify(ctx context.Context, cfg Config) (nc *nats.Conn, done func(
 }
 
 // verifyPartition reads the journal of one partition. stored is false if the plane has no stream.
-func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane string, partition int, stored bool) (Verified, error) {
+func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane string, partition int, stored bool) (Journal, error) {
 	name := framelog.PartitionName(plane, partition)
-	v := Verified{Partition: name}
+	v := Journal{Partition: name}
 	// Before the journal is read, which may grow meanwhile.
-	compared, err := framelog.Compare(name, witness.At(witnessDir(cfg.DataDir), plane, partition))
+	compared, err := framelog.Compare(name, witness.At(cfg.WitnessDir, plane, partition))
 	if err != nil {
 		v.Damage = append(v.Damage, err)
 	}
