@@ -25,7 +25,6 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
-	"quartet/services/app/verify"
 	"quartet/services/backup"
 	taskoutput "quartet/services/task/output"
 )
@@ -403,17 +402,4 @@ func putFile(root *os.Root, name string, mode int64, body io.Reader) error {
 	}
 	_, err = io.Copy(f, body)
 	return errors.Join(err, f.Close())
-}
-
-// Verify reads the journals of the installation with these settings; see verify.Run.
-func Verify(ctx context.Context, cfg Config) ([]verify.Journal, error) {
-	if err := cfg.Complete(); err != nil {
-		return nil, err
-	}
-	v := verify.Config{DataDir: cfg.DataDir, WitnessDir: witnessDir(cfg.DataDir), Planes: planes, Lock: lockDir}
-	if cfg.NATSURL != "" {
-		remote := cfg.remote()
-		v.Remote = &remote
-	}
-	return verify.Run(ctx, v)
 }

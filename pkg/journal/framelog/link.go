@@ -150,9 +150,9 @@ func lineHash(salt Salt, index uint32, line []byte) Hash {
 	return out
 }
 
-// hashOf returns the hash of a frame of a partition. It covers everything but Link.Hash.
+// hashOf returns the hash of a frame of a partition. It covers everything but Link.Hash and the salt,
+// which goes when a line is erased.
 func hashOf(partition string, f Frame, c *Content) Hash {
-	h := sha256.New()
 	buf := make([]byte, 0, 256)
 	buf = append(buf, "quartet frame\n"...)
 	for _, s := range []string{partition, f.ID} {
@@ -163,11 +163,7 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 		buf = binary.BigEndian.AppendUint64(buf, n)
 	}
 	buf = append(buf, f.Link.Prev[:]...)
-	buf = c.sum.Sum(buf)
-	h.Write(buf)
-	var out Hash
-	h.Sum(out[:0])
-	return out
+	return sha256.Sum256(c.sum.Sum(buf))
 }
 
 // PartitionName returns the name of a partition in hashes and errors, such as work/3.
@@ -211,27 +207,27 @@ func (e End) Next(partition string, seq uint64, f Frame) (next End, intact bool,
 	if cause != "" {
 		return e, false, &Broken{Partition: partition, After: e, Seq: seq, First: f.Link.First, Cause: cause}
 	}
-	return next.behind(partition, seq, f)
+	next, intact = next.behind(partition, seq, f)
+	return next, intact, nil
 }
 
 // Anchor returns the end of the log behind the frame f at seq, of which nothing before is known. intact is
 // as for Next.
 func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
 	before := End{WalSeq: max(f.Link.First, 1) - 1, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
-	end, intact, _ = before.behind(partition, seq, f)
-	return end, intact
+	return before.behind(partition, seq, f)
 }
 
 // behind returns the end of the log behind f, whose lines begin at e.
-func (e End) behind(partition string, seq uint64, f Frame) (next End, intact bool, err error) {
+func (e End) behind(partition string, seq uint64, f Frame) (next End, intact bool) {
 	c := NewContent(f.Link.Salt)
 	c.Add(f.Body)
 	e.Seq, e.WalSeq, e.Hash = seq, e.WalSeq+c.Lines(), hashOf(partition, f, c)
 	if f.Link.Format == 0 || e.Hash == f.Link.Hash {
-		return e, true, nil
+		return e, true
 	}
 	e.Hash = f.Link.Hash
-	return e, false, nil
+	return e, false
 }
 
 // Altered returns the error for a frame whose lines are not those that its hash is of. before is the end of
@@ -245,7 +241,7 @@ func Altered(partition string, before End, seq uint64) *Broken {
 func (e End) join(f Frame) (End, string) {
 	l := f.Link
 	switch {
-	case l.Format == 0 && (e.Seq == 0 || !e.chained()):
+	case l.Format == 0 && !e.chained():
 		return e, ""
 	case l.Format == 0:
 		return e, "a frame that is not chained follows"

@@ -1,0 +1,20 @@
+package app
+
+import (
+	"context"
+
+	"quartet/services/app/verify"
+)
+
+// Verify reads the journals of the installation with these settings; see verify.Run.
+func Verify(ctx context.Context, cfg Config) ([]verify.Journal, error) {
+	if err := cfg.Complete(); err != nil {
+		return nil, err
+	}
+	v := verify.Config{DataDir: cfg.DataDir, WitnessDir: witnessDir(cfg.DataDir), Planes: planes, Lock: lockDir}
+	if cfg.NATSURL != "" {
+		remote := cfg.remote()
+		v.Remote = &remote
+	}
+	return verify.Run(ctx, v)
+}
