@@ -134,7 +134,7 @@ func (w *workload) finish() {
 func (w *workload) answered() int {
 	n := 0
 	for _, d := range w.drivers {
-		n += d.Answered
+		n += d.Answered()
 	}
 	return n
 }

@@ -63,7 +63,7 @@ func servers() cli.Servers {
 			all, err := app.Verify(ctx, cfg)
 			out := make([]admin.VerifiedJournal, 0, len(all))
 			for _, v := range all {
-				j := admin.VerifiedJournal{Partition: v.Partition, Frames: v.Frames, Events: v.Events, End: v.End.Hash.String()}
+				j := admin.VerifiedJournal{Partition: v.Partition, Server: v.Server, Frames: v.Frames, Events: v.Events, End: v.End.Hash.String()}
 				for _, damage := range v.Damage {
 					j.Damage = append(j.Damage, damage.Error())
 				}

@@ -55,11 +55,16 @@ func setup(t testing.TB) *rig {
 	return &rig{srv, nc, js, p}
 }
 
+func (r *rig) source(t testing.TB, plane string) journal.Source {
+	t.Helper()
+	log, err := jetlog.New(r.nc, plane, 0)
+	require.NoError(t, err)
+	return journal.NewSource(plane, 0, log)
+}
+
 func (r *rig) start(t testing.TB) *bus.Publisher {
 	t.Helper()
-	src, err := bus.Source(r.nc, "test", 0)
-	require.NoError(t, err)
-	pub, err := bus.Start(context.Background(), bus.Config{Conn: r.nc, Source: src})
+	pub, err := bus.Start(context.Background(), bus.Config{Conn: r.nc, Source: r.source(t, "test")})
 	require.NoError(t, err)
 	return pub
 }
@@ -181,12 +186,11 @@ func TestX10_AtLeastOnceAcrossRestarts(t *testing.T) {
 
 func TestSourceReadsFrames(t *testing.T) {
 	r := setup(t)
-	src, err := bus.Source(r.nc, "test", 0)
-	require.NoError(t, err)
+	src := r.source(t, "test")
 	r.put(t, "keeper", "v")
 	ctx, cancel := context.WithCancel(t.Context())
 	var types []string
-	err = src.Follow(ctx, framelog.End{}, func(_ framelog.End, lines []journal.Line) error {
+	err := src.Follow(ctx, framelog.End{}, func(_ framelog.End, lines []journal.Line) error {
 		for _, line := range lines {
 			typ, _ := line.Type()
 			types = append(types, typ)
@@ -202,9 +206,7 @@ func TestSourceReadsFrames(t *testing.T) {
 
 func TestStartNeedsAJournal(t *testing.T) {
 	r := setup(t)
-	src, err := bus.Source(r.nc, "nowhere", 0)
-	require.NoError(t, err)
-	_, err = bus.Start(t.Context(), bus.Config{Conn: r.nc, Source: src})
+	_, err := bus.Start(t.Context(), bus.Config{Conn: r.nc, Source: r.source(t, "nowhere")})
 	require.Error(t, err)
 	_, err = bus.Start(t.Context(), bus.Config{})
 	require.Error(t, err)

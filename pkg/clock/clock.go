@@ -27,9 +27,9 @@ type system struct{}
 // System returns the machine's clock.
 func System() Clock { return system{} }
 
-func (system) Now() time.Time { return time.Now() }
+func (system) Now() time.Time { return now() }
 
-func (system) TimerAt(t time.Time) Timer { return systemTimer{time.NewTimer(time.Until(t))} }
+func (system) TimerAt(t time.Time) Timer { return systemTimer{time.NewTimer(t.Sub(now()))} }
 
 type systemTimer struct{ t *time.Timer }
 

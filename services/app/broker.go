@@ -215,18 +215,32 @@ func (b *broker) split() map[string]int {
 
 // log returns the log of a partition of a plane. It is valid after Start.
 func (b *broker) log(plane string, partition int) (framelog.Log, error) {
-	return jetlog.New(b.journals, plane, partition)
+	return b.open(b.journals, plane, partition)
+}
+
+// open returns the log of a partition, whose damaged replicas are reported.
+func (b *broker) open(nc *nats.Conn, plane string, partition int) (*jetlog.Log, error) {
+	log, err := jetlog.New(nc, plane, partition)
+	if err != nil {
+		return nil, err
+	}
+	name := framelog.PartitionName(plane, partition)
+	log.OnDamage = func(server string, damage error) {
+		b.logger.Error("journal: a replica is damaged; it is read at another one", zap.String("partition", name), zap.String("server", server), zap.Error(damage))
+		b.feeds.Damage.ReportReplica(name, server, damage)
+	}
+	return log, nil
 }
 
 // sources returns the partitions of a plane for a follower.
 func (b *broker) sources(plane string) ([]journal.Source, error) {
 	all := make([]journal.Source, b.partitions(plane))
 	for i := range all {
-		src, err := bus.Source(b.readers, plane, i)
+		log, err := b.open(b.readers, plane, i)
 		if err != nil {
 			return nil, err
 		}
-		all[i] = b.feeds.Source(src)
+		all[i] = b.feeds.Source(journal.NewSource(plane, i, log))
 	}
 	return all, nil
 }

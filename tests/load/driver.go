@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -23,9 +24,13 @@ import (
 
 // Dial connects and goes on connecting, in plain text where opts say nothing else.
 func Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+addr, append([]grpc.DialOption{
+	return DialTarget("passthrough:///"+addr, append([]grpc.DialOption{grpc.WithPerRPCCredentials(client.LocalCredential(addr))}, opts...)...)
+}
+
+// DialTarget is Dial for a target as gRPC writes it.
+func DialTarget(target string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient(target, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithPerRPCCredentials(client.LocalCredential(addr)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: time.Second,
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
@@ -33,12 +38,17 @@ func Dial(addr string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	}, opts...)...)
 }
 
-// Again repeats a call with the same arguments until it is answered for good or ctx ends.
-// An answer is anything but "not reachable", "out of time" and "cancelled". One call may
-// take ten seconds.
+// Again is AgainEach with calls that may take ten seconds.
 func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
+	return AgainEach(ctx, 10*time.Second, call)
+}
+
+// AgainEach repeats a call with the same arguments until it is answered for good or ctx ends.
+// An answer is anything but "not reachable", "out of time" and "cancelled". One call may
+// take so long.
+func AgainEach[R any](ctx context.Context, each time.Duration, call func(context.Context) (R, error)) (R, error) {
 	for {
-		one, cancel := context.WithTimeout(ctx, 10*time.Second)
+		one, cancel := context.WithTimeout(ctx, each)
 		r, err := call(one)
 		cancel()
 		switch status.Code(err) {
@@ -82,9 +92,9 @@ type Driver struct {
 	// unknown.
 	messages []string
 	loose    int
-	// Answered and Unknown count mutations by outcome, for the report.
-	Answered int
-	Unknown  int
+	answered atomic.Int64
+	// Unknown counts mutations of unknown outcome, for the report.
+	Unknown int
 	// spare are items whose creation has an unknown outcome.
 	spare int
 }
@@ -96,6 +106,9 @@ func NewDriver(conn grpc.ClientConnInterface, agentID string, ownIDs bool, seed 
 		rng: rand.New(rand.NewPCG(seed, 1)),
 	}
 }
+
+// Answered returns how many mutations were answered.
+func (d *Driver) Answered() int { return int(d.answered.Load()) }
 
 // Spawn makes the agent.
 func (d *Driver) Spawn(ctx context.Context) error {
@@ -196,7 +209,7 @@ func (d *Driver) create(ctx context.Context) error {
 		}
 		return nil
 	}
-	d.Answered++
+	d.answered.Add(1)
 	if got := r.GetWorkItem().GetRevision(); got != 1 {
 		return fmt.Errorf("a new item has revision %d", got)
 	}
@@ -242,7 +255,7 @@ func (d *Driver) written(it *item, got *workv1.WorkItem, f outcome, objective st
 		return nil
 	case answered:
 	}
-	d.Answered++
+	d.answered.Add(1)
 	if rev := got.GetRevision(); rev < it.revision+1 || rev > it.revision+1+it.loose {
 		return fmt.Errorf("item %s: revision %d after %d with %d writes of unknown outcome", it.id, rev, it.revision, it.loose)
 	}
@@ -284,7 +297,7 @@ func (d *Driver) message(ctx context.Context) error {
 	}
 	switch f {
 	case answered:
-		d.Answered++
+		d.answered.Add(1)
 		d.messages = append(d.messages, r.GetMessageId())
 	case unknown:
 		d.loose++

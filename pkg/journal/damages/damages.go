@@ -3,6 +3,9 @@ package damages
 
 import (
 	"cmp"
+	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,11 +14,16 @@ import (
 // readingTerm is how long what a reader reported is believed. Readers try again every few seconds, and report it again.
 const readingTerm = 15 * time.Second
 
+// replicaTerm is how long a damaged replica is reported. Whoever reads from it again reports it again.
+const replicaTerm = 10 * time.Minute
+
 // Registry has an error for each partition whose journal is damaged. The zero value is ready to use. It is safe for
 // concurrent use.
 type Registry struct {
 	mu  sync.Mutex
 	all map[string]report // by partition
+	// replicas that are damaged while the partition can be read from others, by partition and server
+	replicas map[[2]string]report
 }
 
 // report is what is known of a partition.
@@ -33,6 +41,19 @@ func (r *Registry) Report(partition string, damage error) {
 // ReportReading records for readingTerm that a reader of the journal found it damaged.
 func (r *Registry) ReportReading(partition string, damage error) {
 	r.change(partition, func(of *report) { of.reading, of.until = damage, time.Now().Add(readingTerm) })
+}
+
+// ReportReplica records for some minutes that a server's replica of a partition's journal is damaged, while another one
+// is read. The partition itself is in order.
+func (r *Registry) ReportReplica(partition, server string, damage error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.replicas == nil {
+		r.replicas = map[[2]string]report{}
+	}
+	r.replicas[[2]string{partition, server}] = report{
+		reading: fmt.Errorf("the replica on the NATS server %s is damaged and another one is read: %w", server, damage), until: time.Now().Add(replicaTerm),
+	}
 }
 
 func (r *Registry) change(partition string, change func(*report)) {
@@ -61,13 +82,15 @@ func (of report) damage() error {
 	return of.loading
 }
 
-// All returns the errors in the order of their messages.
+// All returns the errors, those of replicas too, in the order of their messages.
 func (r *Registry) All() (all []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, of := range r.all {
-		if damage := of.damage(); damage != nil {
-			all = append(all, damage)
+	for _, reports := range []iter.Seq[report]{maps.Values(r.all), maps.Values(r.replicas)} {
+		for of := range reports {
+			if damage := of.damage(); damage != nil {
+				all = append(all, damage)
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })

@@ -30,3 +30,17 @@ func TestWhatLoadingFoundSaysMore(t *testing.T) {
 		require.Empty(t, r.All())
 	})
 }
+
+// TestADamagedReplica: while another replica is read, the partition itself is in order.
+func TestADamagedReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Registry
+		r.ReportReplica("work/0", "nats-2", errors.New("frame 7 is gone"))
+		r.ReportReplica("work/0", "nats-2", errors.New("frame 8 is gone"))
+		require.NoError(t, r.Of("work/0"))
+		require.Len(t, r.All(), 1)
+		require.EqualError(t, r.All()[0], "the replica on the NATS server nats-2 is damaged and another one is read: frame 8 is gone")
+		<-time.After(replicaTerm)
+		require.Empty(t, r.All(), "nobody met it again")
+	})
+}

@@ -57,6 +57,11 @@ type Log struct {
 	stream  string
 	subject string
 	stored  atomic.Pointer[jetstream.Stream] // asked for once
+
+	// OnDamage, if set, is called with the server of a replica that does not have what others have, and what is wrong
+	// with it. The reader goes on at another one.
+	OnDamage func(server string, damage error)
+	replicas replicas
 }
 
 var _ framelog.Log = (*Log)(nil)
@@ -170,6 +175,8 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	}
 	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.GetMsg(ctx, seq) })
 	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound) && s.CachedInfo().Config.Replicas > 1:
+		return l.getElsewhere(ctx, s, seq)
 	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != l.subject:
 		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	case err != nil:
@@ -213,21 +220,21 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 
 type callbackError struct{ error }
 
-// read calls fn with the frames from from on, up to last or indefinitely, and returns where to
-// continue.
-func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
-	return read(ctx, l.js, l.stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects:    []string{l.subject},
-		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       max(from, 1),
-		InactiveThreshold: time.Minute,
-	}, from, last, fn)
-}
+func (e *callbackError) Unwrap() error { return e.error }
 
-func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.OrderedConsumerConfig, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
-	cons, err := js.OrderedConsumer(ctx, stream, cfg)
-	if err != nil {
-		return from, fmt.Errorf("jetlog: read: %w", err)
+// stalled is how long a reader of frames that exist waits for the next one.
+const stalled = 10 * time.Second
+
+// read calls fn with the frames that a consumer delivers from from on, up to last or indefinitely, and returns where to
+// continue.
+func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
+	reading, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ctx = reading
+	stall := time.AfterFunc(stalled, func() { cancel(ErrIncomplete) })
+	defer stall.Stop()
+	if last == 0 {
+		stall.Stop()
 	}
 	ahead := pullBytes
 	if last == 0 {
@@ -241,7 +248,13 @@ func read(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstr
 	for {
 		m, err := msgs.Next(jetstream.NextContext(ctx))
 		if err != nil {
+			if cause := context.Cause(ctx); errors.Is(cause, ErrIncomplete) {
+				err = cause
+			}
 			return from, fmt.Errorf("jetlog: read: %w", err)
+		}
+		if last > 0 {
+			stall.Reset(stalled)
 		}
 		meta, err := m.Metadata()
 		if err != nil {

@@ -34,6 +34,7 @@ type Config struct {
 // Journal is what Run found in the journal of one partition.
 type Journal struct {
 	Partition      string // such as work/3
+	Server         string // the NATS server whose replica it is; empty: there is one copy
 	Frames, Events uint64
 	End            framelog.End
 	Damage         []error // in the order of the journal
@@ -73,11 +74,11 @@ func Run(ctx context.Context, cfg Config) (all []Journal, err error) {
 			}
 		}
 		for i := range max(n, witnessed) {
-			v, err := verifyPartition(ctx, cfg, nc, plane, i, n > 0)
+			vs, err := verifyPartition(ctx, cfg, nc, plane, i, n > 0)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, v)
+			all = append(all, vs...)
 		}
 	}
 	return all, nil
@@ -123,16 +124,51 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 	}, nil
 }
 
-// verifyPartition reads the journal of one partition. stored is false if the plane has no stream.
-func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane string, partition int, stored bool) (Journal, error) {
-	name := framelog.PartitionName(plane, partition)
-	v := Journal{Partition: name}
+// verifyPartition reads the journal of one partition, in a cluster each replica of it. stored is false if the plane has
+// no stream.
+func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane string, partition int, stored bool) ([]Journal, error) {
+	recorded := witness.At(cfg.WitnessDir, plane, partition)
+	if !stored {
+		v, err := verifyLog(framelog.PartitionName(plane, partition), recorded, func(func(uint64, framelog.Frame) error) error { return nil })
+		return []Journal{v}, err
+	}
+	log, err := jetlog.New(nc, plane, partition)
+	if err != nil {
+		return nil, err
+	}
+	servers, err := log.Servers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(servers) == 0 {
+		servers = []string{""}
+	}
+	var all []Journal
+	for _, server := range servers {
+		v, err := verifyLog(framelog.PartitionName(plane, partition), recorded, func(read func(uint64, framelog.Frame) error) error {
+			if server == "" {
+				return log.Scan(ctx, 0, read)
+			}
+			return log.ScanReplica(ctx, server, read)
+		})
+		if err != nil {
+			return nil, err
+		}
+		v.Server = server
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// verifyLog reads the log of one partition with scan.
+func verifyLog(name string, recorded framelog.Witness, scan func(func(uint64, framelog.Frame) error) error) (v Journal, err error) {
+	v.Partition = name
 	// Before the journal is read, which may grow meanwhile.
-	compared, err := framelog.Compare(name, witness.At(cfg.WitnessDir, plane, partition))
+	compared, err := framelog.Compare(name, recorded)
 	if err != nil {
 		v.Damage = append(v.Damage, err)
 	}
-	read := func(seq uint64, f framelog.Frame) error {
+	err = scan(func(seq uint64, f framelog.Frame) error {
 		next, intact, err := v.End.Next(name, seq, f)
 		if err != nil {
 			v.Damage = append(v.Damage, err)
@@ -154,15 +190,12 @@ func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane strin
 		}
 		v.Frames, v.Events, v.End = v.Frames+1, v.Events+next.WalSeq-before, next
 		return nil
-	}
-	if stored {
-		log, err := jetlog.New(nc, plane, partition)
-		if err != nil {
-			return v, err
-		}
-		if err := log.Scan(ctx, 0, read); err != nil {
-			return v, fmt.Errorf("the journal of %s: %w", name, err)
-		}
+	})
+	switch {
+	case errors.Is(err, jetlog.ErrIncomplete):
+		v.Damage = append(v.Damage, fmt.Errorf("the journal of %s ends at frame %d: %w", name, v.End.Seq, err))
+	case err != nil:
+		return v, fmt.Errorf("the journal of %s: %w", name, err)
 	}
 	if compared != nil {
 		if err := compared.Missing(v.End); err != nil {

@@ -18,7 +18,8 @@ import (
 
 // VerifiedJournal is what `quartet verify` found in the journal of one partition. Its JSON form is stable.
 type VerifiedJournal struct {
-	Partition string   `json:"partition"` // such as work/3
+	Partition string   `json:"partition"`        // such as work/3
+	Server    string   `json:"server,omitempty"` // the NATS server whose replica it is; absent: there is one copy
 	Frames    uint64   `json:"frames"`
 	Events    uint64   `json:"events"`
 	End       string   `json:"end"` // hash of the last frame
@@ -39,7 +40,7 @@ if a journal is damaged.
 
 The journals of an embedded NATS server are read in a copy in the data directory, which
 is removed afterwards: the server must not run, and there must be room for the copy.
-With --nats-url servers may run.`,
+With --nats-url servers may run, and in a cluster each replica is read.`,
 		Example: "  quartet verify --data-dir /var/lib/quartet\n  quartet verify --nats-url nats://nats:4222 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if verify == nil {
@@ -83,7 +84,11 @@ func showVerified(s *session.Session, cmd *cobra.Command, all []VerifiedJournal)
 			status, colour = "damaged", terminal.Red
 			damaged++
 		}
-		p.Printf("%s %-12s %9s frames %9s events  %s\n", p.Paint(colour, status+"       "[:8-len(status)]), v.Partition, strconv.FormatUint(v.Frames, 10), strconv.FormatUint(v.Events, 10), v.End)
+		name := v.Partition
+		if v.Server != "" {
+			name += " on " + v.Server
+		}
+		p.Printf("%s %-12s %9s frames %9s events  %s\n", p.Paint(colour, status+"       "[:8-len(status)]), name, strconv.FormatUint(v.Frames, 10), strconv.FormatUint(v.Events, 10), v.End)
 		for _, text := range v.Damage {
 			p.Printf("         %s\n", terminal.Printable(text))
 		}

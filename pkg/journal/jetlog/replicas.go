@@ -1,0 +1,201 @@
+package jetlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// replicaTerm is for how long a replica that turned out to be damaged is not read from.
+const replicaTerm = 10 * time.Minute
+
+// placements is how often a consumer is placed until it is at a server that suits. NATS chooses the server: of three, of
+// which one suits, all attempts miss it once in 10⁷ times.
+const placements = 40
+
+// ErrIncomplete means that a replica does not deliver frames that its leader has.
+var ErrIncomplete = errors.New("jetlog: the replica does not deliver what its leader has")
+
+// replicas are those of one stream that are known to be damaged.
+type replicas struct {
+	mu      sync.Mutex
+	damaged map[string]time.Time // until when, by the name of the server
+}
+
+// avoid records a damaged replica, and returns how many there are now.
+func (r *replicas) avoid(server string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.damaged == nil {
+		r.damaged = map[string]time.Time{}
+	}
+	r.damaged[server] = time.Now().Add(replicaTerm)
+	return len(r.damaged)
+}
+
+// avoided reports whether a replica is known to be damaged.
+func (r *replicas) avoided(server string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	until, known := r.damaged[server]
+	if known && time.Now().After(until) {
+		delete(r.damaged, server)
+		known = false
+	}
+	return known
+}
+
+// forget makes all replicas be read from again.
+func (r *replicas) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.damaged)
+}
+
+// read calls fn with the frames from from on, up to last or indefinitely, and returns where to continue. Frames that fn
+// refuses with a *framelog.Broken are read again from the other replicas of the stream; if one has them as they were
+// written, the damaged one is reported.
+func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
+	for {
+		next, replica, err := l.readOnce(ctx, from, last, fn)
+		from = next
+		damage := broken(err)
+		if damage == nil && !errors.Is(err, ErrIncomplete) || replica == "" || ctx.Err() != nil {
+			return from, err
+		}
+		if l.replicas.avoid(replica) >= l.copies(ctx) {
+			l.replicas.forget()
+			return from, err // no replica has it
+		}
+		if damage == nil {
+			damage = err
+		}
+		if l.OnDamage != nil {
+			l.OnDamage(replica, damage)
+		}
+	}
+}
+
+// broken returns the *framelog.Broken in err, or nil.
+func broken(err error) error {
+	if b := new(framelog.Broken); errors.As(err, &b) {
+		return b
+	}
+	return nil
+}
+
+// copies returns how many replicas the stream has; 1 if that cannot be known.
+func (l *Log) copies(ctx context.Context) int {
+	s, err := l.handle(ctx)
+	if err != nil {
+		return 1
+	}
+	return s.CachedInfo().Config.Replicas
+}
+
+// readOnce is read from one replica, whose server it names, if it is in a cluster.
+func (l *Log) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, replica string, err error) {
+	cons, err := l.place(ctx, from, func(server string) bool { return !l.replicas.avoided(server) })
+	if err != nil {
+		return from, "", fmt.Errorf("jetlog: read: %w", err)
+	}
+	next, err = read(ctx, cons, from, last, fn)
+	if info := cons.CachedInfo(); info.Cluster != nil {
+		replica = info.Cluster.Leader
+	}
+	return next, replica, err
+}
+
+// place returns a consumer of the frames from from on, in a cluster at a server that suits.
+func (l *Log) place(ctx context.Context, from uint64, suits func(server string) bool) (jetstream.Consumer, error) {
+	for n := 1; ; n++ {
+		cons, err := l.js.OrderedConsumer(ctx, l.stream, jetstream.OrderedConsumerConfig{
+			FilterSubjects:    []string{l.subject},
+			DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+			OptStartSeq:       max(from, 1),
+			InactiveThreshold: time.Minute,
+		})
+		if err != nil {
+			return nil, err
+		}
+		info := cons.CachedInfo()
+		if info.Cluster == nil || suits(info.Cluster.Leader) {
+			return cons, nil
+		}
+		if err := l.js.DeleteConsumer(ctx, l.stream, info.Name); err != nil {
+			return nil, err
+		}
+		if n == placements {
+			return nil, fmt.Errorf("%d consumers in a row were placed at servers that do not suit", n)
+		}
+	}
+}
+
+// getElsewhere is Get of a frame that the leader does not have.
+func (l *Log) getElsewhere(ctx context.Context, s jetstream.Stream, seq uint64) (framelog.Frame, error) {
+	missing := fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
+	info, err := patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.Info(ctx) })
+	if err != nil || info.Cluster == nil || seq > info.State.LastSeq {
+		return framelog.Frame{}, errors.Join(missing, err)
+	}
+	leader := info.Cluster.Leader
+	for l.replicas.avoid(leader) < info.Config.Replicas {
+		var found *framelog.Frame
+		_, replica, err := l.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
+			if at == seq {
+				found = &f
+			}
+			return nil
+		})
+		if found != nil {
+			if l.OnDamage != nil {
+				l.OnDamage(leader, fmt.Errorf("jetlog: frame %d, which the replica on %s has, is gone", seq, replica))
+			}
+			return *found, nil
+		}
+		if replica == "" || err != nil && !errors.Is(err, ErrIncomplete) {
+			return framelog.Frame{}, errors.Join(missing, err)
+		}
+		leader = replica
+	}
+	l.replicas.forget()
+	return framelog.Frame{}, missing
+}
+
+// Servers returns the servers with a replica of the log, the leader first; none outside of a cluster.
+func (l *Log) Servers(ctx context.Context) ([]string, error) {
+	s, err := l.handle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info, err := patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.Info(ctx) })
+	if err != nil || info.Cluster == nil || info.Config.Replicas < 2 {
+		return nil, err
+	}
+	all := []string{info.Cluster.Leader}
+	for _, r := range info.Cluster.Replicas {
+		all = append(all, r.Name)
+	}
+	return all, nil
+}
+
+// ScanReplica is Scan of the replica on one server, which it reads without regard to what is wrong with it. It returns an
+// error if that replica does not have the last frame that the leader has.
+func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, framelog.Frame) error) error {
+	_, last, err := l.Tail(ctx)
+	if err != nil || last == 0 {
+		return err
+	}
+	cons, err := l.place(ctx, 1, func(at string) bool { return at == server })
+	if err != nil {
+		return err
+	}
+	_, err = read(ctx, cons, 1, last, fn)
+	return err
+}

@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+var (
+	chaos = flag.Duration("chaos", 0, "put faults into a cluster for so long, each service of an instance a process of its own; 0: each fault once, with all services of an instance in one process")
+	seed  = flag.Uint64("seed", 0, "of what is chosen; 0: a new one each time")
+	fault = flag.String("fault", "", "a regular expression that selects faults by name")
+)
+
+// binaries are what Enter is told.
+const (
+	quartetVariable = "QUARTET_TEST_CLUSTER_QUARTET"
+	natsVariable    = "QUARTET_TEST_CLUSTER_NATS"
+)
+
+// TestMain runs the tests in namespaces of their own, with binaries that were built outside.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if Inside() || testing.Short() {
+		os.Exit(m.Run())
+	}
+	code, err := enter()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+func enter() (int, error) {
+	dir, err := os.MkdirTemp("", "quartet-cluster-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	var flags []string
+	if *chaos > 0 {
+		flags = append(flags, "-tags=grpcnotrace,clockstep")
+	}
+	quartet, err := proc.Build(dir, "quartet/cmd/quartet", "quartet", flags...)
+	if err != nil {
+		return 1, err
+	}
+	nats, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")
+	if err != nil {
+		return 1, err
+	}
+	return Enter(quartetVariable+"="+quartet, natsVariable+"="+nats)
+}
+
+// lease is short, so that what takes a lease takes little time.
+const lease = 3 * time.Second
+
+// TestX1_FaultsOfACluster: whatever happens to one host, network or disk of a cluster, nothing that was answered is missing,
+// nothing is there twice, the events have no gap, and callers are answered again.
+func TestX1_FaultsOfACluster(t *testing.T) {
+	proc.Long(t)
+	ctx, cancel := context.WithTimeout(t.Context(), *chaos+15*time.Minute)
+	defer cancel()
+	s := *seed
+	if s == 0 {
+		s = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", s)
+	rng := rand.New(rand.NewPCG(s, s))
+	dir := t.TempDir()
+	c, err := New(ctx, Config{
+		Dir: dir, Quartet: os.Getenv(quartetVariable), NATS: os.Getenv(natsVariable), Split: *chaos > 0, Lease: lease, StoreBytes: 768 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		if t.Failed() {
+			keep(t, dir)
+		}
+	})
+	conn, err := c.Dial(c.Instances...)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	w, err := load.StartWorkload(ctx, conn, rng, 8)
+	require.NoError(t, err)
+	p, err := StartProbe(ctx, conn, 12)
+	require.NoError(t, err)
+
+	one := func(f Fault) {
+		before := w.Answered()
+		p.Begin()
+		end, err := f.Begin(ctx, c, rng)
+		require.NoError(t, err, f.Name)
+		<-time.After(f.Lasts)
+		require.NoError(t, end(ctx), f.Name)
+		longest, err := p.Longest(ctx)
+		require.NoError(t, err, f.Name)
+		require.NoError(t, w.Err(), f.Name)
+		t.Logf("%s for %s: the longest time without an answer was %s (bound %s); %d mutations answered", f.Name, f.Lasts, longest.Round(10*time.Millisecond), f.Bound, w.Answered()-before)
+		require.NoError(t, c.Settled(ctx), f.Name)
+	}
+	faults := Faults(lease)
+	if *chaos > 0 {
+		faults = append(faults, Steps()...)
+	}
+	faults = Selected(faults, *fault)
+	require.NotEmpty(t, faults)
+	if *chaos > 0 {
+		for began := time.Now(); time.Since(began) < *chaos; {
+			one(faults[rng.IntN(len(faults))])
+			<-time.After(time.Duration(rng.IntN(3000)) * time.Millisecond)
+		}
+	} else {
+		for _, f := range faults {
+			one(f)
+		}
+	}
+	updates, err := p.Stop()
+	require.NoError(t, err)
+	require.NoError(t, w.Stop(ctx))
+	t.Logf("%d mutations of drivers and %d of probes answered, %d events: none lost, none twice", w.Answered(), updates, w.Events())
+}
+
+// keep copies the logs of a failed run to where they are found afterwards.
+func keep(t *testing.T, dir string) {
+	logs, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+	more, err2 := filepath.Glob(filepath.Join(dir, "*", "*", "*.log"))
+	require.NoError(t, err)
+	require.NoError(t, err2)
+	to, err := os.MkdirTemp("", "quartet-cluster-logs-")
+	require.NoError(t, err)
+	for _, path := range append(logs, more...) {
+		name, err := filepath.Rel(dir, path)
+		require.NoError(t, err)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), b, 0o600))
+	}
+	t.Log("the logs are in", to)
+}
