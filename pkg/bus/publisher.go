@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -86,7 +87,7 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &refused) && (refused.ErrorCode == codeNoStorage || refused.ErrorCode == codeNoResources) && cfg.MaxBytes > minBytes:
+		case errors.As(err, &refused) && slices.Contains(noRoom, refused.ErrorCode) && cfg.MaxBytes > minBytes:
 			cfg.MaxBytes /= 2
 		case !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil:
 			return fmt.Errorf("bus: stream %s: %w", Stream, err)
@@ -94,11 +95,9 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	}
 }
 
-// JetStream error codes for a stream that reserves more than there is.
-const (
-	codeNoResources = 10023
-	codeNoStorage   = 10047
-)
+// noRoom are the JetStream error codes for a stream that reserves more than there is: of an account, of a server, and of
+// a cluster, in which no server suits.
+var noRoom = []jetstream.ErrorCode{10023, 10047, 10005}
 
 // ensureTerm bounds one attempt to create the stream. A cluster that elects a leader drops
 // requests.

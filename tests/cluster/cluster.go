@@ -62,7 +62,19 @@ type Instance struct {
 const (
 	grpcPort = 7481
 	httpPort = 7480
+	token    = "the-token-of-the-callers-of-this-cluster"
 )
+
+// bearer sends the token with each call.
+type bearer struct{}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials: nobody else is in the network.
+func (bearer) RequireTransportSecurity() bool { return false }
 
 // New makes the hosts and starts everything. The processes end with this one.
 func New(ctx context.Context, cfg Config) (*Cluster, error) {
@@ -105,7 +117,8 @@ func (c *Cluster) Close() {
 		_ = in.Kill() // one that was never started
 	}
 	for _, s := range c.NATS {
-		_ = s.Kill() // likewise
+		_ = s.Kill()                                   // likewise
+		_ = syscall.Unmount(s.Dir, syscall.MNT_DETACH) // it ends with this process anyway
 	}
 }
 
@@ -190,7 +203,7 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 		}
 		web := fmt.Sprintf("%s:%d", addr, httpPort+at)
 		args := []string{
-			"serve", group, "--nats-url", c.natsURL(), "--replicas", "3", "--auth", "off", "--data-dir", dir,
+			"serve", group, "--nats-url", c.natsURL(), "--replicas", "3", "--auth", "required", "--bootstrap-token", token, "--data-dir", dir,
 			"--key-file", filepath.Join(c.cfg.Dir, "key"), "--home-dir", filepath.Join(c.cfg.Dir, "home"),
 			"--grpc-addr", fmt.Sprintf("%s:%d", addr, grpcPort+at), "--http-addr", web,
 			"--partition-lease", c.cfg.Lease.String(), "--log-level", "info",
@@ -254,5 +267,5 @@ func (c *Cluster) Dial(instances ...*Instance) (*grpc.ClientConn, error) {
 		state.Addresses = append(state.Addresses, resolver.Address{Addr: fmt.Sprintf("%s:%d", in.Addr, grpcPort)})
 	}
 	addrs.InitialState(state)
-	return load.DialTarget("cluster:///instances", grpc.WithResolvers(addrs), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
+	return load.DialTarget("cluster:///instances", grpc.WithResolvers(addrs), grpc.WithPerRPCCredentials(bearer{}), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
 }

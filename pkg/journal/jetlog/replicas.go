@@ -106,9 +106,11 @@ func (l *Log) readOnce(ctx context.Context, from, last uint64, fn func(uint64, f
 		return from, "", fmt.Errorf("jetlog: read: %w", err)
 	}
 	next, err = read(ctx, cons, from, last, fn)
-	if info := cons.CachedInfo(); info.Cluster != nil {
+	info := cons.CachedInfo()
+	if info.Cluster != nil {
 		replica = info.Cluster.Leader
 	}
+	l.remove(info)
 	return next, replica, err
 }
 
@@ -128,13 +130,17 @@ func (l *Log) place(ctx context.Context, from uint64, suits func(server string) 
 		if info.Cluster == nil || suits(info.Cluster.Leader) {
 			return cons, nil
 		}
-		if err := l.js.DeleteConsumer(ctx, l.stream, info.Name); err != nil {
-			return nil, err
-		}
+		l.remove(info)
 		if n == placements {
 			return nil, fmt.Errorf("%d consumers in a row were placed at servers that do not suit", n)
 		}
 	}
+}
+
+// remove removes a consumer that is not used any more. The server would do so after a minute; whoever tries again and again
+// to load a partition would have too many until then.
+func (l *Log) remove(consumer *jetstream.ConsumerInfo) {
+	_ = l.nc.Publish("$JS.API.CONSUMER.DELETE."+l.stream+"."+consumer.Name, nil) // without an answer
 }
 
 // getElsewhere is Get of a frame that the leader does not have.
@@ -196,6 +202,7 @@ func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, fr
 	if err != nil {
 		return err
 	}
+	defer func() { l.remove(cons.CachedInfo()) }()
 	_, err = read(ctx, cons, 1, last, fn)
 	return err
 }
