@@ -184,6 +184,10 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 // reconnectWait is the pause before a server is tried again.
 const reconnectWait = 100 * time.Millisecond
 
+// pingInterval is how often a server is asked whether it is there. One that does not answer two times is left for another
+// one, so that a server that is frozen costs its clients at most ten seconds.
+const pingInterval = 3 * time.Second
+
 // Options returns the settings of all connections: they reconnect without limit, and buffer
 // nothing while disconnected. A frame that is buffered and sent late could be stored although
 // its caller got an error (R5).
@@ -194,7 +198,7 @@ func Options(name string) []nats.Option {
 		nats.ReconnectWait(reconnectWait),
 		nats.ReconnectJitter(50*time.Millisecond, 50*time.Millisecond),
 		nats.ReconnectBufSize(-1),
-		nats.PingInterval(10 * time.Second),
+		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(5 * time.Second),
 	}

@@ -117,11 +117,14 @@ func (l *Log) readOnce(ctx context.Context, from, last uint64, fn func(uint64, f
 // place returns a consumer of the frames from from on, in a cluster at a server that suits.
 func (l *Log) place(ctx context.Context, from uint64, suits func(server string) bool) (jetstream.Consumer, error) {
 	for n := 1; ; n++ {
-		cons, err := l.js.OrderedConsumer(ctx, l.stream, jetstream.OrderedConsumerConfig{
-			FilterSubjects:    []string{l.subject},
-			DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-			OptStartSeq:       max(from, 1),
-			InactiveThreshold: time.Minute,
+		// An attempt that was not answered may have made a consumer, which ends by itself.
+		cons, err := patiently(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+			return l.js.OrderedConsumer(ctx, l.stream, jetstream.OrderedConsumerConfig{
+				FilterSubjects:    []string{l.subject},
+				DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+				OptStartSeq:       max(from, 1),
+				InactiveThreshold: time.Minute,
+			})
 		})
 		if err != nil {
 			return nil, err

@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal/jetlog"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// journals are the planes that have one.
+var journals = []string{"agent", "work", "task", "waiting", "board", "identity", "audit"}
+
+// harms is what is done to the replica of a journal on one server, whose store is in dir. older is an earlier copy of it.
+var harms = map[string]func(t *testing.T, stream, older string){
+	"removed": func(t *testing.T, stream, _ string) { require.NoError(t, os.RemoveAll(stream)) },
+	"rolled back": func(t *testing.T, stream, older string) {
+		require.NoError(t, os.RemoveAll(stream))
+		require.NoError(t, os.CopyFS(stream, os.DirFS(older)))
+	},
+	"cut": func(t *testing.T, stream, _ string) {
+		path, b := block(t, stream)
+		require.NoError(t, os.Truncate(path, int64(len(b)*2/3)))
+	},
+	"a bit at the beginning": func(t *testing.T, stream, _ string) { flip(t, stream, 0.2) },
+	"a bit at the end":       func(t *testing.T, stream, _ string) { flip(t, stream, 0.97) },
+}
+
+// block returns the newest file of a journal with its content.
+func block(t *testing.T, stream string) (string, []byte) {
+	files, err := filepath.Glob(filepath.Join(stream, "msgs", "*.blk"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files, stream)
+	path := slices.Max(files)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return path, b
+}
+
+func flip(t *testing.T, stream string, at float64) {
+	path, b := block(t, stream)
+	b[int(at*float64(len(b)))] ^= 8
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+}
+
+// verified is what quartet verify says of a replica.
+type verified struct {
+	Partition, Server, End string
+	Damage                 []string
+}
+
+// verify runs quartet verify over the cluster.
+func (c *Cluster) verify(ctx context.Context) ([]verified, error) {
+	binary, args := c.Network.Command(c.Instances[0].Host, c.cfg.Quartet, "verify", "--nats-url", c.natsURL(), "--data-dir", filepath.Join(c.cfg.Dir, "nowhere"), "-o", "json")
+	out, err := exec.CommandContext(ctx, binary, args...).Output()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) && failed.ExitCode() == 1 && len(out) > 0 {
+		err = nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("quartet verify: %w: %s", err, out)
+	}
+	var found struct{ Journals []verified }
+	return found.Journals, json.Unmarshal(out, &found)
+}
+
+// streamDir returns the directory of a journal's replica.
+func (s *Server) streamDir(plane string) string {
+	return filepath.Join(s.Dir, "jetstream", "$G", "streams", jetlog.StreamName(plane))
+}
+
+// TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, in files
+// of one that was killed and of one that was stopped. Callers lose nothing. What Raft restores is no damage; what it
+// leaves is named by quartet verify with the server, and gone once the server has copied the stream anew.
+func TestR10_DamagedReplicas(t *testing.T) {
+	proc.Long(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	c, err := New(ctx, Config{Dir: dir, Quartet: os.Getenv(quartetVariable), NATS: os.Getenv(natsVariable), Lease: lease, StoreBytes: 768 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		c.Close()
+		if t.Failed() {
+			keep(t, dir)
+		}
+	})
+	conn, err := c.Dial(c.Instances...)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	w, err := load.StartWorkload(ctx, conn, rand.New(rand.NewPCG(1, 1)), 4)
+	require.NoError(t, err)
+	require.NoError(t, c.Settled(ctx))
+	older := t.TempDir()
+	require.NoError(t, os.CopyFS(older, os.DirFS(c.NATS[0].Dir)))
+	<-time.After(2 * time.Second)
+	for name, harm := range harms {
+		for _, end := range []string{"killed", "stopped"} {
+			s := c.NATS[0]
+			if end == "killed" {
+				require.NoError(t, s.Kill())
+			} else {
+				require.NoError(t, s.Interrupt(ctx))
+			}
+			for _, plane := range journals {
+				harm(t, s.streamDir(plane), filepath.Join(older, strings.TrimPrefix(s.streamDir(plane), s.Dir)))
+			}
+			require.NoError(t, s.Start(ctx))
+			require.NoError(t, c.Settled(ctx), "%s, %s", name, end)
+			before := w.Answered()
+			require.Eventually(t, func() bool { return w.Answered() > before+100 || w.Err() != nil }, time.Minute, 50*time.Millisecond)
+			require.NoError(t, w.Err(), "%s, %s", name, end)
+			found, err := c.verify(ctx)
+			require.NoError(t, err)
+			damaged := map[string]int{}
+			for _, v := range found {
+				if len(v.Damage) > 0 {
+					require.Equal(t, s.Host, v.Server, v)
+					damaged[v.Partition]++
+				}
+			}
+			t.Logf("%s, %s: of %d replicas verify names %d, all on %s; callers were answered", name, end, len(found), len(damaged), s.Host)
+			if len(damaged) == 0 {
+				continue
+			}
+			// The documented way.
+			require.NoError(t, s.Interrupt(ctx))
+			for _, plane := range journals {
+				require.NoError(t, os.RemoveAll(s.streamDir(plane)))
+			}
+			require.NoError(t, s.Start(ctx))
+			require.NoError(t, c.Settled(ctx))
+			found, err = c.verify(ctx)
+			require.NoError(t, err)
+			for _, v := range found {
+				require.Empty(t, v.Damage, v)
+			}
+		}
+	}
+	require.NoError(t, w.Stop(ctx))
+}
