@@ -108,8 +108,8 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Close kills all processes, frozen ones too.
-func (c *Cluster) Close() {
+// Close kills all processes, frozen ones too, and removes the network.
+func (c *Cluster) Close(ctx context.Context) error {
 	if c.client != nil {
 		c.client.Close()
 	}
@@ -120,6 +120,7 @@ func (c *Cluster) Close() {
 		_ = s.Kill()                                   // likewise
 		_ = syscall.Unmount(s.Dir, syscall.MNT_DETACH) // it ends with this process anyway
 	}
+	return c.Network.Close(ctx)
 }
 
 func (c *Cluster) addNATS(ctx context.Context, host string) error {

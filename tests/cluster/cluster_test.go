@@ -77,19 +77,7 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	}
 	t.Logf("-seed %d", s)
 	rng := rand.New(rand.NewPCG(s, s))
-	dir := t.TempDir()
-	c, err := New(ctx, Config{
-		Dir: dir, Quartet: os.Getenv(quartetVariable), NATS: os.Getenv(natsVariable), Split: *chaos > 0, Lease: lease, StoreBytes: 768 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		c.Close()
-		if t.Failed() {
-			keep(t, dir)
-		}
-	})
+	c := start(t, ctx, Config{Split: *chaos > 0})
 	conn, err := c.Dial(c.Instances...)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
@@ -131,6 +119,20 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.Stop(ctx))
 	t.Logf("%d mutations of drivers and %d of probes answered, %d events: none lost, none twice", w.Answered(), updates, w.Events())
+}
+
+// start starts a cluster, which ends with the test.
+func start(t *testing.T, ctx context.Context, cfg Config) *Cluster {
+	cfg.Dir, cfg.Quartet, cfg.NATS, cfg.Lease, cfg.StoreBytes = t.TempDir(), os.Getenv(quartetVariable), os.Getenv(natsVariable), lease, 768<<20
+	c, err := New(ctx, cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			keep(t, cfg.Dir)
+		}
+		require.NoError(t, c.Close(context.WithoutCancel(ctx)))
+	})
+	return c
 }
 
 // keep copies the logs of a failed run to where they are found afterwards.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -16,7 +17,7 @@ type Network struct {
 	lost  map[[2]string]int // how many faults let nothing through from a host to another
 }
 
-// NewNetwork makes the bridge. It must be called once, inside of Enter.
+// NewNetwork makes the bridge. It must be called inside of Enter, and again only after Close.
 func NewNetwork(ctx context.Context) (*Network, error) {
 	if !Inside() {
 		return nil, fmt.Errorf("cluster: a network is made in namespaces of its own only")
@@ -35,6 +36,17 @@ func NewNetwork(ctx context.Context) (*Network, error) {
 		"addr add 10.99.0.1/24 dev hosts",
 		"link set hosts up",
 	)
+}
+
+// Close removes the hosts and the bridge. Nothing may run on them.
+func (n *Network) Close(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var err error
+	for host := range n.hosts {
+		err = errors.Join(err, each(ctx, "netns del "+host, "link del "+host+"-eth"))
+	}
+	return errors.Join(err, each(ctx, "link del hosts"))
 }
 
 // Add makes a host and returns its address.
@@ -85,7 +97,7 @@ func (n *Network) change(ctx context.Context, from, to string, by int) error {
 func each(ctx context.Context, commands ...string) error {
 	for _, c := range commands {
 		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(c)...).CombinedOutput(); err != nil { //nolint:gosec // of this package
-			return fmt.Errorf("ip %s: %w: %s", c, err, out)
+			return fmt.Errorf("ip %s (of iproute2): %w: %s", c, err, out)
 		}
 	}
 	return nil

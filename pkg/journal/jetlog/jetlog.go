@@ -236,11 +236,12 @@ func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn fu
 	if last == 0 {
 		stall.Stop()
 	}
-	ahead := pullBytes
+	ahead, heartbeat := pullBytes, time.Second
 	if last == 0 {
-		ahead = followBytes
+		ahead, heartbeat = followBytes, 5*time.Second
 	}
-	msgs, err := cons.Messages(jetstream.PullMaxBytes(ahead))
+	// A request that a cluster lost is noticed by the missing heartbeats, after twice their interval.
+	msgs, err := cons.Messages(jetstream.PullMaxBytes(ahead), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}

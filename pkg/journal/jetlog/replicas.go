@@ -15,6 +15,9 @@ import (
 // replicaTerm is for how long a replica that turned out to be damaged is not read from.
 const replicaTerm = 10 * time.Minute
 
+// incompleteTerm is the same of a replica that did not deliver. It may be far behind, or starting.
+const incompleteTerm = 30 * time.Second
+
 // placements is how often a consumer is placed until it is at a server that suits. NATS chooses the server: of three, of
 // which one suits, all attempts miss it once in 10⁷ times.
 const placements = 40
@@ -28,14 +31,14 @@ type replicas struct {
 	damaged map[string]time.Time // until when, by the name of the server
 }
 
-// avoid records a damaged replica, and returns how many there are now.
-func (r *replicas) avoid(server string) int {
+// avoid records for a while that a replica is not read from, and returns how many such there are now.
+func (r *replicas) avoid(server string, term time.Duration) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.damaged == nil {
 		r.damaged = map[string]time.Time{}
 	}
-	r.damaged[server] = time.Now().Add(replicaTerm)
+	r.damaged[server] = time.Now().Add(term)
 	return len(r.damaged)
 }
 
@@ -65,18 +68,18 @@ func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, frame
 	for {
 		next, replica, err := l.readOnce(ctx, from, last, fn)
 		from = next
-		damage := broken(err)
-		if damage == nil && !errors.Is(err, ErrIncomplete) || replica == "" || ctx.Err() != nil {
+		damage, term := broken(err), replicaTerm
+		switch {
+		case replica == "" || ctx.Err() != nil || damage == nil && !errors.Is(err, ErrIncomplete):
 			return from, err
+		case damage == nil:
+			term = incompleteTerm
 		}
-		if l.replicas.avoid(replica) >= l.copies(ctx) {
+		if l.replicas.avoid(replica, term) >= l.copies(ctx) {
 			l.replicas.forget()
 			return from, err // no replica has it
 		}
-		if damage == nil {
-			damage = err
-		}
-		if l.OnDamage != nil {
+		if damage != nil && l.OnDamage != nil {
 			l.OnDamage(replica, damage)
 		}
 	}
@@ -154,7 +157,7 @@ func (l *Log) getElsewhere(ctx context.Context, s jetstream.Stream, seq uint64) 
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
 	leader := info.Cluster.Leader
-	for l.replicas.avoid(leader) < info.Config.Replicas {
+	for l.replicas.avoid(leader, replicaTerm) < info.Config.Replicas {
 		var found *framelog.Frame
 		_, replica, err := l.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
 			if at == seq {
@@ -201,11 +204,16 @@ func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, fr
 	if err != nil || last == 0 {
 		return err
 	}
-	cons, err := l.place(ctx, 1, func(at string) bool { return at == server })
-	if err != nil {
-		return err
+	next := uint64(1)
+	for n := 1; ; n++ {
+		cons, err := l.place(ctx, next, func(at string) bool { return at == server })
+		if err != nil {
+			return err
+		}
+		next, err = read(ctx, cons, next, last, fn)
+		l.remove(cons.CachedInfo())
+		if n == 2 || !errors.Is(err, ErrIncomplete) {
+			return err
+		}
 	}
-	defer func() { l.remove(cons.CachedInfo()) }()
-	_, err = read(ctx, cons, 1, last, fn)
-	return err
 }
