@@ -44,7 +44,7 @@ func (n *Network) Close(ctx context.Context) error {
 	defer n.mu.Unlock()
 	var err error
 	for host := range n.hosts {
-		err = errors.Join(err, each(ctx, "netns del "+host, "link del "+host+"-eth"))
+		err = errors.Join(err, each(ctx, "link del "+host+"-eth", "netns del "+host))
 	}
 	return errors.Join(err, each(ctx, "link del hosts"))
 }
