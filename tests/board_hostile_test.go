@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"quartet/pkg/client"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -137,7 +138,7 @@ func TestB15_StepsThroughHostileHandlers(t *testing.T) {
 
 	get := func() *boardv1.Board {
 		got, err := client.Again(ctx, func(ctx context.Context) (*boardv1.GetBoardResponse, error) {
-			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "hostile"})
+			return c.Boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: "keeper", BoardId: "hostile"}, grpc.MaxCallRecvMsgSize(64<<20))
 		})
 		require.NoError(t, err)
 		return got.GetBoard()

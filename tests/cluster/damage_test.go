@@ -26,19 +26,52 @@ import (
 // journals are the planes that have one.
 var journals = []string{"agent", "work", "task", "waiting", "board", "identity", "audit"}
 
-// harms is what is done to the replica of a journal on one server, whose store is in dir. older is an earlier copy of it.
-var harms = map[string]func(t *testing.T, stream, older string){
-	"removed": func(t *testing.T, stream, _ string) { require.NoError(t, os.RemoveAll(stream)) },
-	"rolled back": func(t *testing.T, stream, older string) {
+// harm is what is done to the files of a server while it does not run. older is an earlier copy of its store.
+type harm struct {
+	name string
+	// end is how the server ended before: the one after which Raft restores less.
+	end string
+	do  func(t *testing.T, s *Server, older string)
+}
+
+// harms are done to one server, whose replicas of the journals they damage, or what Raft has of them.
+var harms = []harm{
+	{"removed", "killed", replicas(func(t *testing.T, stream, _ string) { require.NoError(t, os.RemoveAll(stream)) })},
+	{"rolled back", "stopped", replicas(func(t *testing.T, stream, older string) {
 		require.NoError(t, os.RemoveAll(stream))
 		require.NoError(t, os.CopyFS(stream, os.DirFS(older)))
-	},
-	"cut": func(t *testing.T, stream, _ string) {
+	})},
+	{"cut", "stopped", replicas(func(t *testing.T, stream, _ string) {
 		path, b := block(t, stream)
 		require.NoError(t, os.Truncate(path, int64(len(b)*2/3)))
-	},
-	"a bit at the beginning": func(t *testing.T, stream, _ string) { flip(t, stream, 0.2) },
-	"a bit at the end":       func(t *testing.T, stream, _ string) { flip(t, stream, 0.97) },
+	})},
+	{"a bit at the beginning", "stopped", replicas(func(t *testing.T, stream, _ string) { flip(t, stream, 0.2) })},
+	{"a bit at the end", "stopped", replicas(func(t *testing.T, stream, _ string) { flip(t, stream, 0.97) })},
+	{"a bit of each Raft log", "killed", func(t *testing.T, s *Server, _ string) {
+		groups, err := filepath.Glob(filepath.Join(s.Dir, "jetstream", "$SYS", "_js_", "*"))
+		require.NoError(t, err)
+		require.Greater(t, len(groups), len(journals), "the streams and the meta group")
+		for _, group := range groups {
+			if files, err := filepath.Glob(filepath.Join(group, "msgs", "*.blk")); err == nil && len(files) > 0 {
+				flip(t, group, 0.5)
+			}
+		}
+	}},
+	{"the Raft logs removed", "killed", func(t *testing.T, s *Server, _ string) {
+		require.NoError(t, os.RemoveAll(filepath.Join(s.Dir, "jetstream", "$SYS", "_js_")))
+	}},
+	{"the meta group removed", "stopped", func(t *testing.T, s *Server, _ string) {
+		require.NoError(t, os.RemoveAll(filepath.Join(s.Dir, "jetstream", "$SYS", "_js_", "_meta_")))
+	}},
+}
+
+// replicas does something to the replica of each journal.
+func replicas(do func(t *testing.T, stream, older string)) func(*testing.T, *Server, string) {
+	return func(t *testing.T, s *Server, older string) {
+		for _, plane := range journals {
+			do(t, s.streamDir(plane), filepath.Join(older, strings.TrimPrefix(s.streamDir(plane), s.Dir)))
+		}
+	}
 }
 
 // block returns the newest file of a journal with its content.
@@ -54,6 +87,9 @@ func block(t *testing.T, stream string) (string, []byte) {
 
 func flip(t *testing.T, stream string, at float64) {
 	path, b := block(t, stream)
+	if len(b) == 0 {
+		return
+	}
 	b[int(at*float64(len(b)))] ^= 8
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 }
@@ -100,8 +136,8 @@ func (s *Server) streamDir(plane string) string {
 	return filepath.Join(s.Dir, "jetstream", "$G", "streams", jetlog.StreamName(plane))
 }
 
-// TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, in files
-// of one that was killed and of one that was stopped. Callers lose nothing. What Raft restores is no damage; what it
+// TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, and what
+// Raft has of them, in files of one that was killed or stopped. Callers lose nothing. What Raft restores is no damage; what it
 // leaves is named by quartet verify with the server, and gone once the server has copied its store anew. With -chaos each
 // is done after both ends.
 func TestR10_DamagedReplicas(t *testing.T) {
@@ -118,10 +154,10 @@ func TestR10_DamagedReplicas(t *testing.T) {
 	older := t.TempDir()
 	require.NoError(t, os.CopyFS(older, os.DirFS(c.NATS[0].Dir)))
 	<-time.After(2 * time.Second)
-	for name, harm := range harms {
-		ends := []string{"killed", "stopped"}
-		if *chaos == 0 { // the end after which Raft restores less
-			ends = map[bool][]string{true: {"killed"}, false: {"stopped"}}[name == "removed" || name == "a bit at the end"]
+	for _, h := range harms {
+		ends := []string{h.end}
+		if *chaos > 0 {
+			ends = []string{"killed", "stopped"}
 		}
 		for _, end := range ends {
 			s := c.NATS[0]
@@ -130,14 +166,12 @@ func TestR10_DamagedReplicas(t *testing.T) {
 			} else {
 				require.NoError(t, s.Interrupt(ctx))
 			}
-			for _, plane := range journals {
-				harm(t, s.streamDir(plane), filepath.Join(older, strings.TrimPrefix(s.streamDir(plane), s.Dir)))
-			}
+			h.do(t, s, older)
 			require.NoError(t, s.Start(ctx))
-			require.NoError(t, c.Settled(ctx), "%s, %s", name, end)
+			require.NoError(t, c.Settled(ctx), "%s, %s", h.name, end)
 			before := w.Answered()
 			require.Eventually(t, func() bool { return w.Answered() > before+100 || w.Err() != nil }, time.Minute, 50*time.Millisecond)
-			require.NoError(t, w.Err(), "%s, %s", name, end)
+			require.NoError(t, w.Err(), "%s, %s", h.name, end)
 			found, err := c.verify(ctx)
 			require.NoError(t, err)
 			damaged := map[string]int{}
@@ -147,7 +181,7 @@ func TestR10_DamagedReplicas(t *testing.T) {
 					damaged[v.Partition]++
 				}
 			}
-			t.Logf("%s, %s: of %d replicas verify names %d, all on %s; callers were answered", name, end, len(found), len(damaged), s.Host)
+			t.Logf("%s, %s: of %d replicas verify names %d, all on %s; callers were answered", h.name, end, len(found), len(damaged), s.Host)
 			if len(damaged) == 0 {
 				continue
 			}
@@ -156,10 +190,10 @@ func TestR10_DamagedReplicas(t *testing.T) {
 			require.Eventually(t, func() bool {
 				fresh := load.NewWatcher(conn)
 				require.NoError(t, fresh.CatchUp(ctx))
-				require.GreaterOrEqual(t, len(fresh.Seen), seen, "%s, %s: events are missing", name, end)
+				require.GreaterOrEqual(t, len(fresh.Seen), seen, "%s, %s: events are missing", h.name, end)
 				seen = len(fresh.Seen)
 				return c.names(t, ctx, "the replica on the NATS server "+s.Host+" is damaged")
-			}, 2*time.Minute, 10*time.Millisecond, "%s, %s: no process names the replica", name, end)
+			}, 2*time.Minute, 10*time.Millisecond, "%s, %s: no process names the replica", h.name, end)
 			// The documented way. The Raft log in the store may say of a damaged journal that it begins later.
 			require.NoError(t, s.Interrupt(ctx))
 			require.NoError(t, os.RemoveAll(filepath.Join(s.Dir, "jetstream")))
