@@ -15,7 +15,7 @@ type Hooks struct {
 	// Unused reports that nobody ever held a partition, so that there is no former holder to wait for. Nil
 	// means that this cannot be determined.
 	Unused func(ctx context.Context, n int) (bool, error)
-	// Take opens a partition. ctx ends with the session. After an error the partition is released, without Drop,
+	// Take opens a partition. ctx ends with the session, and when Stop is called. After an error the partition is released, without Drop,
 	// and may be taken again after retryAfter.
 	Take func(ctx context.Context, n int, l *Lease) error
 	// Drop closes a partition that Take opened. After it returns nothing may be read or written.
@@ -233,7 +233,10 @@ func (g *Group) take(n int, o *ownSession, seen part) {
 		return
 	}
 	began := time.Now()
-	if err := g.hooks.Take(o.ctx, n, &Lease{k, o}); err != nil {
+	ctx, cancel := context.WithCancel(o.ctx)
+	defer cancel()
+	defer context.AfterFunc(k.leaving, cancel)()
+	if err := g.hooks.Take(ctx, n, &Lease{k, o}); err != nil {
 		log.Warn("a partition could not be opened; it is given back", zap.Error(err))
 		_ = g.release(n, o) // if it fails, it is seen as ours and tried again
 		g.setStatus(n, none, retryAfter)

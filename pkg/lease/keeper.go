@@ -31,19 +31,23 @@ type Config struct {
 	ID       string        // of the first session; later ones get a suffix
 	Term     time.Duration // default DefaultTerm
 	Logger   *zap.Logger
+	// Elapsed returns the time since some moment in the past, by a clock that also runs while the machine is
+	// suspended. Default: that of the operating system; see elapsed.
+	Elapsed func() time.Duration
 }
 
 // Keeper is a process's member of the lease protocol. It has at most one session at a time. mu guards what
 // follows it.
 type Keeper struct {
 	cfg      Config
-	born     time.Time // validity is measured from here
 	js       jetstream.JetStream
 	kv       jetstream.KeyValue
 	stop     context.CancelFunc
 	ended    chan struct{}
-	work     sync.WaitGroup // takes and drops in progress
-	sessions int            // number of sessions so far
+	work     sync.WaitGroup  // takes and drops in progress
+	leaving  context.Context //nolint:containedctx // until Stop: a partition that is being opened then is given up
+	leave    context.CancelFunc
+	sessions int // number of sessions so far
 
 	mu       sync.Mutex
 	table    table
@@ -61,7 +65,7 @@ type Keeper struct {
 type ownSession struct {
 	id       string
 	revision uint64       // guarded by Keeper.mu
-	until    atomic.Int64 // what was read before then may be shown; a duration since Keeper.born
+	until    atomic.Int64 // by Config.Elapsed; what was read before then may be shown
 	dead     atomic.Bool
 	ctx      context.Context //nolint:containedctx // the session's life
 	end      context.CancelFunc
@@ -81,8 +85,13 @@ func NewKeeper(cfg Config) *Keeper {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
+	if cfg.Elapsed == nil {
+		cfg.Elapsed = elapsed
+	}
+	leaving, leave := context.WithCancel(context.Background())
 	return &Keeper{
-		cfg: cfg, born: time.Now(), peer: cfg.Peer, table: newTable(), others: map[string]otherSession{},
+		leaving: leaving, leave: leave,
+		cfg: cfg, peer: cfg.Peer, table: newTable(), others: map[string]otherSession{},
 		changes: make(chan struct{}), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 }
@@ -233,7 +242,7 @@ func (k *Keeper) begin(ctx context.Context) (*ownSession, error) {
 		o.id = fmt.Sprintf("%s-%d", k.cfg.ID, k.sessions)
 	}
 	o.ctx, o.end = context.WithCancel(ctx)
-	sent := time.Now()
+	sent := k.cfg.Elapsed()
 	rev, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
 		return k.kv.Create(ctx, sessionPrefix+o.id, k.value())
 	})
@@ -250,8 +259,8 @@ func (k *Keeper) begin(ctx context.Context) (*ownSession, error) {
 }
 
 // extend makes the session valid from the time at which its acknowledged renewal was sent.
-func (k *Keeper) extend(o *ownSession, sent time.Time) {
-	o.until.Store(int64(sent.Add(k.validFor()).Sub(k.born)))
+func (k *Keeper) extend(o *ownSession, sent time.Duration) {
+	o.until.Store(int64(sent + k.validFor()))
 }
 
 func (k *Keeper) value() []byte {
@@ -278,7 +287,7 @@ func (k *Keeper) renew(ctx context.Context, o *ownSession) error {
 	k.mu.Lock()
 	revision := o.revision
 	k.mu.Unlock()
-	sent := time.Now()
+	sent := k.cfg.Elapsed()
 	rev, err := k.within(ctx, func(ctx context.Context) (uint64, error) { return k.kv.Update(ctx, key, k.value(), revision) })
 	switch {
 	case err == nil:
@@ -445,6 +454,10 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	k.peer.Leaving = true
 	o := k.own
 	k.mu.Unlock()
+	// Neither a partition that cannot be opened, because the broker does not answer, nor the loop, which may wait for an
+	// answer, delays what can be closed.
+	k.leave()
+	k.reconcile()
 	if o != nil {
 		_ = k.renew(ctx, o) // tells the others; if it fails they see it by what is given back
 	}
@@ -503,7 +516,7 @@ func (k *Keeper) Ready() error {
 
 // valid reports whether the session can be relied on.
 func (k *Keeper) valid(o *ownSession) bool {
-	return !o.dead.Load() && int64(time.Since(k.born)) < o.until.Load()
+	return !o.dead.Load() && int64(k.cfg.Elapsed()) < o.until.Load()
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

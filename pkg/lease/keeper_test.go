@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ const (
 type house struct {
 	t      *testing.T
 	server *natsd.Server
+	began  time.Time
 
 	mu    sync.Mutex
 	open  map[int]map[string]*lease.Lease // by partition and instance
@@ -34,6 +36,8 @@ type house struct {
 	ever  map[int]bool    // partitions that were held once
 	fail  map[string]bool // instances that cannot open anything
 	over  map[int]bool    // partitions that gave themselves up
+	stuck map[int]bool    // partitions that cannot be opened before the attempt is given up
+	slept atomic.Int64    // for how long the machine was suspended, which the clocks of Go do not show
 }
 
 type instance struct {
@@ -47,7 +51,7 @@ func newHouse(t *testing.T) *house {
 	server, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
-	h := &house{t: t, server: server, open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{}, fail: map[string]bool{}, over: map[int]bool{}}
+	h := &house{t: t, server: server, began: time.Now(), open: map[int]map[string]*lease.Lease{}, ever: map[int]bool{}, fail: map[string]bool{}, over: map[int]bool{}, stuck: map[int]bool{}}
 	for n := range parts {
 		h.open[n] = map[string]*lease.Lease{}
 	}
@@ -75,14 +79,23 @@ func (h *house) join(name string) *instance {
 	require.NoError(h.t, err)
 	h.t.Cleanup(nc.Close)
 	i := &instance{name: name, nc: nc}
-	i.keeper = lease.NewKeeper(lease.Config{Conn: nc, ID: name, Term: term, Peer: lease.Peer{Addr: name + ":1"}})
+	i.keeper = lease.NewKeeper(lease.Config{Conn: nc, ID: name, Term: term, Peer: lease.Peer{Addr: name + ":1"}, Elapsed: func() time.Duration {
+		return time.Since(h.began) + time.Duration(h.slept.Load())
+	}})
 	i.group = i.keeper.Group("work", parts, lease.Hooks{
 		Unused: func(_ context.Context, n int) (bool, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return !h.ever[n], nil
 		},
-		Take: func(_ context.Context, n int, l *lease.Lease) error {
+		Take: func(ctx context.Context, n int, l *lease.Lease) error {
+			h.mu.Lock()
+			stuck := h.stuck[n]
+			h.mu.Unlock()
+			if stuck {
+				<-ctx.Done()
+				return ctx.Err()
+			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			if h.fail[name] {
@@ -249,4 +262,57 @@ func TestR6_TheBucketIsLost(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	require.Empty(t, h.twice)
+}
+
+// TestR6_ASuspendedMachine: Go's monotonic clock stands still while a machine is suspended, and others may have taken the
+// partitions meanwhile. Whoever wakes shows nothing before it has heard that its session still exists.
+func TestR6_ASuspendedMachine(t *testing.T) {
+	h := newHouse(t)
+	a := h.join("a")
+	h.spread("a")
+	h.mu.Lock()
+	held := h.open[0]["a"]
+	h.mu.Unlock()
+	require.True(t, held.Valid())
+	a.nc.Close() // it cannot ask
+	h.slept.Add(int64(term))
+	require.False(t, held.Valid())
+	require.Error(t, a.keeper.Ready())
+}
+
+// TestR6_AWokenMachineGoesOn: the session was not ended by others, so the next renewal makes it valid again.
+func TestR6_AWokenMachineGoesOn(t *testing.T) {
+	h := newHouse(t)
+	h.join("a")
+	h.spread("a")
+	h.mu.Lock()
+	held := h.open[0]["a"]
+	h.mu.Unlock()
+	h.slept.Add(int64(time.Hour))
+	require.Eventually(t, held.Valid, 10*time.Second, time.Millisecond)
+	h.spread("a")
+}
+
+// TestR6_AStopWaitsForNoOpening: a partition that is being opened, as long as the broker does not answer, is given up.
+func TestR6_AStopWaitsForNoOpening(t *testing.T) {
+	h := newHouse(t)
+	h.stuck[3] = true
+	a := h.join("a")
+	require.Eventually(t, func() bool {
+		open := 0
+		for n := range parts {
+			if len(h.valid(n)) == 1 {
+				open++
+			}
+		}
+		return open == parts-1
+	}, 10*time.Second, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, a.keeper.Stop(ctx))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for n := range parts {
+		require.Empty(t, h.open[n])
+	}
 }
