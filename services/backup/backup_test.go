@@ -194,11 +194,12 @@ func TestABackupIsOfOneMoment(t *testing.T) {
 	before := time.Now()
 	w, err := archive.NewWriter(io.Discard, archive.Manifest{Streams: []string{"J_work", "J_agent"}})
 	require.NoError(t, err)
-	cut := time.Now().UTC()
-	require.NoError(t, copyStream(t.Context(), js, "J_work", cut, w))
+	moment, err := chooseCut(t.Context(), js, []string{"J_work", "J_agent"})
+	require.NoError(t, err)
+	require.NoError(t, copyStream(t.Context(), js, "J_work", moment, w))
 	publish(t, js, "J_work", 20, 25)
 	publish(t, js, "J_agent", 20, 25)
-	require.NoError(t, copyStream(t.Context(), js, "J_agent", cut, w))
+	require.NoError(t, copyStream(t.Context(), js, "J_agent", moment, w))
 	totals, err := w.Close()
 	require.NoError(t, err)
 	require.EqualValues(t, 20, totals.Streams["J_work"].Messages)
@@ -209,6 +210,12 @@ func TestABackupIsOfOneMoment(t *testing.T) {
 	c := unpack(t, &out.all)
 	require.Len(t, c.messages["J_agent"], 25)
 	require.WithinRange(t, c.manifest.CutAt, before, time.Now())
+
+	// The clock of the broker was set back by an hour after these were stored.
+	moment, err = chooseCut(t.Context(), js, []string{"J_work", "J_agent"})
+	require.NoError(t, err)
+	moment.at = moment.at.Add(-time.Hour)
+	require.ErrorContains(t, copyStream(t.Context(), js, "J_work", moment, w), "the clock was set back")
 }
 
 func TestABackupIsSentInBoundedChunks(t *testing.T) {

@@ -95,9 +95,7 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	if err != nil {
 		return archive.Manifest{}, archive.Totals{}, err
 	}
-	// The broker stamps messages as it stores them. What follows from a message
-	// is stored after it, so a moment cuts through all streams at once.
-	m := archive.Manifest{Version: s.cfg.Version, CutAt: time.Now().UTC(), Key: key.ID, Streams: s.cfg.Journals}
+	m := archive.Manifest{Version: s.cfg.Version, Key: key.ID, Streams: s.cfg.Journals}
 	if s.deps.Partitions != nil {
 		m.Partitions = s.deps.Partitions()
 	}
@@ -109,6 +107,13 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 			return m, archive.Totals{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
 		}
 	}
+	// The broker stamps messages as it stores them. What follows from a message
+	// is stored after it, so a moment cuts through all streams at once.
+	moment, err := chooseCut(ctx, js, m.Streams)
+	if err != nil {
+		return m, archive.Totals{}, err
+	}
+	m.CutAt = moment.at.UTC()
 	buffered := bufio.NewWriterSize(to, chunkBytes)
 	seal, err := archive.Seal(buffered, key, recipients)
 	if err != nil {
@@ -118,7 +123,7 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	if err != nil {
 		return m, archive.Totals{}, err
 	}
-	totals, err := s.fill(ctx, js, m, w)
+	totals, err := s.fill(ctx, js, m, moment, w)
 	if err != nil {
 		w.Abandon()
 		return m, totals, err
@@ -130,9 +135,9 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 }
 
 // fill writes the streams of the manifest and the homes, and completes the archive.
-func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, w *archive.Writer) (archive.Totals, error) {
+func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, moment cut, w *archive.Writer) (archive.Totals, error) {
 	for _, name := range m.Streams {
-		if err := copyStream(ctx, js, name, m.CutAt, w); err != nil {
+		if err := copyStream(ctx, js, name, moment, w); err != nil {
 			return archive.Totals{}, fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
@@ -142,11 +147,13 @@ func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Ma
 	return w.Close()
 }
 
-// copyStream writes the messages of a stream that were stored up to cut.
-func copyStream(ctx context.Context, js jetstream.JetStream, name string, cut time.Time, w *archive.Writer) error {
+// copyStream writes the messages of a stream that were stored up to a moment, and looks at the times of all that were
+// stored before it was chosen.
+func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment cut, w *archive.Writer) error {
 	return Messages(ctx, js, name, func(m archive.Message, stored time.Time) (bool, error) {
-		if stored.After(cut) {
-			return false, nil
+		in, err := moment.includes(name, m.Seq, stored)
+		if err != nil || !in {
+			return false, err
 		}
 		return true, w.Message(m)
 	})

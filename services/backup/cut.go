@@ -1,0 +1,56 @@
+package backup
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// cut is the moment up to which a backup has all messages (ADR 0018). A moment by the broker's clock divides the messages
+// into those that were stored before it and those stored after it only if that clock did not go back: end
+// says what was stored before the moment was chosen, so that messages whose time contradicts that are noticed.
+type cut struct {
+	at   time.Time
+	ends map[string]end
+}
+
+// end is the end of a stream before the moment of the cut was chosen.
+type end struct {
+	seq   uint64    // of the last message
+	asked time.Time // when the broker said so, by its clock
+}
+
+// chooseCut asks for the ends of the streams and then chooses the moment: the time at which the last answer was given.
+func chooseCut(ctx context.Context, js jetstream.JetStream, streams []string) (cut, error) {
+	c := cut{ends: map[string]end{}}
+	for _, name := range streams {
+		s, err := js.Stream(ctx, name)
+		if err != nil {
+			return cut{}, fmt.Errorf("stream %s: %w", name, err)
+		}
+		info := s.CachedInfo()
+		c.ends[name] = end{seq: info.State.LastSeq, asked: info.TimeStamp}
+		if info.TimeStamp.After(c.at) {
+			c.at = info.TimeStamp
+		}
+	}
+	return c, nil
+}
+
+// includes reports whether a message of a stream belongs to the backup. It is an error if the times of messages
+// are not in the order in which they were stored.
+func (c cut) includes(stream string, seq uint64, stored time.Time) (bool, error) {
+	e := c.ends[stream]
+	const advice = "so no moment divides what was stored before it from what was stored after it, and a backup would be inconsistent"
+	switch {
+	case seq <= e.seq && stored.After(c.at):
+		return false, fmt.Errorf("message %d is of %s, and it is %s by the clock of the NATS server: the clock was set back, or the clocks of a cluster differ, %s; synchronize the clocks, and try again after %s",
+			seq, stored.UTC().Format(time.RFC3339Nano), c.at.UTC().Format(time.RFC3339Nano), advice, stored.UTC().Format(time.RFC3339))
+	case seq > e.seq && stored.Before(e.asked):
+		return false, fmt.Errorf("message %d is of %s, and was stored after %s by the clock of the NATS server: the clock was set back while the backup was made, %s; try again when it shows %s",
+			seq, stored.UTC().Format(time.RFC3339Nano), e.asked.UTC().Format(time.RFC3339Nano), advice, c.at.UTC().Format(time.RFC3339))
+	}
+	return !stored.After(c.at), nil
+}
