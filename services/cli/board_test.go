@@ -49,13 +49,26 @@ func TestBoardWalSync(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, string(raw))
 	}
-	require.NoError(t, os.WriteFile(file, []byte("what? nobody knows\n"), 0o600))
-	got := r.run("board", "wal", "sync", "keeper", dir)
-	require.NotZero(t, got.code)
-	require.Contains(t, got.err, "build.wal.jsonl: ")
-	raw, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, "what? nobody knows\n", string(raw))
+	// What is not a copy of the server's log is named, with what to do, and is not changed.
+	for content, wrong := range map[string]string{
+		"what? nobody knows\n":                                  "line 2 was changed",
+		three + walLine + "\n":                                  "it has 4 lines, and the server's log ends at line 3",
+		walLine + "\n" + walLine + "\n" + walLine[:20] + "9}\n": "line 3 is not the one of the server's log",
+		strings.Repeat("!", 30) + "\n":                          "the server's lines from 2 on do not continue it: line 2 was changed",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		got := r.run("board", "wal", "sync", "keeper", dir)
+		require.NotZero(t, got.code, content)
+		require.Contains(t, got.err, file+": ")
+		require.Contains(t, got.err, wrong)
+		require.Contains(t, strings.ToLower(got.err), "move")
+		raw, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, content, string(raw))
+		left, err := os.ReadDir(filepath.Dir(file))
+		require.NoError(t, err)
+		require.Len(t, left, 1)
+	}
 }
 
 // With -o json too, replay and verify say how much of a log is cut off (SPEC B1.4).

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"io"
 
@@ -155,7 +156,7 @@ func (p *planes) FollowWal(r *boardv1.FollowWalRequest, out grpc.ServerStreaming
 	return out.Send(&boardv1.FollowWalResponse{Lines: []byte(walLine + "\n"), LastWalSeq: 1})
 }
 
-// fakeReplay counts the lines of a log; a "?" is damage.
+// fakeReplay counts the lines of a log; a "?" is damage, and so is a line after one with a "!".
 func fakeReplay(in io.Reader) (boards.WAL, error) {
 	raw, err := io.ReadAll(in)
 	if err != nil {
@@ -167,7 +168,7 @@ func fakeReplay(in io.Reader) (boards.WAL, error) {
 		if b == '\n' {
 			w.Lines, w.Torn = w.Lines+1, 0
 		}
-		if b == '?' {
+		if b == '?' || b == '{' && bytes.Contains(raw, []byte("!")) {
 			return w, fault.Storage.New("line 2 was changed")
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -127,9 +126,10 @@ func syncCommand(s *session.Session, replay Replay) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sync SESSION DIR", Short: "Keep copies of a session's logs in a directory", Args: input.Exactly("SESSION", "DIR"),
 		Long: `Bring DIR/SESSION/<wal>.wal.jsonl up to date for every board of the session. The
-lines of an existing copy are checked and kept, an incomplete last line is written
-again, and a file that is not a copy of that log is reported and not changed. With
---follow this is repeated every second.`,
+lines of an existing copy are checked and kept, and an incomplete last line is written
+again. New lines are added only if they continue the chain of hashes of those that are
+there. A file that is not a copy of that log, or that the server's log does not
+continue, is reported and not changed. With --follow this is repeated every second.`,
 		Example: "  quartet board wal sync keeper ./tasks --follow",
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Repeat until ^C or --timeout")
@@ -138,8 +138,9 @@ again, and a file that is not a copy of that log is reported and not changed. Wi
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
 		c := boardv1.NewBoardServiceClient(conn)
+		copies := walCopies{c: c, replay: replay, session: args[0], dir: args[1], compared: map[string]bool{}}
 		for {
-			if err := syncWals(ctx, c, replay, args[0], args[1], output.New(cmd.ErrOrStderr())); err != nil && ctx.Err() == nil {
+			if err := copies.sync(ctx, output.New(cmd.ErrOrStderr())); err != nil && ctx.Err() == nil {
 				return err
 			}
 			if !follow {
@@ -155,67 +156,6 @@ again, and a file that is not a copy of that log is reported and not changed. Wi
 		}
 	})
 	return cmd
-}
-
-// syncWals brings the copy of every log of a session below dir up to date, and prints to p
-// which logs had new lines.
-func syncWals(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID, dir string, p *output.Printer) error {
-	if err := os.MkdirAll(filepath.Join(dir, sessionID), 0o750); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(filepath.Join(dir, sessionID))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }()
-	for token := ""; ; {
-		page, err := c.ListWals(ctx, &boardv1.ListWalsRequest{SessionId: sessionID, PageSize: 500, PageToken: token})
-		if err != nil {
-			return err
-		}
-		for _, w := range page.GetWals() {
-			if err := syncWal(ctx, c, replay, sessionID, w, root, p); err != nil {
-				return fmt.Errorf("%s%s: %w", w.GetWalName(), walSuffix, err)
-			}
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			return p.Err()
-		}
-	}
-}
-
-// syncWal appends to one copy the lines that it lacks; it makes the file if there is none, and
-// first cuts off an incomplete last line. It never changes a file that is not a copy of this
-// log.
-func syncWal(ctx context.Context, c boardv1.BoardServiceClient, replay Replay, sessionID string, w *boardv1.Wal, root *os.Root, p *output.Printer) error {
-	f, err := root.OpenFile(w.GetWalName()+walSuffix, os.O_RDWR|os.O_CREATE, 0o640)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	local, err := replay.read(f)
-	if err != nil {
-		return err // not a log, so it must not be overwritten
-	}
-	if local.Board != nil && local.Board.GetBoardId() != w.GetBoardId() {
-		return fmt.Errorf("it is the log of board %s, not of %s", local.Board.GetBoardId(), w.GetBoardId())
-	}
-	if local.Torn == 0 && local.Lines == w.GetLastWalSeq() {
-		return nil
-	}
-	end, err := f.Seek(-int64(local.Torn), io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	if err := f.Truncate(end); err != nil {
-		return err
-	}
-	last, err := copyWal(ctx, c, sessionID, w.GetWalName(), local.Lines, f)
-	if err != nil {
-		return err
-	}
-	p.Printf("%s%s: %d lines\n", w.GetWalName(), walSuffix, last)
-	return f.Sync()
 }
 
 // verifyCommand returns `quartet board wal verify`, another name of `quartet board replay`.
