@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/meter"
 	"quartet/pkg/retry"
 )
@@ -26,7 +27,7 @@ const Stream = "EVENTS"
 // that was never copied is copied from maxAge ago.
 const (
 	maxBytes = 1 << 30
-	minBytes = 64 << 20
+	minBytes = 1 << 20
 	maxAge   = 7 * 24 * time.Hour
 )
 
@@ -56,9 +57,10 @@ const (
 )
 
 // EnsureStream creates EVENTS or updates its limits, and repeats requests that are not answered
-// until ctx ends. If the server has no room to reserve for all that EVENTS may keep, it keeps less, at least minBytes. On a single node the stream is created with asynchronous persistence, which an
+// until ctx ends. EVENTS keeps at most a quarter of the store, and less if the server has no room to reserve for that, but
+// at least minBytes. On a single node the stream is created with asynchronous persistence, which an
 // existing one keeps as it is; events that a loss of power removes are copied again.
-func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
+func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, space *room.Room) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("bus: %w", err)
@@ -78,6 +80,9 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int) error {
 	}
 	if cfg.Replicas == 1 {
 		cfg.PersistMode = jetstream.AsyncPersistMode
+	}
+	for limit := space.Now().Limit; limit > 0 && cfg.MaxBytes > max(limit/4, minBytes); {
+		cfg.MaxBytes /= 2
 	}
 	for {
 		one, cancel := context.WithTimeout(ctx, ensureTerm)
@@ -129,6 +134,8 @@ type Config struct {
 	// Lag is how long an event may wait for others that are copied with it. Default 5 ms;
 	// negative for none.
 	Lag time.Duration
+	// Room says whether the store has room; nil: it has. EVENTS does not take what journals need.
+	Room *room.Room
 }
 
 // Publisher copies one partition's journal to EVENTS: at least once, in the order
@@ -337,6 +344,9 @@ func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (frame
 // waits until EVENTS has them all. The events of a frame that has an unreadable
 // line are left out.
 func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame) error {
+	if err := p.awaitRoom(ctx); err != nil {
+		return err
+	}
 	count := 0
 	for _, f := range frames {
 		if err := p.wrapped.wrap(f.lines); err != nil {
@@ -361,6 +371,21 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 		p.observe(frames)
 	}
 	return err
+}
+
+// awaitRoom waits while the store has room for journals only, or until ctx ends.
+func (p *Publisher) awaitRoom(ctx context.Context) error {
+	err := p.cfg.Room.Check(0, false)
+	if err == nil {
+		return nil
+	}
+	p.cfg.Logger.Warn("bus: no events are copied while the store is full", zap.Error(err))
+	for pacer := retry.New(100*time.Millisecond, time.Second); p.cfg.Room.Check(0, false) != nil; {
+		if err := pacer.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // observe records the age of the oldest event of a window.

@@ -58,6 +58,7 @@ const (
 	QuotaExceeded           Reason = "QUOTA_EXCEEDED"
 	RateLimited             Reason = "RATE_LIMITED"
 	Storage                 Reason = "STORAGE"
+	StorageFull             Reason = "STORAGE_FULL"
 	NotReady                Reason = "NOT_READY"
 	PartitionMoved          Reason = "PARTITION_MOVED"
 	Deadline                Reason = "DEADLINE"
@@ -129,6 +130,7 @@ var All = []Entry{
 	{QuotaExceeded, codes.ResourceExhausted, "The namespace holds as much as it may; metadata has quota, limit and value. Remove something, or have an admin raise the quota."},
 	{RateLimited, codes.ResourceExhausted, "The namespace sends more requests than it may, or a trigger, namespace or address more deliveries; metadata has the limit. Repeat the request after Retry-After (gRPC: RetryInfo)."},
 	{Storage, codes.Unavailable, "The journal did not acknowledge the write; retry with the same request_id, also when metadata says outcome=unknown."},
+	{StorageFull, codes.ResourceExhausted, "The store of the journals has no room for the write, and nothing was stored; reads, and what ends or removes something, still work. Make room as the message says, then repeat the request."},
 	{NotReady, codes.Unavailable, "The service cannot be reached or is still catching up; retry."},
 	{PartitionMoved, codes.Unavailable, "Another instance of the service holds the partition, or none does at the moment; nothing was done; retry."},
 	{Deadline, codes.DeadlineExceeded, "The deadline passed first; retry with the same request_id to learn the outcome."},

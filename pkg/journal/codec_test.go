@@ -96,6 +96,6 @@ func TestSnake(t *testing.T) {
 	for in, want := range map[string]string{
 		"WorkItemCreated": "work_item_created", "HTTPDone": "http_done", "StepID": "step_id", "A": "a", "TaskQueuedV2": "task_queued_v2",
 	} {
-		require.Equal(t, want, snake(in))
+		require.Equal(t, want, lines.TypeOfMessage(in))
 	}
 }

@@ -27,6 +27,8 @@ type Op[S State, R any] struct {
 	Recall bool
 	// FollowUp marks a command that Config.OnApply announced.
 	FollowUp bool
+	// Frees marks a command that ends or removes something: it is possible also when the store is full; see Config.Room.
+	Frees bool
 	// Args is hashed without its field request_id, to distinguish a repeated request from a different one with
 	// the same id. It is used only with RequestID.
 	Args proto.Message
@@ -65,6 +67,7 @@ type command[S State] struct {
 	explicitID bool // requestID was given by the caller, not by the loop
 	recallOnly bool // Op.Recall
 	followUp   bool // Op.FollowUp
+	frees      bool // Op.Frees
 	argsHash   uint64
 	equivalent []uint64 // hashes of Equivalent
 	key        requests.Key
@@ -98,7 +101,8 @@ type recallAt struct {
 // the reason STORAGE and the metadata key outcome: "none" means that this call stored nothing, and "unknown" that
 // only a repetition with the same request id can determine it (SPEC X1). A lost lease also replaces a refusal or a
 // reply without events, because the state that Decide saw may have been outdated. The reason REQUEST_ID_REUSED
-// means that the id was used with other arguments, and TOO_LARGE that an event or the command exceeds its limit. A
+// means that the id was used with other arguments, TOO_LARGE that an event or the command exceeds its limit or the
+// log's, and STORAGE_FULL that the store has no room. A
 // rule that panics, or whose events State.Apply refuses, is INTERNAL and stores nothing.
 func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, Result, error) {
 	var zero, reply R
@@ -107,6 +111,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		actor:    op.Actor,
 		agentID:  op.AgentID,
 		followUp: op.FollowUp,
+		frees:    op.Frees,
 		done:     make(chan struct{}),
 	}
 	c.decide = func(s S, env Env) ([]*Event, error) {

@@ -318,6 +318,18 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		if len(events) == 0 {
 			continue
 		}
+		// What another plane's event leads to may use the reserve. If it cannot be stored, what is before it is, and
+		// the position does not pass it.
+		if err := p.admit(len(body), true); err != nil && len(f.Body) > base {
+			finish(h.line)
+			return
+		} else if err != nil {
+			c.err = err
+			p.dropEmpty(f)
+			p.probe()
+			p.finishWithoutEvents(c)
+			return
+		}
 		if used := len(f.Body) - base; used > 0 && used+len(body) > p.cfg.MaxFrame {
 			finish(h.line)
 			return

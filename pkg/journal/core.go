@@ -27,6 +27,7 @@ type core[S State] struct {
 	// recovered holds, after a reload, the requests without a caller's request id that turned out to be in the
 	// log, by the request id that the loop generated for them.
 	recovered map[string]requests.Entry
+	ages      requests.Ages
 	name      string // of the partition, in hashes
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
@@ -60,6 +61,7 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 		memory:    cfg.Requests.New(),
 		positions: make(map[sourceKey]*position),
 		recovered: make(map[string]requests.Entry),
+		ages:      cfg.ages,
 		damaged: func(d Damage) {
 			cfg.Logger.Error("journal: a damaged record; what it was about cannot be used", zap.String("plane", cfg.Plane), zap.Uint64("frame", d.Frame),
 				zap.Uint64("wal_seq", d.WalSeq), zap.Error(d.Cause))
@@ -81,7 +83,7 @@ func (c *core[S]) position(k sourceKey) *position {
 // events led to nothing. Without it these events would be processed again with a newer state; see needsWrite. If
 // another writer had the partition in between, old was outdated and the positions of the log apply.
 func (c *core[S]) keepConfirmed(old *core[S]) {
-	if c.generation != old.generation+1 {
+	if c.generation != old.generation && c.generation != old.generation+1 {
 		return
 	}
 	for key, was := range old.positions {
@@ -226,7 +228,7 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if c.memory.Extend(k, ev.WalSeq, args) {
 		return
 	}
-	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: unix32(ev.CreatedAt)})
+	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: unix32(c.ages.Of(ev.CreatedAt))})
 }
 
 // unix32 returns a time as the request memory keeps it.

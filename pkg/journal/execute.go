@@ -26,7 +26,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 	now := micros(p.cfg.Now())
 	if c.explicitID {
-		if r, ok := p.core.memory.Lookup(c.key, now); ok {
+		if r, ok := p.core.memory.Lookup(c.key, p.cfg.ages.Now()); ok {
 			p.answerRepeated(c, r)
 			return
 		}
@@ -59,6 +59,12 @@ func (p *Partition[S]) execute(c *command[S]) {
 		return
 	}
 	p.loop.scratch = body[:0]
+	if err := p.admit(len(body), c.frees); err != nil {
+		c.err = err
+		p.probe()
+		p.finishWithoutEvents(c)
+		return
+	}
 	f := p.frameFor(len(body), len(events))
 	if err := p.commit(c, f, events, body); err != nil {
 		c.err = err
@@ -70,7 +76,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
 	p.writePositions(c, f)
 	if c.explicitID {
-		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: unix32(now)})
+		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: unix32(p.cfg.ages.Now())})
 	}
 }
 
@@ -237,14 +243,14 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	l := &p.loop
 	if k := len(l.frames); k > 1 || k == 1 && !l.sending {
 		f := l.frames[k-1]
-		if len(f.events) == 0 || len(f.Body)+size <= p.cfg.MaxFrame && len(f.events)+count <= maxFrameEvents {
+		if len(f.events) == 0 || len(f.Body)+size <= p.maxBody(p.cfg.MaxFrame) && len(f.events)+count <= maxFrameEvents {
 			return f
 		}
 	}
-	room := l.size
+	likely := l.size
 	body := l.spare
-	if cap(body) < max(size, room.body) {
-		body = make([]byte, 0, max(size, room.body))
+	if cap(body) < max(size, likely.Body) {
+		body = make([]byte, 0, max(size, likely.Body))
 	}
 	id := p.cfg.NewID("")
 	f := &pending[S]{
@@ -254,8 +260,8 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 
 		content: framelog.NewContent(p.log.Salt(id)),
 
-		events: make([]*Event, 0, max(count, room.events)),
-		cmds:   make([]*command[S], 0, max(1, room.cmds)),
+		events: make([]*Event, 0, max(count, likely.Events)),
+		cmds:   make([]*command[S], 0, max(1, likely.Cmds)),
 	}
 	l.spare = nil
 	l.frames = append(l.frames, f)

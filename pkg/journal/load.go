@@ -13,8 +13,8 @@ import (
 // load builds a core from the log and takes the partition over (R6). It retries until ctx ends, except when the
 // log cannot be read as this plane's, and when the lease is not held, which is ErrNotHeld. awaiting has the request
 // ids that the loop generated for commands whose outcome is unknown; those that are in the log are put into
-// core.recovered.
-func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (loaded *core[S], err error) {
+// core.recovered. If the log ends at until, which is not nil, this process is its writer still and takes nothing over.
+func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, until *framelog.End) (loaded *core[S], err error) {
 	c, began := newCore(&p.cfg), time.Now()
 	defer func() {
 		if err != nil {
@@ -53,7 +53,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 		if !p.held() {
 			return nil, ErrNotHeld
 		}
-		if err == nil {
+		if err == nil && (until == nil || c.end != *until) {
 			err = p.takeOver(ctx, c)
 		}
 		var damaged *replayError
@@ -63,7 +63,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}) (
 				p.cfg.OnLoad(c.state)
 			}
 			p.cfg.Feed.begin(c.end.Seq)
-			p.metrics.loaded(time.Since(began))
+			p.metrics.Loaded(time.Since(began))
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)

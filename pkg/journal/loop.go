@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -39,10 +40,11 @@ type loop[S State] struct {
 	closed        bool          // the inbox was closed
 	scratch       []byte        // buffer for encoding one command
 	spare         []byte        // body for the next frame, nil if there is none to reuse
-	size          frameSize
+	size          adaptive.Size
 	adaptiveWait  adaptive.Wait
-	prefix        string // of the request ids that the loop generates
-	count         uint64 // number of request ids generated
+	prefix        string    // of the request ids that the loop generates
+	count         uint64    // number of request ids generated
+	probed        time.Time // when an append to a full log was tried last
 
 	fencing atomic.Bool // set by the writer while an append is ambiguous; no command is accepted
 	work    chan pendingWrite
@@ -79,7 +81,7 @@ func (p *Partition[S]) serve() {
 		p.gather()
 		p.send()
 		if l.pendingReload != nil && len(l.frames) == 0 {
-			if err := p.reload(nil); err != nil {
+			if err := p.reload(nil, nil, nil); err != nil {
 				p.shutDown(p.cfg.explain(err))
 				return
 			}
@@ -192,34 +194,31 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		l.frames = l.frames[1:]
 		after := p.core.end
 		p.core.end = v.End
-		p.core.frames.Add(f.first, v.At.Seq)
+		p.cfg.Room.SetRefusing(false)
+		if len(f.events) > 0 {
+			p.core.frames.Add(f.first, v.At.Seq)
+		}
 		if !v.Foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
 			p.send() // nothing to gather: it is written while this one's callers are answered
 		}
 		p.committed(f, v.Clean)
 		switch {
 		case v.Foreign:
-		case v.Clean:
+		case v.Clean && len(f.events) > 0:
 			p.cfg.Feed.add(after, v.End, f.Body, f.events)
-		default: // with fences, which followers read in the log
+		default: // with empty frames, which followers read in the log
 			p.cfg.Feed.reopen(v.End.Seq)
 		}
 		if v.Foreign {
-			return p.reload(nil)
+			return p.reload(nil, nil, nil)
 		}
 		return nil
 	case framelog.Refused:
-		// SPEC X1: an append that fails changes nothing. Later commands run
-		// again on the state without it.
 		l.frames = l.frames[1:]
-		for _, c := range f.cmds {
-			c.err = unavailable(outcomeNone, "the journal refused the write", v.Err)
-			p.complete(c)
-		}
-		return p.reload(f)
+		return p.handleRefusal(f, v)
 	case framelog.Absent:
 		f.discarded = v.Foreign // another writer's frame is at its sequence number
-		return p.reload(nil)
+		return p.reload(nil, nil, nil)
 	default:
 		return fmt.Errorf("journal: %w", v.Err)
 	}
@@ -235,7 +234,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 		p.mu.Unlock()
 	}
 	f.result.resolve(false)
-	p.metrics.committed(f.events)
+	p.metrics.Committed(len(f.events), func(i int) string { return f.events[i].Type })
 	if p.cfg.OnCommit != nil {
 		p.notify(f.events)
 	}
@@ -245,18 +244,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 	if p.cfg.Feed == nil && clean { // otherwise the feed keeps the body
 		l.spare = f.Body[:0]
 	}
-	l.size.learn(min(len(f.Body), p.cfg.MaxFrame), len(f.events), len(f.cmds))
-}
-
-// frameSize estimates what a frame will hold. A body that grows while it collects is copied four times, which
-// took 2 % of the time of a busy process.
-type frameSize struct{ body, events, cmds int }
-
-// learn follows larger frames at once and smaller ones slowly, since a frame that collected during a short
-// write says little about the next.
-func (s *frameSize) learn(body, events, cmds int) {
-	next := func(old, now int) int { return max(now+now/8, old-old/8) }
-	s.body, s.events, s.cmds = next(s.body, body), next(s.events, events), next(s.cmds, cmds)
+	l.size.Learn(min(len(f.Body), p.cfg.MaxFrame), len(f.events), len(f.cmds))
 }
 
 // notify calls OnCommit with the plane's events, leaving out those of the journal itself.
@@ -280,10 +268,10 @@ func (p *Partition[S]) notify(events []*Event) {
 }
 
 // reload discards the state, loads it from the log, and returns the commands whose frames are not completed to
-// the front of the queue, in order (R5). refusedFrame is a frame that was refused and whose commands are
-// already completed, or nil. Views block until it is done. A partition whose lease has expired is not loaded,
+// the front of the queue, in order (R5). refusedFrame is a frame that was refused, or nil; its commands are completed,
+// except those in first, which are returned to the queue before the others. until is what load needs. Views block until it is done. A partition whose lease has expired is not loaded,
 // since another process may hold it.
-func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
+func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, first []*command[S]) error {
 	l := &p.loop
 	if !p.held() {
 		if refusedFrame != nil {
@@ -314,7 +302,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 		p.uncommitted = reloaded // readers wait, since the state may not be in the log
 	}
 	p.mu.Unlock()
-	var again []*command[S]
+	again := first
 	for _, f := range l.frames {
 		for _, c := range f.cmds {
 			c.ran = c.ran || c.stored
@@ -331,7 +319,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S]) error {
 	p.cfg.Logger.Warn("journal: loading the partition again", zap.Int("commands_to_run_again", len(again)))
 	p.core.memory.Release() // the loaded one has the same requests
 	p.core.memory = requests.NewPool(0).New()
-	core, err := p.load(p.ctx, awaiting)
+	core, err := p.load(p.ctx, awaiting, until)
 	if err != nil {
 		reloaded.resolve(true)
 		l.pendingReload = nil

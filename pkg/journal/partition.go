@@ -12,10 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/counters"
 	"quartet/pkg/journal/framecache"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/progress"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
 )
@@ -75,6 +77,9 @@ type Config[S State] struct {
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
 
+	// Room says whether the store has room for more; nil: it has.
+	Room *room.Room
+
 	// Requests is what the request memories of a process have together; nil: RequestMemory for this
 	// partition alone.
 	Requests      *requests.Pool
@@ -87,9 +92,11 @@ type Config[S State] struct {
 	ViewPatience   time.Duration
 	UnhealthyAfter time.Duration    // duration of a stall; default 30 s
 	FollowUpTerm   time.Duration    // how long a frame waits for follow-ups; default 0.5 ms
-	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
+	Mono           func() time.Time // measures stalls and ages; default time.Now. Tests only.
 	// NewSecret returns 32 random bytes, which no reader of the log knows; default crypto/rand.
 	NewSecret func() [32]byte
+
+	ages requests.Ages // set by complete
 }
 
 // complete verifies the required fields and sets the defaults.
@@ -108,6 +115,7 @@ func (c *Config[S]) complete() error {
 	if c.Mono == nil {
 		c.Mono = time.Now
 	}
+	c.ages = requests.NewAges(c.Now(), c.Mono)
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
@@ -120,6 +128,9 @@ func (c *Config[S]) complete() error {
 	c.Logger = c.Logger.With(zap.String("plane", c.Plane), zap.Int("partition", c.Partition))
 	if c.Requests == nil {
 		c.Requests = requests.NewPool(orDefault(c.RequestMemory, DefaultRequestMemory))
+	}
+	if c.Room == nil {
+		c.Room = &room.Room{}
 	}
 	c.MaxFrame = orDefault(c.MaxFrame, DefaultMaxFrame)
 	c.MaxEvent = orDefault(c.MaxEvent, DefaultMaxEvent)
@@ -161,7 +172,7 @@ type Partition[S State] struct {
 
 	log        *framelog.Writer
 	consumed   progress.Set[sourceKey]
-	metrics    *metrics
+	metrics    *counters.Counters
 	frameCache framecache.Cache
 	stall      stall.Meter
 	failed     atomic.Pointer[error] // set once, when the partition ends
@@ -182,13 +193,13 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	}
 	p := &Partition[S]{cfg: cfg, stopped: make(chan struct{})}
 	p.inbox.signal = make(chan struct{}, 1)
-	p.metrics = newMetrics(cfg.Metrics, cfg.Plane)
+	p.metrics = counters.New(cfg.Metrics, cfg.Plane)
 	p.log = &framelog.Writer{
 		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID, Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
-		Secret: cfg.NewSecret(), Fencing: func() { p.loop.fencing.Store(true) }, Appended: p.metrics.appended,
+		Secret: cfg.NewSecret(), Fencing: func() { p.loop.fencing.Store(true) }, Appended: p.metrics.Appended,
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	core, err := p.load(ctx, nil)
+	core, err := p.load(ctx, nil, nil)
 	if err != nil {
 		p.cancel()
 		if IsDamage(err) {

@@ -2,14 +2,14 @@ package journal
 
 import (
 	"fmt"
-	"strings"
-	"unicode"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/journal/lines"
 )
 
 // Registry maps event types to payload messages.
@@ -38,7 +38,7 @@ func NewRegistry(files ...protoreflect.FileDescriptor) *Registry {
 
 // add registers one message.
 func (r *Registry) add(md protoreflect.MessageDescriptor) {
-	name := snake(string(md.Name()))
+	name := lines.TypeOfMessage(string(md.Name()))
 	if _, taken := r.byType[name]; taken || Internal(name) {
 		if r.err == nil {
 			r.err = fmt.Errorf("journal: event type %q has two payload messages, the second is %s", name, md.FullName())
@@ -92,23 +92,4 @@ func (r *Registry) TypeOf(m proto.Message) (string, error) {
 		return t, nil
 	}
 	return "", fmt.Errorf("journal: %s is not a registered event", name)
-}
-
-// snake converts WorkItemCreated to work_item_created and keeps runs of capitals together: HTTPDone becomes
-// http_done.
-func snake(s string) string {
-	var b strings.Builder
-	rs := []rune(s)
-	for i, c := range rs {
-		if unicode.IsUpper(c) {
-			lower := i > 0 && !unicode.IsUpper(rs[i-1]) && rs[i-1] != '_'
-			last := i > 0 && unicode.IsUpper(rs[i-1]) && i+1 < len(rs) && unicode.IsLower(rs[i+1])
-			if lower || last {
-				b.WriteByte('_')
-			}
-			c = unicode.ToLower(c)
-		}
-		b.WriteRune(c)
-	}
-	return b.String()
 }

@@ -23,8 +23,9 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.
 			if p.cfg.Witness != nil && !v.At.Hash.IsZero() { // before anybody learns what is in the frame
 				p.cfg.Witness.Record(v.At)
 			}
-			p.metrics.written(len(d.frame.Body), time.Since(began))
+			p.metrics.Written(len(d.frame.Body), time.Since(began))
 			p.stall.End(p.cfg.Mono())
+			p.cfg.Room.Wrote(len(d.frame.Body))
 		}
 		p.loop.fencing.Store(false)
 		results <- v

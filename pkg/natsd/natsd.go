@@ -160,6 +160,24 @@ func (s *Server) URL() string {
 	return s.running.ClientURL()
 }
 
+// Usage returns how many bytes all streams use, and how many they may use; an error while no server runs.
+func (s *Server) Usage() (used, limit int64, err error) {
+	s.mu.Lock()
+	srv := s.running
+	s.mu.Unlock()
+	if srv == nil {
+		return 0, 0, errStopped
+	}
+	info, err := srv.Jsz(nil)
+	if err != nil {
+		return 0, 0, fmt.Errorf("natsd: %w", err)
+	}
+	if info.Disabled {
+		return 0, 0, errors.New("natsd: the server has switched JetStream off; its log says why")
+	}
+	return int64(info.Store), info.Config.MaxStore, nil //nolint:gosec // of a disk
+}
+
 // InProcessConn implements nats.InProcessConnProvider over the server that runs now, so that
 // connections survive a Restart.
 func (s *Server) InProcessConn() (net.Conn, error) {

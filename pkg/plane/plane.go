@@ -25,6 +25,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/partitions"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
@@ -49,7 +50,9 @@ type Deps struct {
 	Feeds *journal.Feeds
 	// Requests is what the request memories of the process have together. Optional.
 	Requests *requests.Pool
-	Clock    clock.Clock
+	// Room says whether the store of the journals has room for more. Optional.
+	Room  *room.Room
+	Clock clock.Clock
 	// WaitClock bounds how long a call waits: a read for other planes (see After), a
 	// runner for a turn. Default Clock. A test whose Clock moves only by hand gives
 	// another one.
@@ -151,7 +154,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
-			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests,
+			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room,
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
@@ -314,6 +317,8 @@ type Command[S journal.State, R any] struct {
 	// request.
 	Decide func(s S, env journal.Env) (journal.Decision[R], error)
 	Answer func(events []*journal.Event) (R, error)
+	// Frees marks a command that ends or removes something (see journal.Op).
+	Frees bool
 	// FollowUp marks an expected follow-up: a command that Config.OnApply announced.
 	FollowUp bool
 	// Actor is the actor instead of the caller, for what the plane does by itself.
@@ -329,7 +334,7 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	}
 	reply, result, err := journal.Do(ctx, e.For(actor.Namespace, c.AgentID), journal.Op[S, R]{
 		Method: c.Method, Actor: actor, AgentID: c.AgentID,
-		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Equivalent: c.Equivalent, FollowUp: c.FollowUp,
+		RequestID: c.RequestID, Recall: c.RequestID != "" && rpc.Recalling(ctx), Args: c.Args, Equivalent: c.Equivalent, FollowUp: c.FollowUp, Frees: c.Frees,
 		Decide: c.Decide, Answer: c.Answer,
 	})
 	if result.Replayed {

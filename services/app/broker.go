@@ -16,10 +16,13 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/life"
 	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/varz"
 	"quartet/pkg/retry"
+	"quartet/services/app/fill"
 	taskoutput "quartet/services/task/output"
 )
 
@@ -47,6 +50,8 @@ type broker struct {
 
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
+
+	room *room.Room // of the store
 }
 
 // Name implements life.Service.
@@ -84,6 +89,9 @@ func (b *broker) Start(ctx context.Context) error {
 		if err := checkPayload(nc.MaxPayload()); err != nil {
 			return joinStop(ctx, err, b)
 		}
+	}
+	if err := b.checkServers(ctx); err != nil {
+		return joinStop(ctx, err, b)
 	}
 	witnesses, err := witness.Open(witnessDir(b.cfg.DataDir), b.logger)
 	if err != nil {
@@ -125,7 +133,7 @@ func awaitNATS(ctx context.Context, cfg *Config, logger *zap.Logger) {
 
 // minPayload is the size of the messages that a NATS server must allow, in bytes: the largest frame of a journal with its
 // headers.
-const minPayload = journal.MaxCommand + 64<<10
+const minPayload = journal.MaxCommand + jetlog.HeaderRoom
 
 // checkPayload returns an error if a server does not allow the largest frames. A frame that is too large for it is refused
 // after its events were decided, which makes its partition load again.
@@ -134,6 +142,26 @@ func checkPayload(allowed int64) error {
 		return nil
 	}
 	return fmt.Errorf("the NATS server allows messages of %d bytes, and a journal needs %d: set max_payload: 8MB in the server's configuration", allowed, minPayload)
+}
+
+// checkServers returns an error that names the settings which the servers of nats-url lack, as far as they tell; what they
+// do not tell is logged.
+func (b *broker) checkServers(ctx context.Context) error {
+	if b.cfg.NATSURL == "" {
+		return nil // natsd.Start has verified it
+	}
+	if cluster := b.journals.ConnectedClusterName(); cluster != "" && b.cfg.Replicas < 2 {
+		b.logger.Warn("replicas is 1, and nats-url is a cluster: a journal cannot be used while its one server is down, and is lost with that server's disk; give replicas 3 when the installation is created", zap.String("cluster", cluster))
+	}
+	if b.cfg.NATSMonitorURL == "" {
+		b.logger.Info("sync_interval of the NATS servers is not verified, as connections are not told; it must be always, or mutations that were answered are lost when a machine loses power. Give nats-monitor-url")
+		return nil
+	}
+	unknown, wrong := varz.Verify(ctx, b.cfg.NATSMonitorURL, minPayload)
+	for _, text := range unknown {
+		b.logger.Warn("nats-monitor-url: " + text)
+	}
+	return wrong
 }
 
 // openJournal creates the journal of a plane if it does not exist. A journal that exists keeps
@@ -152,6 +180,23 @@ func (b *broker) openJournal(ctx context.Context, plane string) error {
 	}
 	b.counts[plane] = n
 	return nil
+}
+
+// fill returns the module that measures how full the store is.
+func (b *broker) fill(metrics prometheus.Registerer) *fill.Gauge {
+	source := fill.Account(func() *nats.Conn { return b.readers }, b.cfg.Replicas)
+	if b.cfg.NATSURL == "" {
+		source = fill.Embedded(func() *natsd.Server { return b.embedded }, b.cfg.DataDir)
+	}
+	return fill.New(b.room, source, b.logger, metrics)
+}
+
+// storeRemedy returns how an operator makes room in the store.
+func (c *Config) storeRemedy() string {
+	if c.NATSURL == "" {
+		return "Make room on the disk of " + c.DataDir + ", or raise max-store-mib if it is set"
+	}
+	return "Give the NATS servers more disk, and raise max_file_store in their configuration and max_file of the account"
 }
 
 // witnessDir returns the directory with the witnesses of a data directory.
@@ -257,7 +302,7 @@ func (o *output) Name() string { return "output" }
 
 // Start opens the stream.
 func (o *output) Start(ctx context.Context) error {
-	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas)
+	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas, o.broker.room)
 	o.Store = opened
 	return err
 }
@@ -283,7 +328,7 @@ func (p *publisher) Name() string { return "publisher" }
 
 // Start creates the EVENTS stream and one publisher per partition.
 func (p *publisher) Start(ctx context.Context) error {
-	if err := bus.EnsureStream(ctx, p.broker.readers, p.broker.cfg.Replicas); err != nil {
+	if err := bus.EnsureStream(ctx, p.broker.readers, p.broker.cfg.Replicas, p.broker.room); err != nil {
 		return err
 	}
 	for _, plane := range p.planes {
@@ -292,7 +337,7 @@ func (p *publisher) Start(ctx context.Context) error {
 			return joinStop(ctx, err, p)
 		}
 		for _, src := range sources {
-			pub, err := bus.Start(ctx, bus.Config{Conn: p.broker.readers, Source: src, Logger: p.logger, Metrics: p.metrics})
+			pub, err := bus.Start(ctx, bus.Config{Conn: p.broker.readers, Source: src, Logger: p.logger, Metrics: p.metrics, Room: p.broker.room})
 			if err != nil {
 				return joinStop(ctx, err, p)
 			}

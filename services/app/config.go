@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/connlimit"
 	"quartet/pkg/lease"
 	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/varz"
 	"quartet/services/agent"
 	"quartet/services/board"
 	"quartet/services/identity"
@@ -34,12 +35,14 @@ var planes = []string{"agent", "work", "task", "waiting", "board", "identity", "
 // Config holds all settings that an operator can set. Flags declares them, with their
 // meaning, unit and default; Complete must be called before use.
 type Config struct {
-	DataDir   string
-	HomeDir   string
-	NATSURL   string
-	GRPCAddr  string
-	HTTPAddr  string
-	PublicURL string
+	DataDir  string
+	HomeDir  string
+	NATSURL  string
+	GRPCAddr string
+	HTTPAddr string
+	// NATSMonitorURL is where the settings of the servers of NATSURL are read.
+	NATSMonitorURL string
+	PublicURL      string
 	// MaxConnections bounds the connections of grpc-addr and of http-addr.
 	MaxConnections int
 	Addresses      map[string]string
@@ -128,6 +131,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.DataDir, "data-dir", defaultDataDir(), "Directory of journals, agents' homes and the installation's key")
 	s.String(&c.HomeDir, "home-dir", "", "Directory of the agents' homes, shared by all instances of work; empty: <data-dir>/home")
 	s.String(&c.NATSURL, "nats-url", "", "NATS server or cluster; empty: an embedded server in data-dir")
+	s.String(&c.NATSMonitorURL, "nats-monitor-url", "", "Monitoring ports of the servers of nats-url, as http://nats-1:8222, separated by commas: a server whose sync_interval or max_payload would lose mutations is refused; empty: sync_interval is not verified")
 	s.String(&c.NATS.User, "nats-user", "", "User name for the servers of nats-url")
 	s.String(&c.NATS.PasswordFile, "nats-password-file", "", "File with the password of nats-user")
 	s.String(&c.NATS.CredsFile, "nats-creds-file", "", "File with a JWT and its seed, as nsc writes it, instead of nats-user")
@@ -243,7 +247,7 @@ func (c *Config) Complete() error {
 	if err := c.checkPartitions(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.completeAuth(), c.completeMetricsAuth(), c.TLS.Check(), c.remote().Check()); err != nil {
+	if err := errors.Join(c.completeAuth(), c.completeMetricsAuth(), c.TLS.Check(), c.remote().Check(), varz.CheckURLs(c.NATSMonitorURL)); err != nil {
 		return err
 	}
 	if c.MaxConnections < 0 || c.MaxConnections == 1 {

@@ -225,7 +225,7 @@ func (h *host) publish(ctx context.Context, u *unit, share partitions.Share) err
 	if !h.copy || h.name == identity.Plane { // events of API keys are not published
 		return nil
 	}
-	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas); err != nil {
+	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas, h.broker.room); err != nil {
 		return err
 	}
 	sources, err := h.broker.sources(h.name)
@@ -233,7 +233,7 @@ func (h *host) publish(ctx context.Context, u *unit, share partitions.Share) err
 		return err
 	}
 	for _, src := range sources[share.First : share.First+share.Count] {
-		pub, err := bus.Start(ctx, bus.Config{Conn: h.broker.readers, Source: src, Logger: h.logger, Metrics: h.deps.Metrics})
+		pub, err := bus.Start(ctx, bus.Config{Conn: h.broker.readers, Source: src, Logger: h.logger, Metrics: h.deps.Metrics, Room: h.broker.room})
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/services/app/installation"
 	"quartet/services/backup"
 	"quartet/services/gateway"
 	"quartet/services/identity"
@@ -57,6 +58,7 @@ func (w *wiring) plane(p planeRow) (life.Service, error) {
 	h := newHost(&host{
 		name: p.name, build: p.build, deps: w.deps, broker: w.broker, keeper: w.keeper, copy: w.cfg.Publish, logger: w.logger,
 	}, w.metrics)
+	w.hosts[p.name] = h
 	return h, h.route(w.server, w.network, w.deps.IDs.New, p.missing, p.search...)
 }
 
@@ -108,7 +110,7 @@ func (w *wiring) newGateway() (life.Service, error) {
 	}
 	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr, SourceDeliveries: limits.Default[quota.Deliveries] * sourcesOf, SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(), MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins()}, gateway.Deps{
 		MCP: tools.Handler, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, TLS: w.tls.http,
-		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, OpenAPI: openapi.JSON,
+		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, Warning: w.fill.Warning, Down: installation.NewWatch(w.installation).Down, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
 	})
@@ -139,8 +141,9 @@ type table struct {
 func newTable(w *wiring) *table {
 	t := &table{w: w, gauges: newGauges(w.metrics)}
 	t.module(w.broker)
+	t.module(w.fill, "nats")
 	t.module(w.creds.keys, "nats")
-	t.before = []string{"nats", "keys", w.gate.Name()}
+	t.before = []string{"nats", w.fill.Name(), "keys", w.gate.Name()}
 	t.module(w.gate, "nats")
 	if most := w.cfg.memory(); most > 0 {
 		t.module(observeMemory(w.gate, most))

@@ -2,29 +2,29 @@ package app
 
 import (
 	"context"
-	"errors"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/services/app/installation"
 )
 
 const (
-	// processBucket is the key-value bucket in which the processes of an installation report
-	// themselves. It is in memory: after a loss they report themselves again.
-	processBucket = "quartet-processes"
-	// reportPeriod is how often a process reports itself, and reportTerm how long a report
-	// is valid. A process that was killed counts as running for that long.
+	// reportPeriod is how often a process reports itself if nothing changes.
 	reportPeriod = 10 * time.Second
-	reportTerm   = time.Minute
+	// changePeriod is how often it looks whether something has changed.
+	changePeriod = time.Second
 )
 
 // processes is the module that reports this process to the others, with the installation's keys
@@ -37,18 +37,26 @@ type processes struct {
 	keys   *keyfile.Source
 	logger *zap.Logger
 	self   *identityv1.Process
-	failed bool
+	bucket installation.Bucket
+	// ready, held and warning are what the process tells of itself; see identityv1.Process.
+	ready   func() error
+	held    func() []*identityv1.HeldPartition
+	warning func() string
+	failed  bool
+	last    *identityv1.Process // the report that was written last
+	at      time.Time           // when that was
 }
 
 // newProcesses returns the module of a process with an id. It reports the process every
-// reportPeriod, and when its keys change.
+// reportPeriod, and when something of it changes.
 func newProcesses(w *wiring, edge *edge) *processes {
-	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger}
+	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready, held: w.heldPartitions, warning: w.fill.Warning}
+	p.bucket = installation.Bucket{Conn: func() *nats.Conn { return w.broker.readers }, Replicas: w.cfg.Replicas}
 	host, _ := os.Hostname() // "" if unknown
 	p.self = &identityv1.Process{
 		ProcessId: w.deps.IDs.New("prc_"), Host: host, Services: slices.Clone(w.cfg.Serve), Version: w.version, StartedAt: timestamppb.Now(),
 	}
-	p.Periodic = &life.Periodic{Label: "processes", Period: reportPeriod, Do: p.report}
+	p.Periodic = &life.Periodic{Label: "processes", Period: changePeriod, Do: p.report}
 	return p
 }
 
@@ -58,125 +66,91 @@ func (p *processes) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.self.Address = addr
+	p.self.Address, p.self.CertificateName = addr, p.cfg.AdvertiseName
 	return p.Periodic.Start(ctx)
 }
 
 // Stop withdraws the report, so that a process that was stopped does not count as running.
 func (p *processes) Stop(ctx context.Context) error {
 	err := p.Periodic.Stop(ctx)
-	if kv, open := p.open(ctx); open == nil {
-		_ = kv.Delete(ctx, p.self.GetProcessId()) // it expires anyway
-	}
+	p.bucket.Withdraw(ctx, p.self.GetProcessId())
 	return err
 }
 
-// report writes the report, and again whenever the keys change before the next one is due.
+// report writes the report, if it is due or differs from the one before.
 func (p *processes) report(ctx context.Context) {
-	changed := p.keys.Changed()
 	ring := p.keys.Ring()
 	report := proto.CloneOf(p.self)
 	for _, err := range p.broker.feeds.Damage.All() {
 		report.Damage = append(report.Damage, err.Error())
 	}
+	if err := p.ready(); err != nil {
+		report.NotReady = strings.Split(err.Error(), "\n")
+	}
+	report.Held, report.Warning = p.held(), p.warning()
 	report.InstallationKeyIds, report.ActiveInstallationKeyId = ring.IDs(), ring.Active().ID
+	if proto.Equal(report, p.last) && time.Since(p.at) < reportPeriod {
+		return
+	}
 	term, cancel := context.WithTimeout(ctx, reportPeriod)
 	defer cancel()
-	err := p.put(term, report)
+	err := p.bucket.Put(term, report)
 	if err != nil && ctx.Err() == nil && !p.failed {
 		p.logger.Warn("this process could not be reported to the others of the installation; trying again", zap.Error(err))
 	}
-	p.failed = err != nil
-	select {
-	case <-changed:
-		p.report(ctx)
-	case <-term.Done():
+	if p.failed = err != nil; !p.failed {
+		p.last, p.at = report, time.Now()
 	}
 }
 
-func (p *processes) put(ctx context.Context, report *identityv1.Process) error {
-	kv, err := p.open(ctx)
-	if err != nil {
-		return err
+// heldPartitions returns the partitions that this process holds.
+func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
+	var out []*identityv1.HeldPartition
+	for _, plane := range planes {
+		if h := w.hosts[plane]; h != nil {
+			h.mu.Lock()
+			for _, n := range slices.Sorted(maps.Keys(h.units)) {
+				out = append(out, &identityv1.HeldPartition{Plane: plane, Partition: int32(n)}) //nolint:gosec // 64 at most
+			}
+			h.mu.Unlock()
+		} else if w.keeper == nil && w.cfg.serves(plane) {
+			for n := range w.broker.partitions(plane) {
+				out = append(out, &identityv1.HeldPartition{Plane: plane, Partition: int32(n)}) //nolint:gosec // 64 at most
+			}
+		}
 	}
-	raw, err := proto.Marshal(report)
-	if err != nil {
-		return err
-	}
-	_, err = kv.Put(ctx, report.GetProcessId(), raw)
-	return err
+	return out
 }
 
-// open returns the bucket, which it creates if there is none.
-func (p *processes) open(ctx context.Context) (jetstream.KeyValue, error) {
-	if p.broker.readers == nil {
-		return nil, errNoBroker
+// installation returns how all processes of the installation are examined.
+func (w *wiring) installation() installation.Config {
+	conn := func() *nats.Conn { return w.broker.readers }
+	return installation.Config{
+		Services: slices.DeleteFunc(slices.Clone(Services), func(name string) bool { return name == "worker" }),
+		Partitions: func(service string) int {
+			if !slices.Contains(planes, service) {
+				return 0
+			}
+			return w.broker.partitions(service)
+		},
+		List: w.processes.bucket.List,
+		Ask: func(ctx context.Context, p *identityv1.Process) (bool, error) {
+			resp, err := grpc_health_v1.NewHealthClient(w.network.Peer(p.GetAddress(), p.GetCertificateName())).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
+		},
+		Streams: func(ctx context.Context) ([]*identityv1.StreamUsage, error) { return installation.Streams(ctx, conn()) },
+		Store: func() (int64, int64) {
+			now := w.broker.room.Now()
+			return now.Used, now.Limit
+		},
 	}
-	js, err := jetstream.New(p.broker.readers)
-	if err != nil {
-		return nil, err
-	}
-	kv, err := js.KeyValue(ctx, processBucket)
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
-		return kv, err
-	}
-	kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: processBucket, Description: "Quartet: which processes run", TTL: reportTerm,
-		Storage: jetstream.MemoryStorage, Replicas: max(p.cfg.Replicas, 1), History: 1,
-	})
-	if errors.Is(err, jetstream.ErrBucketExists) {
-		kv, err = js.KeyValue(ctx, processBucket)
-	}
-	return kv, err
 }
 
-// list returns the processes that run.
-func (p *processes) list(ctx context.Context) ([]*identityv1.Process, error) {
-	kv, err := p.open(ctx)
-	if err != nil {
-		return nil, err
+// listProcesses lists the processes that run, and examines the installation if that is requested.
+func (w *wiring) listProcesses(ctx context.Context, examine bool) (*identityv1.ListProcessesResponse, error) {
+	if examine {
+		return w.installation().Examine(ctx)
 	}
-	ids, err := kv.Keys(ctx)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var all []*identityv1.Process
-	for _, id := range ids {
-		entry, err := kv.Get(ctx, id)
-		if errors.Is(err, jetstream.ErrKeyNotFound) { // it has stopped meanwhile
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		report := &identityv1.Process{}
-		if err := proto.Unmarshal(entry.Value(), report); err != nil {
-			return nil, err
-		}
-		report.ReportedAt = timestamppb.New(entry.Created())
-		all = append(all, report)
-	}
-	return all, nil
-}
-
-// followKeyFile returns the module that reads the key file again every keyfile.PollPeriod. If it
-// cannot be used, the keys stay as they are, and the error is logged once.
-func followKeyFile(keys *keyfile.Source, logger *zap.Logger) life.Service {
-	last := ""
-	return &life.Periodic{Label: "key-file", Period: keyfile.PollPeriod, Do: func(context.Context) {
-		changed, err := keys.Poll()
-		switch {
-		case err != nil && err.Error() != last:
-			last = err.Error()
-			logger.Error("the key file cannot be used; the keys stay as they are", zap.Error(err))
-		case err == nil:
-			last = ""
-		}
-		if changed {
-			logger.Info("the installation's keys have changed", zap.Strings("keys", keys.Ring().IDs()), zap.String("active", keys.Ring().Active().ID))
-		}
-	}}
+	all, err := w.processes.bucket.List(ctx)
+	return &identityv1.ListProcessesResponse{Processes: all}, err
 }

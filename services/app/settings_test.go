@@ -243,15 +243,15 @@ func TestModulesOfAProcess(t *testing.T) {
 	}{
 		"everything": {
 			serve: Services, publish: true,
-			want: []string{"nats", "keys", "quota", "memory", "output", "agent", "work", "waiting", "task", "board", "identity", "audit", "backup", "scheduler", "worker", "gateway", "rpc", "audit-recorder", "publisher", "key-file", "processes", "guard", "gauges"},
+			want: []string{"nats", "fill", "keys", "quota", "memory", "output", "agent", "work", "waiting", "task", "board", "identity", "audit", "backup", "scheduler", "worker", "gateway", "rpc", "audit-recorder", "publisher", "key-file", "processes", "guard", "gauges"},
 		},
 		"one plane of an installation": {
 			serve: []string{"work"}, nats: "nats://127.0.0.1:4222", publish: true,
-			want: []string{"nats", "keys", "quota", "memory", "work", "backup", "rpc", "audit-recorder", "leases", "key-file", "processes", "guard", "gauges"},
+			want: []string{"nats", "fill", "keys", "quota", "memory", "work", "backup", "rpc", "audit-recorder", "leases", "key-file", "processes", "guard", "gauges"},
 		},
 		"a gateway": {
 			serve: []string{"gateway"}, nats: "nats://127.0.0.1:4222", publish: true,
-			want: []string{"nats", "keys", "quota", "memory", "gateway", "rpc", "audit-recorder", "key-file", "processes", "guard", "gauges"},
+			want: []string{"nats", "fill", "keys", "quota", "memory", "gateway", "rpc", "audit-recorder", "key-file", "processes", "guard", "gauges"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/lease"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
@@ -19,6 +20,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
 	"quartet/services/app/calls"
+	"quartet/services/app/fill"
 	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
@@ -40,18 +42,20 @@ type wiring struct {
 	calls     calls.Planes
 	broker    *broker
 	output    *output
+	fill      *fill.Gauge
 	keeper    *lease.Keeper // nil unless other processes may serve the same planes
 	gate      *quota.Gate
 	server    *rpc.Server
 	processes *processes
-	recorder  *audit.Recorder // records calls in the audit log
+	hosts     map[string]*host // by plane; empty without a keeper
+	recorder  *audit.Recorder  // records calls in the audit log
 	deps      plane.Deps
 }
 
 // wire builds what all services share, from the settings. It reads the installation's key,
 // or creates it, and reads the TLS files.
 func (a *App) wire(version string) (*wiring, error) {
-	w := &wiring{app: a, cfg: &a.cfg, logger: a.logger, version: version, metrics: newRegistry(version)}
+	w := &wiring{hosts: map[string]*host{}, app: a, cfg: &a.cfg, logger: a.logger, version: version, metrics: newRegistry(version)}
 	var err error
 	if w.weights, err = a.cfg.weights(); err != nil {
 		return nil, err
@@ -78,8 +82,9 @@ func (a *App) wire(version string) (*wiring, error) {
 		Transport: w.tls.dial, Tracer: a.tracer, NewID: id.New().New,
 	})
 	w.calls = calls.Planes{Network: w.network}
-	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds()}
+	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), room: &room.Room{Remedy: w.cfg.storeRemedy()}}
 	w.output = &output{broker: w.broker}
+	w.fill = w.broker.fill(w.metrics)
 	w.creds.follow(w.broker, w.calls, a.logger)
 	w.creds.authenticator.Run = w.calls.RunHolds
 	w.recorder = audit.NewRecorder(audit.RecorderConfig{
@@ -87,7 +92,7 @@ func (a *App) wire(version string) (*wiring, error) {
 	})
 	w.creds.authenticator.Refused = w.recorder.Refused
 	w.deps = plane.Deps{
-		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(), Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Partitions: w.broker.partitions,
+		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(), Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room, Partitions: w.broker.partitions,
 		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics,
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {

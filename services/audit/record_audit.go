@@ -22,7 +22,7 @@ func (s *Service) RecordAudit(ctx context.Context, req *auditv1.RecordAuditReque
 		return nil, fault.Invalid("entries", "", "must have an entry")
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *auditv1.RecordAuditResponse]{
-		Method: "RecordAudit", Args: req, Actor: plane.System(rpc.DefaultNamespace),
+		Frees: true, Method: "RecordAudit", Args: req, Actor: plane.System(rpc.DefaultNamespace),
 		Decide: func(st *State, env journal.Env) (journal.Decision[*auditv1.RecordAuditResponse], error) {
 			return decideRecord(st, env, req.GetEntries()), nil
 		},

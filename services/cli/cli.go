@@ -142,7 +142,7 @@ func Command(s Servers) *cobra.Command {
 	grouped("run", s.serverCommands(ss)...)
 	grouped("run", workers.Command(ss, s.Worker, s.Guard, s.Confine), mcpCommand(ss, s.MCP), runCommand(ss, s.Run), admin.CertsCommand(ss))
 	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss))
-	grouped("see", agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
+	grouped("see", agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))
 	return root
 }

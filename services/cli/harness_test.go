@@ -23,6 +23,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -51,6 +52,7 @@ type planes struct {
 	schedulerv1.UnimplementedSchedulerServiceServer
 	eventv1.UnimplementedEventServiceServer
 	boardv1.UnimplementedBoardServiceServer
+	identityv1.UnimplementedIdentityServiceServer
 
 	mu      sync.Mutex
 	last    proto.Message
@@ -60,6 +62,8 @@ type planes struct {
 	revision   int64
 	queueReads map[int64]int
 	// watch answers WatchEvents; nil sends two events.
+	// down are the services that no process serves.
+	down  []string
 	watch func(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error
 }
 
@@ -384,6 +388,7 @@ func (r *harness) serve(address string) {
 	schedulerv1.RegisterSchedulerServiceServer(r.server, r.planes)
 	eventv1.RegisterEventServiceServer(r.server, r.planes)
 	boardv1.RegisterBoardServiceServer(r.server, r.planes)
+	identityv1.RegisterIdentityServiceServer(r.server, r.planes)
 	var lc net.ListenConfig
 	lis, err := lc.Listen(r.t.Context(), "tcp", address)
 	require.NoError(r.t, err)

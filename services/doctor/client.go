@@ -39,7 +39,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		r.unreachable(c, err)
-		for _, check := range []string{"ready", "credential", "clock", "version", "journals"} {
+		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "journals"} {
 			r.skip(check, "there is no server to ask")
 		}
 		return false
@@ -67,7 +67,9 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	if err != nil {
 		r.skip("clock", "the server tells its time to those it knows")
 		r.skip("version", "the server tells its version to those it knows")
-		r.skip("journals", "the server tells what is damaged to admins")
+		for _, check := range []string{"planes", "store", "journals"} {
+			r.skip(check, "the server tells what is wrong to admins")
+		}
 		return true
 	}
 	// The server read its clock somewhere within the call.
@@ -98,11 +100,15 @@ func (r *report) client(ctx context.Context, c Client) bool {
 
 // journals reports the journals that processes of the installation know to be damaged.
 func (r *report) journals(ctx context.Context, c Client) {
-	all, err := identityv1.NewIdentityServiceClient(c.Conn).ListProcesses(ctx, &identityv1.ListProcessesRequest{})
+	all, err := identityv1.NewIdentityServiceClient(c.Conn).ListProcesses(ctx, &identityv1.ListProcessesRequest{Examine: true})
 	if err != nil {
 		r.skip("journals", "what is damaged is told to admins: %s", fault.From(err).Message())
+		r.skip("planes", "who serves what is told to admins")
+		r.skip("store", "how full it is is told to admins")
 		return
 	}
+	r.planes(all)
+	r.store(all)
 	found := map[string]bool{}
 	for _, p := range all.GetProcesses() {
 		for _, text := range p.GetDamage() {
@@ -114,6 +120,60 @@ func (r *report) journals(ctx context.Context, c Client) {
 	}
 	if len(found) == 0 {
 		r.ok("journals", "no process of the installation knows of damage")
+	}
+}
+
+// planes reports the services of the installation that no process serves, and processes that do not answer.
+func (r *report) planes(all *identityv1.ListProcessesResponse) {
+	known := map[string]bool{}
+	for _, p := range all.GetProcesses() {
+		for _, text := range p.GetDamage() {
+			known[text] = true // of the check of journals
+		}
+		text, _, _ := strings.Cut(p.GetWarning(), ". ")
+		known[text] = true // of the check of the store
+	}
+	found := 0
+	for _, p := range all.GetProblems() {
+		if known[p.GetText()] {
+			continue
+		}
+		found++
+		status := Warning
+		if p.GetDown() {
+			status = Problem
+		}
+		r.add("planes", status, p.GetRemedy(), "%s", p.GetText())
+	}
+	switch {
+	case len(all.GetPlanes()) == 0:
+		r.skip("planes", "the server is older than this program and does not tell who serves what")
+	case found == 0:
+		r.ok("planes", "all %d services of the installation are served, by %d processes", len(all.GetPlanes()), len(all.GetProcesses()))
+	}
+}
+
+// The percentages of the store that are in use from which it is a warning and a problem.
+const (
+	storeNoted = 70
+	storeBad   = 85
+)
+
+// store reports how full the store of the journals is.
+func (r *report) store(all *identityv1.ListProcessesResponse) {
+	used, limit := all.GetStoreUsedBytes(), all.GetStoreLimitBytes()
+	if limit <= 0 {
+		r.skip("store", "%d MiB are in use; how much there is, the NATS servers do not tell: give the account a limit max_file", used>>20)
+		return
+	}
+	const mend = "make room on the disk, or raise max-store-mib (with nats-url: max_file_store of the servers and max_file of the account). When it is full, new records are refused with STORAGE_FULL"
+	switch percent := used * 100 / limit; {
+	case percent >= storeBad:
+		r.add("store", Problem, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
+	case percent >= storeNoted:
+		r.add("store", Warning, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
+	default:
+		r.ok("store", "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	}
 }
 

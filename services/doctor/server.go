@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/varz"
 )
 
 const (
@@ -46,6 +47,8 @@ type Server struct {
 	AuthLocal                  bool   // credentials are required, and clients of this user find one
 	Issuer                     string // of OpenID tokens; empty: none
 	Replicas                   int    // of each journal
+	MonitorURL                 string // of the servers of NATS; empty: unknown
+	MinPayload                 int64  // that they must allow
 }
 
 // server checks what a server on this machine would find. answered says that a server answers
@@ -247,6 +250,10 @@ func (r *report) broker(ctx context.Context, s Server) {
 		r.add("nats", Problem, "switch JetStream on in its configuration, with sync_interval: always", "NATS is there and JetStream is not: %v", err)
 		return
 	}
+	r.brokerSettings(ctx, s)
+	if s.Replicas < 2 && nc.ConnectedClusterName() != "" {
+		r.add("replicas", Warning, "give replicas 3 when an installation is created: the number of an existing journal is changed at the NATS servers (nats stream edit --replicas)", "replicas is 1, and nats-url is the cluster %s: each journal is on one of its servers only", nc.ConnectedClusterName())
+	}
 	if servers := len(nc.Servers()); servers < s.Replicas {
 		r.add("nats", Warning, "let all of the cluster's nodes run, or lower replicas", "replicas is %d, and %d server(s) of the cluster are known", s.Replicas, servers)
 		return
@@ -258,6 +265,25 @@ func (r *report) broker(ctx context.Context, s Server) {
 		r.add("nats", Warning, "give the servers certificates, and nats-tls-ca-file here", "NATS answers at %s, and everything is said to it in plain text", nc.ConnectedUrlRedacted())
 	default:
 		r.ok("nats", "NATS %s answers at %s", nc.ConnectedServerVersion(), nc.ConnectedUrlRedacted())
+	}
+}
+
+// brokerSettings verifies the settings of the servers of NATS, as far as they tell.
+func (r *report) brokerSettings(ctx context.Context, s Server) {
+	const check = "sync_interval"
+	if s.MonitorURL == "" {
+		r.add(check, Warning, "see that it is always in the block jetstream of each server's configuration, and give nats-monitor-url so that it is verified", "sync_interval of the NATS servers is not known, as connections are not told: with any other value than always, mutations that were answered are lost when a machine loses power")
+		return
+	}
+	unknown, wrong := varz.Verify(ctx, s.MonitorURL, s.MinPayload)
+	for _, text := range unknown {
+		r.add(check, Warning, "correct nats-monitor-url, or start the server", "%s", text)
+	}
+	switch {
+	case wrong != nil:
+		r.add(check, Problem, "change it and restart the server; mutations of the past are safe if no machine lost power meanwhile", "%v", wrong)
+	case len(unknown) == 0:
+		r.ok(check, "the NATS servers sync every write and allow the largest frames")
 	}
 }
 

@@ -140,6 +140,21 @@ func TestHostOnLoopback(t *testing.T) {
 	require.ErrorContains(t, err, "example.com")
 }
 
+// TestX17_ReadyForAll: with ?all the other processes of the installation count as well.
+func TestX17_ReadyForAll(t *testing.T) {
+	down := []string{"agent is down; `quartet status` says why"}
+	r := newRig(t, func(_ *Config, d *Deps) {
+		d.Down = func(context.Context) []string { return down }
+		d.Warning = func() string { return "the store is 90 % full" }
+	})
+	require.JSONEq(t, `{"ready":true,"warning":"the store is 90 % full"}`, string(r.do(http.MethodGet, "/readyz", "").body))
+	a := r.do(http.MethodGet, "/readyz?all", "")
+	require.Equal(t, 503, a.status)
+	require.JSONEq(t, `{"ready":false,"reasons":["agent is down; `+"`quartet status`"+` says why"],"warning":"the store is 90 % full"}`, string(a.body))
+	down = nil
+	require.Equal(t, 200, r.do(http.MethodGet, "/readyz?all", "").status)
+}
+
 func TestProbesAndPages(t *testing.T) {
 	r := newRig(t)
 	require.Equal(t, 200, r.do(http.MethodGet, "/healthz", "").status)
@@ -149,6 +164,7 @@ func TestProbesAndPages(t *testing.T) {
 	r.mu.Unlock()
 	a := r.do(http.MethodGet, "/readyz", "")
 	require.Equal(t, 503, a.status)
+	require.Equal(t, 503, r.do(http.MethodGet, "/readyz?all", "").status)
 	require.Equal(t, "1", a.header.Get("Retry-After"))
 	require.JSONEq(t, `{"ready":false,"reasons":["work: loading","nats: gone"]}`, string(a.body))
 	require.Equal(t, 200, r.do(http.MethodGet, "/healthz", "").status)

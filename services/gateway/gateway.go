@@ -89,6 +89,10 @@ type Deps struct {
 	Ready func() error
 	// Damage returns what is known to be wrong with journals; nil: nothing ever is.
 	Damage func() []error
+	// Down returns because of what the installation, with all its processes, does not serve everything. Optional.
+	Down func(ctx context.Context) []string
+	// Warning returns what an operator should know about the store of the journals, "" for nothing. Optional.
+	Warning func() string
 	// MCP returns the handler of /mcp/{agent_id}, which calls refuse for a request that it
 	// refuses; nil: none is served.
 	MCP func(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler

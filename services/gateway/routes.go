@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"errors"
 	"html"
 	"io"
 	"net/http"
@@ -107,12 +108,14 @@ func (g *Service) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz responds with 200 if the process can serve, otherwise with 503 and the reasons. Journals that are damaged
-// are named in both cases: the rest is served.
-func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
+// are named in both cases: the rest is served. So is a store that is filling up. With
+// the parameter all it asks the other processes as well, and responds with 503 if a service of the installation is down.
+func (g *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	type readiness struct {
 		Ready   bool     `json:"ready"`
 		Reasons []string `json:"reasons,omitempty"`
 		Damaged []string `json:"damaged,omitempty"`
+		Warning string   `json:"warning,omitempty"`
 	}
 	var damaged []string
 	if g.deps.Damage != nil {
@@ -120,16 +123,25 @@ func (g *Service) readyz(w http.ResponseWriter, _ *http.Request) {
 			damaged = append(damaged, err.Error())
 		}
 	}
+	warning := ""
+	if g.deps.Warning != nil {
+		warning = g.deps.Warning()
+	}
 	err := g.deps.Ready()
 	if g.stopping.Load() {
 		err = errStopping
 	}
+	if err == nil && r.URL.Query().Has("all") && g.deps.Down != nil {
+		if down := g.deps.Down(r.Context()); len(down) > 0 {
+			err = errors.New(strings.Join(down, "\n"))
+		}
+	}
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
-		answerJSON(w, http.StatusServiceUnavailable, readiness{Reasons: strings.Split(err.Error(), "\n"), Damaged: damaged})
+		answerJSON(w, http.StatusServiceUnavailable, readiness{Reasons: strings.Split(err.Error(), "\n"), Damaged: damaged, Warning: warning})
 		return
 	}
-	answerJSON(w, http.StatusOK, readiness{Ready: true, Damaged: damaged})
+	answerJSON(w, http.StatusOK, readiness{Ready: true, Damaged: damaged, Warning: warning})
 }
 
 // version responds with the version of the build.

@@ -10,17 +10,18 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// ListProcesses returns the server processes that run, as they reported themselves.
-func (s *Service) ListProcesses(ctx context.Context, _ *identityv1.ListProcessesRequest) (*identityv1.ListProcessesResponse, error) {
+// ListProcesses returns the server processes that run, as they reported themselves, and examines the installation if that
+// is requested.
+func (s *Service) ListProcesses(ctx context.Context, req *identityv1.ListProcessesRequest) (*identityv1.ListProcessesResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
 		return nil, err
 	}
-	all, err := s.deps.Processes(ctx)
+	resp, err := s.deps.Processes(ctx, req.GetExamine())
 	if err != nil {
 		return nil, fault.Storage.Newf("the processes are not known at the moment: %s; try again", err)
 	}
-	slices.SortFunc(all, func(a, b *identityv1.Process) int {
+	slices.SortFunc(resp.GetProcesses(), func(a, b *identityv1.Process) int {
 		return cmp.Or(cmp.Compare(a.GetHost(), b.GetHost()), cmp.Compare(a.GetProcessId(), b.GetProcessId()))
 	})
-	return &identityv1.ListProcessesResponse{Processes: all}, nil
+	return resp, nil
 }

@@ -23,7 +23,7 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *identityv1.RevokeKeyResponse]{
-		Method: "RevokeKey", RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "RevokeKey", RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
 			return decideRevokeKey(st, env, plane.ActorOf(env.Actor), req.GetKeyId())
 		},

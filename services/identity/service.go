@@ -20,8 +20,9 @@ type Deps struct {
 	// Known waits until this process accepts a new key, so that the caller who
 	// created it can use it here at once. Optional.
 	Known func(ctx context.Context, keyID string)
-	// Processes returns the server processes of the installation that run. Optional.
-	Processes func(ctx context.Context) ([]*identityv1.Process, error)
+	// Processes returns the server processes of the installation that run, and with examine whether everything is
+	// served. Optional.
+	Processes func(ctx context.Context, examine bool) (*identityv1.ListProcessesResponse, error)
 	// Usage returns the quotas of a namespace, and how much of them it uses. Optional.
 	Usage func(ctx context.Context, namespace string) ([]*identityv1.QuotaUse, error)
 	// Version is the build's.
@@ -45,7 +46,9 @@ func New(deps Deps) (*Service, error) {
 		deps.Known = func(context.Context, string) {}
 	}
 	if deps.Processes == nil {
-		deps.Processes = func(context.Context) ([]*identityv1.Process, error) { return nil, nil }
+		deps.Processes = func(context.Context, bool) (*identityv1.ListProcessesResponse, error) {
+			return &identityv1.ListProcessesResponse{}, nil
+		}
 	}
 	if deps.Usage == nil {
 		deps.Usage = func(context.Context, string) ([]*identityv1.QuotaUse, error) { return nil, nil }

@@ -18,7 +18,7 @@ func (s *Service) StopTask(ctx context.Context, req *taskv1.StopTaskRequest) (*t
 		return nil, err
 	}
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*model.State, *taskv1.StopTaskResponse]{
-		Method:  taskv1.TaskService_StopTask_FullMethodName,
+		Frees: true, Method: taskv1.TaskService_StopTask_FullMethodName,
 		AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *model.State, env journal.Env) (journal.Decision[*taskv1.StopTaskResponse], error) {
 			return rules.DecideStop(st, env, req)

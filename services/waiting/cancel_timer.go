@@ -19,7 +19,7 @@ func (s *Service) CancelTimer(ctx context.Context, req *waitingv1.CancelTimerReq
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelTimerResponse]{
-		Method: "CancelTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "CancelTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelTimerResponse], error) {
 			var d journal.Decision[*waitingv1.CancelTimerResponse]
 			t, err := st.timer(env.Actor.Namespace, req.GetAgentId(), req.GetTimerId())

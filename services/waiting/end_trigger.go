@@ -17,7 +17,7 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelExternalTriggerResponse]{
-		Method: "CancelExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "CancelExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelExternalTriggerResponse], error) {
 			var d journal.Decision[*waitingv1.CancelExternalTriggerResponse]
 			t, err := st.trigger(env.Actor.Namespace, req.GetAgentId(), req.GetTriggerId())

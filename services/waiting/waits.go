@@ -76,7 +76,7 @@ func (s *Service) CancelWait(ctx context.Context, req *waitingv1.CancelWaitReque
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CancelWaitResponse]{
-		Method: "CancelWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "CancelWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.CancelWaitResponse], error) {
 			var d journal.Decision[*waitingv1.CancelWaitResponse]
 			w, err := st.wait(env.Actor.Namespace, req.GetAgentId(), req.GetWaitId())

@@ -44,7 +44,7 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 		return nil, err
 	}
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *workv1.CompleteWorkItemResponse]{
-		Method: "CompleteWorkItem", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "CompleteWorkItem", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.CompleteWorkItemResponse], error) {
 			return decideComplete(st, env, req, running)
 		},

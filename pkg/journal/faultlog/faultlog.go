@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 
 	"quartet/pkg/journal/framelog"
 )
@@ -33,12 +35,20 @@ const (
 	Last
 )
 
+// Faults that are not among those up to Last.
+const (
+	Full Fault = Last + 1 + iota // refused, because the store is full
+	Held                         // appended, but only when Release is called
+)
+
 // ErrLost is the ambiguous error.
 var ErrLost = errors.New("faultlog: no answer")
 
 // Log is a framelog.Log with faults.
 type Log struct {
 	framelog.Log // what is not overridden passes through
+
+	limit atomic.Int64 // of bodies; see Limit
 
 	mu      sync.Mutex
 	faults  []Fault
@@ -155,6 +165,11 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	switch fault {
 	case Refused:
 		return 0, fmt.Errorf("%w: on order", framelog.ErrRefused)
+	case Full:
+		return 0, fmt.Errorf("%w: on order", framelog.ErrFull)
+	case Held:
+		l.held <- struct{}{}
+		<-release
 	case HeldRefused:
 		l.held <- struct{}{}
 		select {
@@ -197,9 +212,25 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	case Doubted:
 		l.land(ctx, []late{{expect, kept}})
 		return l.Log.Append(ctx, expect, f)
-	default:
-		return l.Log.Append(ctx, expect, f)
 	}
+	if len(f.Body) > l.MaxBody() {
+		return 0, fmt.Errorf("%w: on order", framelog.ErrTooLarge)
+	}
+	return l.Log.Append(ctx, expect, f)
+}
+
+// Limit sets how large the body of a frame may be from now on.
+func (l *Log) Limit(most int) { l.limit.Store(int64(most)) }
+
+// MaxBody implements framelog.Bounded.
+func (l *Log) MaxBody() int {
+	if most := l.limit.Load(); most > 0 {
+		return int(most)
+	}
+	if b, ok := l.Log.(framelog.Bounded); ok {
+		return b.MaxBody()
+	}
+	return math.MaxInt
 }
 
 // land appends the frames of earlier faults and discards the results.

@@ -3,6 +3,7 @@ package framelog
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // The errors of Log.Append that are not ambiguous, and of Log.Get.
@@ -15,6 +16,10 @@ var (
 	ErrBusy = errors.New("framelog: log busy")
 	// ErrRefused means that this append stored nothing and never will.
 	ErrRefused = errors.New("framelog: append refused")
+	// ErrFull is the ErrRefused of a store that has no space left.
+	ErrFull = fmt.Errorf("%w: the store is full", ErrRefused)
+	// ErrTooLarge is the ErrRefused of a frame that is larger than the log allows.
+	ErrTooLarge = fmt.Errorf("%w: the frame is too large", ErrRefused)
 	// ErrNoFrame means that Get found no frame at the sequence.
 	ErrNoFrame = errors.New("framelog: no such frame")
 )
@@ -25,6 +30,12 @@ type Frame struct {
 	Generation uint64 // of the writer; see partition_opened
 	Body       []byte // JSON Lines, each ended by '\n'; empty for a fence
 	Link       Link
+}
+
+// Bounded is what a Log implements whose frames have a limit of size.
+type Bounded interface {
+	// MaxBody returns the size in bytes that the body of a frame may have now. It must not block.
+	MaxBody() int
 }
 
 // Log is the durable, ordered log of one partition. Sequence numbers increase and may have gaps, since one

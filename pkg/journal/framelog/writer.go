@@ -15,7 +15,7 @@ import (
 type Result struct {
 	Outcome Outcome
 	At      End  // behind the frame, if it was stored
-	End     End  // the end of the log, if no other writer was found
+	End     End  // the end of the log, if no other writer was found; of a refused frame, the one before it
 	Foreign bool // another writer was found: the partition must reload
 	Clean   bool // no attempt was ambiguous: nothing else holds the body, and no fence was written
 	Err     error
@@ -90,7 +90,7 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 		case err == nil:
 			return Result{Outcome: Stored, At: next, End: next, Clean: clean}
 		case errors.Is(err, ErrRefused):
-			return Result{Outcome: Refused, Err: err}
+			return Result{Outcome: Refused, End: end, Err: err}
 		case errors.Is(err, ErrBusy):
 			if pacer.Wait(ctx) != nil {
 				return Result{Outcome: Abandoned, Err: err}

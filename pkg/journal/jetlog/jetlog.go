@@ -31,7 +31,14 @@ const (
 const (
 	codeWrongSequence     = 10071
 	codeWrongSequenceBusy = 10164
+	codeAccountFull       = 10002 // the account has no space left
+	codeServerFull        = 10023 // the server has no space left
+	codeMessageTooLarge   = 10054 // larger than the stream's max_msg_size
 )
+
+// HeaderRoom is how many bytes of max_payload are left for the headers of a frame, and for what the journal adds to
+// the events of a command.
+const HeaderRoom = 64 << 10
 
 // pullBytes bounds the bytes that a reader has in flight. It is larger than the largest
 // message. The number of messages is not bounded, because the client would make its channel
@@ -64,7 +71,10 @@ type Log struct {
 	replicas replicas
 }
 
-var _ framelog.Log = (*Log)(nil)
+var (
+	_ framelog.Log     = (*Log)(nil)
+	_ framelog.Bounded = (*Log)(nil)
+)
 
 // New returns the log of a partition. The stream must exist; see EnsureStream.
 func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
@@ -74,6 +84,9 @@ func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
 	}
 	return &Log{nc: nc, js: js, stream: StreamName(plane), subject: Subject(plane, partition)}, nil
 }
+
+// MaxBody implements framelog.Bounded: what max_payload of the server that the connection has now leaves for a body.
+func (l *Log) MaxBody() int { return int(max(l.nc.MaxPayload()-HeaderRoom, 0)) }
 
 // Append implements framelog.Log. It sends one request and never repeats it.
 func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
@@ -94,7 +107,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	resp, err := l.nc.RequestMsgWithContext(ctx, msg)
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
-		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
+		return 0, fmt.Errorf("%w: %w", framelog.ErrTooLarge, err)
 	case err != nil:
 		return 0, fmt.Errorf("jetlog: append: %w", err)
 	}
@@ -111,6 +124,10 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 		return 0, fmt.Errorf("%w: %s", framelog.ErrWrongSequence, ack.Error.Description)
 	case ack.Error != nil && ack.Error.ErrorCode == codeWrongSequenceBusy:
 		return 0, fmt.Errorf("%w: %s", framelog.ErrBusy, ack.Error.Description)
+	case ack.Error != nil && (ack.Error.ErrorCode == codeAccountFull || ack.Error.ErrorCode == codeServerFull):
+		return 0, fmt.Errorf("%w: %w", framelog.ErrFull, ack.Error)
+	case ack.Error != nil && ack.Error.ErrorCode == codeMessageTooLarge:
+		return 0, fmt.Errorf("%w: %w", framelog.ErrTooLarge, ack.Error)
 	case ack.Error != nil:
 		return 0, fmt.Errorf("jetlog: append: %w", ack.Error)
 	case ack.Stream != l.stream || ack.Seq == 0:

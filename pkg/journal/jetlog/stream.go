@@ -32,6 +32,12 @@ func StreamConfig(plane string, replicas int) jetstream.StreamConfig {
 	}
 }
 
+// JetStream error codes for more replicas than there are servers.
+const (
+	codeNoPeers      = 10005
+	codeNotClustered = 10074
+)
+
 // partitionsKey is the key of the stream's metadata with the number of partitions of its
 // plane. The number is fixed when the stream is created, because agents are assigned to
 // partitions by it.
@@ -54,6 +60,10 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, pa
 		}
 		return s, err
 	})
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && (refused.ErrorCode == codeNoPeers || refused.ErrorCode == codeNotClustered) {
+		return 0, fmt.Errorf("jetlog: stream %s: replicas is %d, and there are not so many NATS servers in one cluster that have JetStream: start them, or lower replicas: %w", want.Name, want.Replicas, err)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
 	}

@@ -56,3 +56,10 @@ func TestR6_PartitionsAreSettledOnce(t *testing.T) {
 		require.Error(t, err, text)
 	}
 }
+
+// TestR6_MoreReplicasThanServers: the error names the setting.
+func TestR6_MoreReplicasThanServers(t *testing.T) {
+	_, err := jetlog.EnsureStream(t.Context(), natsdtest.Connect(t), "work", 3, 1)
+	require.ErrorContains(t, err, "replicas is 3")
+	require.ErrorContains(t, err, "lower replicas")
+}

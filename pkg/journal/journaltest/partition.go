@@ -29,6 +29,11 @@ func RunPartition(t *testing.T, open func(t *testing.T) framelog.Log) {
 	for name, test := range map[string]func(*testing.T, *rig){
 		"X1 refused append changes nothing":  refused,
 		"X1 too large an event":              oversize,
+		"X1 too large for the log":           tooLargeForTheLog,
+		"X1 a limit that shrinks":            aLimitThatShrinks,
+		"X2 a clock that is set":             clockSteps,
+		"X16 a full log":                     fullLog,
+		"X16 no room":                        noRoom,
 		"X2 repeated request":                repeated,
 		"X2 memory across reload":            memoryAcrossReload,
 		"X2 repeated by all at once":         repeatedByAll,

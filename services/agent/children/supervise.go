@@ -167,7 +167,7 @@ func (s *Service) noteChildItem(ctx context.Context, parent ref.Agent, delegatio
 // changed since it was read. The rule is not called for an agent that does not exist.
 func (s *Service) commit(ctx context.Context, k ref.Agent, method string, rule func(a *state.Agent, env journal.Env) []*journal.Event) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
-		Method: method, AgentID: k.ID, Actor: plane.System(k.Namespace),
+		Frees: true, Method: method, AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
 			if a := st.Lookup(k); a != nil {

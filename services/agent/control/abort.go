@@ -24,7 +24,7 @@ func (s *Service) AbortRun(ctx context.Context, req *agentv1.AbortRunRequest) (*
 		}
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.AbortRunResponse]{
-		Method: "AbortRun", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "AbortRun", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.AbortRunResponse], error) {
 			return decideAbort(st, env, req)
 		},

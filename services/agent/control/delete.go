@@ -23,7 +23,7 @@ func (s *Service) DeleteAgent(ctx context.Context, req *agentv1.DeleteAgentReque
 		return nil, fault.Invalid("expected_revision", strconv.FormatInt(req.GetExpectedRevision(), 10), "must be 0 or a revision")
 	}
 	a, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Agent]{
-		Method: "DeleteAgent", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "DeleteAgent", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Agent], error) {
 			var d journal.Decision[*agentv1.Agent]
 			a, err := st.Controllable(env.Actor, req.GetAgentId())

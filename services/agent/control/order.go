@@ -57,7 +57,7 @@ func execute[R any](
 		return none, err
 	}
 	a, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Agent]{
-		Method: method, AgentID: o.GetAgentId(), RequestID: o.GetRequestId(), Args: o,
+		Frees: true, Method: method, AgentID: o.GetAgentId(), RequestID: o.GetRequestId(), Args: o,
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Agent], error) {
 			var d journal.Decision[*agentv1.Agent]
 			a, err := st.ControllableActive(env.Actor, o.GetAgentId())

@@ -17,7 +17,7 @@ import (
 // endTurn ends a run, with the plane itself as the actor. It does nothing if the run has ended.
 func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, how state.Ending) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.Turn]{
-		Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),
+		Frees: true, Method: "EndTurn", AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.Turn], error) {
 			var d journal.Decision[*agentv1.Turn]
 			a := st.Lookup(k)

@@ -41,7 +41,7 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 		}
 	}
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*state.State, *agentv1.FinishTurnResponse]{
-		Method: "FinishTurn", AgentID: req.GetAgentId(),
+		Frees: true, Method: "FinishTurn", AgentID: req.GetAgentId(),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[*agentv1.FinishTurnResponse], error) {
 			return decideFinish(st, env, req, how)
 		},

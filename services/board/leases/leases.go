@@ -211,7 +211,7 @@ func (l *Leases) expireRuns(ctx context.Context, b board, runs []rules.ExpiredRu
 		return nil
 	}
 	_, err = plane.Do(ctx, l.engine, plane.Command[*model.State, struct{}]{
-		Method: "Reconcile", AgentID: b.session.ID, Actor: plane.System(b.session.Namespace),
+		Frees: true, Method: "Reconcile", AgentID: b.session.ID, Actor: plane.System(b.session.Namespace),
 		Decide: func(st *model.State, env journal.Env) (d journal.Decision[struct{}], _ error) {
 			d.Events = rules.DecideExpire(st, env, b.session, b.id, running)
 			return d, nil

@@ -34,7 +34,7 @@ func TestStreamOutput(t *testing.T) {
 
 func openStreamOutput(t *testing.T) *Stream {
 	nc := natsdtest.Connect(t)
-	o, err := OpenStream(t.Context(), nc, 1)
+	o, err := OpenStream(t.Context(), nc, 1, nil)
 	require.NoError(t, err)
 	return o
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/room"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
@@ -67,6 +68,7 @@ type Stream struct {
 	stream jetstream.Stream
 	kept   int64 // Kept, less in tests
 	slack  int64 // trimSlack, less in tests
+	room   *room.Room
 
 	mu   sync.Mutex
 	ends map[string]tail // of tasks that were appended to recently, by subject
@@ -80,8 +82,9 @@ type tail struct {
 	oldest int64 // offset of the oldest byte that is kept
 }
 
-// OpenStream creates or updates the stream and returns a Store on it.
-func OpenStream(ctx context.Context, nc *nats.Conn, replicas int) (*Stream, error) {
+// OpenStream creates or updates the stream and returns a Store on it, which refuses output while the room of the store is
+// needed by journals.
+func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, space *room.Room) (*Stream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("task: output: %w", err)
@@ -90,7 +93,7 @@ func OpenStream(ctx context.Context, nc *nats.Conn, replicas int) (*Stream, erro
 	if err != nil {
 		return nil, fmt.Errorf("task: stream %s: %w", StreamName, err)
 	}
-	return &Stream{js: js, stream: stream, kept: Kept, slack: trimSlack, ends: make(map[string]tail)}, nil
+	return &Stream{js: js, stream: stream, kept: Kept, slack: trimSlack, room: space, ends: make(map[string]tail)}, nil
 }
 
 // subjectOf returns the subject of a task's output.
@@ -102,6 +105,9 @@ func subjectOf(namespace, taskID string) string { return subjectPrefix + namespa
 func (o *Stream) Append(ctx context.Context, namespace, taskID string, chunk *taskv1.OutputChunk) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
+	if err := o.room.Check(len(chunk.GetData()), false); err != nil {
+		return 0, err
+	}
 	subject := subjectOf(namespace, taskID)
 	var err error
 	for range appendAttempts {

@@ -129,7 +129,7 @@ func (h *Hub) end(ctx context.Context, c *command, actor journal.Actor, end rule
 	end.Tail = rules.LastChars(output.EndText(tail, 4*rules.TailChars), rules.TailChars)
 	end.Bytes, end.Truncated = tail.End, trimmed || tail.Oldest > 0
 	counted, err = plane.Do(ctx, h.engine, plane.Command[*model.State, bool]{
-		Method: "end", AgentID: c.agentID, Actor: onBehalfOf(actor, c.namespace),
+		Frees: true, Method: "end", AgentID: c.agentID, Actor: onBehalfOf(actor, c.namespace),
 		Decide: func(st *model.State, env journal.Env) (journal.Decision[bool], error) {
 			return rules.DecideEnd(st, env, end)
 		},

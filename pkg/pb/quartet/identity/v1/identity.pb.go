@@ -157,6 +157,63 @@ func (KeyStatus) EnumDescriptor() ([]byte, []int) {
 	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{1}
 }
 
+// ProcessAnswer is what a process answered when it was asked whether it can serve.
+type ProcessAnswer int32
+
+const (
+	// It was not asked.
+	ProcessAnswer_PROCESS_ANSWER_UNSPECIFIED ProcessAnswer = 0
+	// It serves everything that it should.
+	ProcessAnswer_PROCESS_ANSWER_READY ProcessAnswer = 1
+	// It runs, and cannot serve everything that it should.
+	ProcessAnswer_PROCESS_ANSWER_NOT_READY ProcessAnswer = 2
+	// It did not answer: it was killed or suspended, or cannot be reached.
+	ProcessAnswer_PROCESS_ANSWER_NONE ProcessAnswer = 3
+)
+
+// Enum value maps for ProcessAnswer.
+var (
+	ProcessAnswer_name = map[int32]string{
+		0: "PROCESS_ANSWER_UNSPECIFIED",
+		1: "PROCESS_ANSWER_READY",
+		2: "PROCESS_ANSWER_NOT_READY",
+		3: "PROCESS_ANSWER_NONE",
+	}
+	ProcessAnswer_value = map[string]int32{
+		"PROCESS_ANSWER_UNSPECIFIED": 0,
+		"PROCESS_ANSWER_READY":       1,
+		"PROCESS_ANSWER_NOT_READY":   2,
+		"PROCESS_ANSWER_NONE":        3,
+	}
+)
+
+func (x ProcessAnswer) Enum() *ProcessAnswer {
+	p := new(ProcessAnswer)
+	*p = x
+	return p
+}
+
+func (x ProcessAnswer) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ProcessAnswer) Descriptor() protoreflect.EnumDescriptor {
+	return file_quartet_identity_v1_identity_proto_enumTypes[2].Descriptor()
+}
+
+func (ProcessAnswer) Type() protoreflect.EnumType {
+	return &file_quartet_identity_v1_identity_proto_enumTypes[2]
+}
+
+func (x ProcessAnswer) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ProcessAnswer.Descriptor instead.
+func (ProcessAnswer) EnumDescriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{2}
+}
+
 // Key is an API key without its secret.
 type Key struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -362,7 +419,17 @@ type Process struct {
 	ActiveInstallationKeyId string `protobuf:"bytes,9,opt,name=active_installation_key_id,json=activeInstallationKeyId,proto3" json:"active_installation_key_id,omitempty"`
 	// What it knows to be wrong with journals that it holds or reads, one text for each partition: what is
 	// in such a partition is refused with STORAGE, and everything else is served.
-	Damage        []string `protobuf:"bytes,10,rep,name=damage,proto3" json:"damage,omitempty"`
+	Damage []string `protobuf:"bytes,10,rep,name=damage,proto3" json:"damage,omitempty"`
+	// The partitions that it holds. A plane that is held as a whole has partition 0.
+	Held []*HeldPartition `protobuf:"bytes,11,rep,name=held,proto3" json:"held,omitempty"`
+	// Why it cannot serve everything that it should, at its last report; empty if it can.
+	NotReady []string `protobuf:"bytes,12,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	// What an operator should know about the store of the journals, such as that it is nearly full; empty if nothing.
+	Warning string `protobuf:"bytes,13,opt,name=warning,proto3" json:"warning,omitempty"`
+	// The name that its certificate has, if that is not the host in its address.
+	CertificateName string `protobuf:"bytes,14,opt,name=certificate_name,json=certificateName,proto3" json:"certificate_name,omitempty"`
+	// What it answered when it was asked: set if ListProcesses examined the installation.
+	Answer        ProcessAnswer `protobuf:"varint,15,opt,name=answer,proto3,enum=quartet.identity.v1.ProcessAnswer" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -467,6 +534,315 @@ func (x *Process) GetDamage() []string {
 	return nil
 }
 
+func (x *Process) GetHeld() []*HeldPartition {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Process) GetNotReady() []string {
+	if x != nil {
+		return x.NotReady
+	}
+	return nil
+}
+
+func (x *Process) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
+func (x *Process) GetCertificateName() string {
+	if x != nil {
+		return x.CertificateName
+	}
+	return ""
+}
+
+func (x *Process) GetAnswer() ProcessAnswer {
+	if x != nil {
+		return x.Answer
+	}
+	return ProcessAnswer_PROCESS_ANSWER_UNSPECIFIED
+}
+
+// HeldPartition is a partition of a plane that a process holds.
+type HeldPartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plane, such as work.
+	Plane string `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`
+	// The number of the partition, from 0 on.
+	Partition     int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldPartition) Reset() {
+	*x = HeldPartition{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldPartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldPartition) ProtoMessage() {}
+
+func (x *HeldPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldPartition.ProtoReflect.Descriptor instead.
+func (*HeldPartition) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HeldPartition) GetPlane() string {
+	if x != nil {
+		return x.Plane
+	}
+	return ""
+}
+
+func (x *HeldPartition) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+// PlaneHealth says who serves a service of the installation.
+type PlaneHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service: a plane such as work, or scheduler or gateway.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Whether a process that is ready serves it.
+	Up bool `protobuf:"varint,2,opt,name=up,proto3" json:"up,omitempty"`
+	// The processes that serve it and answer.
+	ProcessIds []string `protobuf:"bytes,3,rep,name=process_ids,json=processIds,proto3" json:"process_ids,omitempty"`
+	// How many partitions it has; 0 if it has no journal.
+	Partitions    int32 `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaneHealth) Reset() {
+	*x = PlaneHealth{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaneHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaneHealth) ProtoMessage() {}
+
+func (x *PlaneHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaneHealth.ProtoReflect.Descriptor instead.
+func (*PlaneHealth) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PlaneHealth) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlaneHealth) GetUp() bool {
+	if x != nil {
+		return x.Up
+	}
+	return false
+}
+
+func (x *PlaneHealth) GetProcessIds() []string {
+	if x != nil {
+		return x.ProcessIds
+	}
+	return nil
+}
+
+func (x *PlaneHealth) GetPartitions() int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return 0
+}
+
+// StreamUsage is how much a stream of the NATS servers holds.
+type StreamUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name, such as quartet-journal-work, EVENTS or quartet-output.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The messages that it holds. Those of a journal are its frames.
+	Messages int64 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Their size in bytes.
+	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The size to which the oldest messages are dropped, in bytes; 0 if none are.
+	MaxBytes      int64 `protobuf:"varint,4,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamUsage) Reset() {
+	*x = StreamUsage{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamUsage) ProtoMessage() {}
+
+func (x *StreamUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamUsage.ProtoReflect.Descriptor instead.
+func (*StreamUsage) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StreamUsage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StreamUsage) GetMessages() int64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *StreamUsage) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StreamUsage) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+// InstallationProblem is something that is wrong with the installation.
+type InstallationProblem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service that it is about, such as work; empty if it is about no single one.
+	Plane string `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`
+	// What is wrong.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// What to do.
+	Remedy string `protobuf:"bytes,3,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// Whether something is not served because of it. Otherwise it is a warning.
+	Down          bool `protobuf:"varint,4,opt,name=down,proto3" json:"down,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InstallationProblem) Reset() {
+	*x = InstallationProblem{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InstallationProblem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InstallationProblem) ProtoMessage() {}
+
+func (x *InstallationProblem) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InstallationProblem.ProtoReflect.Descriptor instead.
+func (*InstallationProblem) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *InstallationProblem) GetPlane() string {
+	if x != nil {
+		return x.Plane
+	}
+	return ""
+}
+
+func (x *InstallationProblem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *InstallationProblem) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+func (x *InstallationProblem) GetDown() bool {
+	if x != nil {
+		return x.Down
+	}
+	return false
+}
+
 var File_quartet_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_quartet_identity_v1_identity_proto_rawDesc = "" +
@@ -495,7 +871,7 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\brevision\x18\r \x01(\x03R\brevision\x12.\n" +
 	"\x13installation_key_id\x18\x0e \x01(\tR\x11installationKeyId\x12\x1b\n" +
 	"\tagent_ids\x18\x0f \x03(\tR\bagentIds\x12\x14\n" +
-	"\x05tools\x18\x10 \x03(\tR\x05tools\"\x8b\x03\n" +
+	"\x05tools\x18\x10 \x03(\tR\x05tools\"\xe1\x04\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -510,7 +886,33 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\x14installation_key_ids\x18\b \x03(\tR\x12installationKeyIds\x12;\n" +
 	"\x1aactive_installation_key_id\x18\t \x01(\tR\x17activeInstallationKeyId\x12\x16\n" +
 	"\x06damage\x18\n" +
-	" \x03(\tR\x06damage*\xb6\x01\n" +
+	" \x03(\tR\x06damage\x126\n" +
+	"\x04held\x18\v \x03(\v2\".quartet.identity.v1.HeldPartitionR\x04held\x12\x1b\n" +
+	"\tnot_ready\x18\f \x03(\tR\bnotReady\x12\x18\n" +
+	"\awarning\x18\r \x01(\tR\awarning\x12)\n" +
+	"\x10certificate_name\x18\x0e \x01(\tR\x0fcertificateName\x12:\n" +
+	"\x06answer\x18\x0f \x01(\x0e2\".quartet.identity.v1.ProcessAnswerR\x06answer\"C\n" +
+	"\rHeldPartition\x12\x14\n" +
+	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\"r\n" +
+	"\vPlaneHealth\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02up\x18\x02 \x01(\bR\x02up\x12\x1f\n" +
+	"\vprocess_ids\x18\x03 \x03(\tR\n" +
+	"processIds\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x04 \x01(\x05R\n" +
+	"partitions\"p\n" +
+	"\vStreamUsage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bmessages\x18\x02 \x01(\x03R\bmessages\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x1b\n" +
+	"\tmax_bytes\x18\x04 \x01(\x03R\bmaxBytes\"k\n" +
+	"\x13InstallationProblem\x12\x14\n" +
+	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
+	"\x06remedy\x18\x03 \x01(\tR\x06remedy\x12\x12\n" +
+	"\x04down\x18\x04 \x01(\bR\x04down*\xb6\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -527,7 +929,12 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\x16KEY_STATUS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11KEY_STATUS_ACTIVE\x10\x01\x12\x16\n" +
 	"\x12KEY_STATUS_REVOKED\x10\x02\x12\x16\n" +
-	"\x12KEY_STATUS_EXPIRED\x10\x03B/Z-quartet/pkg/pb/quartet/identity/v1;identityv1b\x06proto3"
+	"\x12KEY_STATUS_EXPIRED\x10\x03*\x80\x01\n" +
+	"\rProcessAnswer\x12\x1e\n" +
+	"\x1aPROCESS_ANSWER_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14PROCESS_ANSWER_READY\x10\x01\x12\x1c\n" +
+	"\x18PROCESS_ANSWER_NOT_READY\x10\x02\x12\x17\n" +
+	"\x13PROCESS_ANSWER_NONE\x10\x03B/Z-quartet/pkg/pb/quartet/identity/v1;identityv1b\x06proto3"
 
 var (
 	file_quartet_identity_v1_identity_proto_rawDescOnce sync.Once
@@ -541,29 +948,36 @@ func file_quartet_identity_v1_identity_proto_rawDescGZIP() []byte {
 	return file_quartet_identity_v1_identity_proto_rawDescData
 }
 
-var file_quartet_identity_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_quartet_identity_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(Role)(0),                     // 0: quartet.identity.v1.Role
 	(KeyStatus)(0),                // 1: quartet.identity.v1.KeyStatus
-	(*Key)(nil),                   // 2: quartet.identity.v1.Key
-	(*Process)(nil),               // 3: quartet.identity.v1.Process
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
+	(ProcessAnswer)(0),            // 2: quartet.identity.v1.ProcessAnswer
+	(*Key)(nil),                   // 3: quartet.identity.v1.Key
+	(*Process)(nil),               // 4: quartet.identity.v1.Process
+	(*HeldPartition)(nil),         // 5: quartet.identity.v1.HeldPartition
+	(*PlaneHealth)(nil),           // 6: quartet.identity.v1.PlaneHealth
+	(*StreamUsage)(nil),           // 7: quartet.identity.v1.StreamUsage
+	(*InstallationProblem)(nil),   // 8: quartet.identity.v1.InstallationProblem
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_quartet_identity_v1_identity_proto_depIdxs = []int32{
-	0, // 0: quartet.identity.v1.Key.role:type_name -> quartet.identity.v1.Role
-	1, // 1: quartet.identity.v1.Key.status:type_name -> quartet.identity.v1.KeyStatus
-	4, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	4, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
-	4, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
-	4, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
-	4, // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	4, // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	0,  // 0: quartet.identity.v1.Key.role:type_name -> quartet.identity.v1.Role
+	1,  // 1: quartet.identity.v1.Key.status:type_name -> quartet.identity.v1.KeyStatus
+	9,  // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	9,  // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
+	9,  // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	9,  // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
+	9,  // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	9,  // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
+	5,  // 8: quartet.identity.v1.Process.held:type_name -> quartet.identity.v1.HeldPartition
+	2,  // 9: quartet.identity.v1.Process.answer:type_name -> quartet.identity.v1.ProcessAnswer
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_proto_init() }
@@ -576,8 +990,8 @@ func file_quartet_identity_v1_identity_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_identity_v1_identity_proto_rawDesc), len(file_quartet_identity_v1_identity_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   2,
+			NumEnums:      3,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -668,7 +668,10 @@ func (x *WhoAmIResponse) GetTools() []string {
 
 // ListProcessesRequest asks for all processes.
 type ListProcessesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether to ask each process whether it can serve, which takes up to 3 s if one does not answer, and to return what the
+	// fields after processes say. Default: false.
+	Examine       bool `protobuf:"varint,1,opt,name=examine,proto3" json:"examine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -703,14 +706,31 @@ func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
 	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{10}
 }
 
+func (x *ListProcessesRequest) GetExamine() bool {
+	if x != nil {
+		return x.Examine
+	}
+	return false
+}
+
 // ListProcessesResponse has the processes.
 type ListProcessesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The processes that reported themselves in the last minute, by host and id. One that
 	// was killed is among them for that long.
-	Processes     []*Process `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Processes []*Process `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	// If examined: the services that an installation has, and who serves them.
+	Planes []*PlaneHealth `protobuf:"bytes,2,rep,name=planes,proto3" json:"planes,omitempty"`
+	// If examined: what is wrong. It is healthy if no problem is down.
+	Problems []*InstallationProblem `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`
+	// If examined: the streams of the NATS servers that are Quartet's.
+	Streams []*StreamUsage `protobuf:"bytes,4,rep,name=streams,proto3" json:"streams,omitempty"`
+	// If examined: how much of the store of the journals is in use, in bytes.
+	StoreUsedBytes int64 `protobuf:"varint,5,opt,name=store_used_bytes,json=storeUsedBytes,proto3" json:"store_used_bytes,omitempty"`
+	// If examined: how much it can hold, in bytes; 0 if that is not known.
+	StoreLimitBytes int64 `protobuf:"varint,6,opt,name=store_limit_bytes,json=storeLimitBytes,proto3" json:"store_limit_bytes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ListProcessesResponse) Reset() {
@@ -748,6 +768,41 @@ func (x *ListProcessesResponse) GetProcesses() []*Process {
 		return x.Processes
 	}
 	return nil
+}
+
+func (x *ListProcessesResponse) GetPlanes() []*PlaneHealth {
+	if x != nil {
+		return x.Planes
+	}
+	return nil
+}
+
+func (x *ListProcessesResponse) GetProblems() []*InstallationProblem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *ListProcessesResponse) GetStreams() []*StreamUsage {
+	if x != nil {
+		return x.Streams
+	}
+	return nil
+}
+
+func (x *ListProcessesResponse) GetStoreUsedBytes() int64 {
+	if x != nil {
+		return x.StoreUsedBytes
+	}
+	return 0
+}
+
+func (x *ListProcessesResponse) GetStoreLimitBytes() int64 {
+	if x != nil {
+		return x.StoreLimitBytes
+	}
+	return 0
 }
 
 // GetUsageRequest names a namespace.
@@ -1101,10 +1156,16 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"serverTime\x12%\n" +
 	"\x0eserver_version\x18\a \x01(\tR\rserverVersion\x12\x1b\n" +
 	"\tagent_ids\x18\b \x03(\tR\bagentIds\x12\x14\n" +
-	"\x05tools\x18\t \x03(\tR\x05tools\"\x16\n" +
-	"\x14ListProcessesRequest\"S\n" +
+	"\x05tools\x18\t \x03(\tR\x05tools\"0\n" +
+	"\x14ListProcessesRequest\x12\x18\n" +
+	"\aexamine\x18\x01 \x01(\bR\aexamine\"\xe5\x02\n" +
 	"\x15ListProcessesResponse\x12:\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x1c.quartet.identity.v1.ProcessR\tprocesses\"/\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x1c.quartet.identity.v1.ProcessR\tprocesses\x128\n" +
+	"\x06planes\x18\x02 \x03(\v2 .quartet.identity.v1.PlaneHealthR\x06planes\x12D\n" +
+	"\bproblems\x18\x03 \x03(\v2(.quartet.identity.v1.InstallationProblemR\bproblems\x12:\n" +
+	"\astreams\x18\x04 \x03(\v2 .quartet.identity.v1.StreamUsageR\astreams\x12(\n" +
+	"\x10store_used_bytes\x18\x05 \x01(\x03R\x0estoreUsedBytes\x12*\n" +
+	"\x11store_limit_bytes\x18\x06 \x01(\x03R\x0fstoreLimitBytes\"/\n" +
 	"\x0fGetUsageRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"g\n" +
 	"\x10GetUsageResponse\x12\x1c\n" +
@@ -1168,6 +1229,9 @@ var file_quartet_identity_v1_identity_service_proto_goTypes = []any{
 	(*Key)(nil),                   // 20: quartet.identity.v1.Key
 	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
 	(*Process)(nil),               // 22: quartet.identity.v1.Process
+	(*PlaneHealth)(nil),           // 23: quartet.identity.v1.PlaneHealth
+	(*InstallationProblem)(nil),   // 24: quartet.identity.v1.InstallationProblem
+	(*StreamUsage)(nil),           // 25: quartet.identity.v1.StreamUsage
 }
 var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
 	18, // 0: quartet.identity.v1.CreateKeyRequest.role:type_name -> quartet.identity.v1.Role
@@ -1179,30 +1243,33 @@ var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
 	18, // 6: quartet.identity.v1.WhoAmIResponse.role:type_name -> quartet.identity.v1.Role
 	21, // 7: quartet.identity.v1.WhoAmIResponse.server_time:type_name -> google.protobuf.Timestamp
 	22, // 8: quartet.identity.v1.ListProcessesResponse.processes:type_name -> quartet.identity.v1.Process
-	14, // 9: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
-	16, // 10: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
-	21, // 11: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
-	0,  // 12: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
-	2,  // 13: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
-	4,  // 14: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
-	6,  // 15: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
-	8,  // 16: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
-	10, // 17: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
-	12, // 18: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
-	15, // 19: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
-	1,  // 20: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
-	3,  // 21: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
-	5,  // 22: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
-	7,  // 23: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
-	9,  // 24: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
-	11, // 25: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
-	13, // 26: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
-	17, // 27: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
-	20, // [20:28] is the sub-list for method output_type
-	12, // [12:20] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	23, // 9: quartet.identity.v1.ListProcessesResponse.planes:type_name -> quartet.identity.v1.PlaneHealth
+	24, // 10: quartet.identity.v1.ListProcessesResponse.problems:type_name -> quartet.identity.v1.InstallationProblem
+	25, // 11: quartet.identity.v1.ListProcessesResponse.streams:type_name -> quartet.identity.v1.StreamUsage
+	14, // 12: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
+	16, // 13: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
+	21, // 14: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
+	0,  // 15: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
+	2,  // 16: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
+	4,  // 17: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
+	6,  // 18: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
+	8,  // 19: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
+	10, // 20: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
+	12, // 21: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
+	15, // 22: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
+	1,  // 23: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
+	3,  // 24: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
+	5,  // 25: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
+	7,  // 26: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
+	9,  // 27: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
+	11, // 28: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
+	13, // 29: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
+	17, // 30: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
+	23, // [23:31] is the sub-list for method output_type
+	15, // [15:23] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_service_proto_init() }

@@ -1,4 +1,5 @@
-package journal
+// Package counters has the metrics of a journal.
+package counters
 
 import (
 	"errors"
@@ -10,8 +11,8 @@ import (
 	"quartet/pkg/meter"
 )
 
-// metrics are a partition's metrics; nil counts nothing. byType belongs to the loop.
-type metrics struct {
+// Counters are a partition's metrics; nil counts nothing. byType belongs to the caller of Committed.
+type Counters struct {
 	seconds, bytes, lines prometheus.Observer
 	appends               map[string]prometheus.Counter // by outcome
 	plane                 string
@@ -20,12 +21,12 @@ type metrics struct {
 	loads                 prometheus.Observer
 }
 
-// newMetrics registers the metrics of a plane. It returns nil if reg is nil.
-func newMetrics(reg prometheus.Registerer, plane string) *metrics {
+// New registers the metrics of a plane. It returns nil if reg is nil.
+func New(reg prometheus.Registerer, plane string) *Counters {
 	if reg == nil {
 		return nil
 	}
-	g := &metrics{
+	g := &Counters{
 		seconds: meter.Histogram(reg, "quartet_journal_append_seconds", "Time from the first attempt to write a frame until it was on disk.", meter.Disk, "plane").WithLabelValues(plane),
 		bytes:   meter.Histogram(reg, "quartet_journal_frame_bytes", "Size of the frames written.", meter.Bytes, "plane").WithLabelValues(plane),
 		lines:   meter.Histogram(reg, "quartet_journal_frame_events", "Number of events in each frame written, that is, for each fsync.", meter.Many, "plane").WithLabelValues(plane),
@@ -40,8 +41,8 @@ func newMetrics(reg prometheus.Registerer, plane string) *metrics {
 	return g
 }
 
-// appended counts one attempt to append a frame, by its outcome.
-func (g *metrics) appended(err error) {
+// Appended counts one attempt to append a frame, by its outcome.
+func (g *Counters) Appended(err error) {
 	if g == nil {
 		return
 	}
@@ -59,38 +60,38 @@ func (g *metrics) appended(err error) {
 	g.appends[outcome].Inc()
 }
 
-// loaded counts a completed load.
-func (g *metrics) loaded(took time.Duration) {
+// Loaded counts a completed load.
+func (g *Counters) Loaded(took time.Duration) {
 	if g != nil {
 		g.loads.Observe(took.Seconds())
 	}
 }
 
-// written counts a frame of size bytes that was stored.
-func (g *metrics) written(size int, took time.Duration) {
+// Written counts a frame of size bytes that was stored.
+func (g *Counters) Written(size int, took time.Duration) {
 	if g != nil {
 		g.seconds.Observe(took.Seconds())
 		g.bytes.Observe(float64(size))
 	}
 }
 
-// committed counts the events of a frame. Only the loop calls it.
-func (g *metrics) committed(events []*Event) {
+// Committed counts the n events of a frame, of which typeOf returns the types. Only one goroutine may call it.
+func (g *Counters) Committed(n int, typeOf func(i int) string) {
 	if g == nil {
 		return
 	}
-	g.lines.Observe(float64(len(events)))
-	for i := 0; i < len(events); {
-		typ, n := events[i].Type, 1 // large frames often have many events of one type in a row
-		for i+n < len(events) && events[i+n].Type == typ {
-			n++
+	g.lines.Observe(float64(n))
+	for i := 0; i < n; {
+		typ, same := typeOf(i), 1 // large frames often have many events of one type in a row
+		for i+same < n && typeOf(i+same) == typ {
+			same++
 		}
 		c := g.byType[typ]
 		if c == nil {
 			c = g.events.WithLabelValues(g.plane, typ)
 			g.byType[typ] = c
 		}
-		c.Add(float64(n))
-		i += n
+		c.Add(float64(same))
+		i += same
 	}
 }

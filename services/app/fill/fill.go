@@ -1,0 +1,172 @@
+// Package fill measures how full the store of the journals is, and gives warnings before it is full.
+package fill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/room"
+	"quartet/pkg/life"
+	"quartet/pkg/meter"
+	"quartet/pkg/natsd"
+)
+
+const (
+	// period is how often the store is measured. What this process writes in between is counted.
+	period = time.Second
+	// term bounds one measurement.
+	term = 5 * time.Second
+)
+
+// Source returns what is in use of the store, and how much there is.
+type Source func(ctx context.Context) (room.State, error)
+
+// errNoUsage is returned while there is nothing to measure.
+var errNoUsage = errors.New("the broker does not run")
+
+// Embedded measures an embedded server with a data directory. What other programs leave of the disk bounds the store
+// as well as max-store-mib.
+func Embedded(server func() *natsd.Server, dir string) Source {
+	return func(context.Context) (room.State, error) {
+		s := server()
+		if s == nil {
+			return room.State{}, errNoUsage
+		}
+		used, limit, err := s.Usage()
+		if err != nil {
+			return room.State{}, err
+		}
+		state := room.State{Used: used, Limit: limit}
+		var disk syscall.Statfs_t
+		if err := syscall.Statfs(dir, &disk); err == nil {
+			free := int64(disk.Bavail) * int64(disk.Bsize) //nolint:unconvert // their types differ by system
+			if state.Limit <= 0 || used+free < state.Limit {
+				state.Limit = used + free
+			}
+		}
+		return state, nil
+	}
+}
+
+// Account measures what the account of a connection uses. If the account has no limit of its own, only the servers know how
+// much they have, and they tell nobody but their system account: the limit is then not known.
+func Account(conn func() *nats.Conn, replicas int) Source {
+	return func(ctx context.Context) (room.State, error) {
+		nc := conn()
+		if nc == nil {
+			return room.State{}, errNoUsage
+		}
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return room.State{}, err
+		}
+		info, err := js.AccountInfo(ctx)
+		if err != nil {
+			return room.State{}, err
+		}
+		if tier, ok := info.Tiers[fmt.Sprintf("R%d", max(replicas, 1))]; ok {
+			return room.State{Used: int64(tier.Store), Limit: max(tier.Limits.MaxStore, 0)}, nil
+		}
+		return room.State{Used: int64(info.Store), Limit: max(info.Limits.MaxStore, 0)}, nil
+	}
+}
+
+// Gauge is the module that measures.
+type Gauge struct {
+	*life.Periodic
+	room    *room.Room
+	source  Source
+	logger  *zap.Logger
+	used    prometheus.Gauge
+	limit   prometheus.Gauge
+	level   room.Level
+	failed  bool
+	warning atomic.Pointer[string]
+}
+
+// New returns a module that measures with source and records in r.
+func New(r *room.Room, source Source, logger *zap.Logger, metrics prometheus.Registerer) *Gauge {
+	g := &Gauge{
+		room: r, source: source, logger: logger,
+		used:  meter.Gauge(metrics, "quartet_store_used_bytes", "How much of the store of the journals is in use: journals, events and output.").WithLabelValues(),
+		limit: meter.Gauge(metrics, "quartet_store_limit_bytes", "How much the store of the journals can hold; 0 if the NATS servers do not tell. Near it new records are refused with STORAGE_FULL.").WithLabelValues(),
+	}
+	g.Periodic = &life.Periodic{Label: "fill", Period: period, Do: g.Measure}
+	return g
+}
+
+// Start measures once, so that the first request finds a store that is full, and then periodically.
+func (g *Gauge) Start(ctx context.Context) error {
+	g.Measure(ctx)
+	if g.room.Now().Limit == 0 {
+		g.logger.Info("how much the store of the journals can hold is not known: the account at the NATS servers has no limit max_file, so there are no warnings before it is full", zap.Int64("used_bytes", g.room.Now().Used))
+	}
+	return g.Periodic.Start(ctx)
+}
+
+// Measure measures once. It logs when the level changes.
+func (g *Gauge) Measure(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, term)
+	defer cancel()
+	err := g.room.Measure(func() (room.State, error) { return g.source(ctx) })
+	if err != nil {
+		if !g.failed {
+			g.logger.Warn("how full the store of the journals is cannot be measured; trying again", zap.Error(err))
+		}
+		g.failed = true
+		return
+	}
+	g.failed = false
+	now := g.room.Now()
+	g.used.Set(float64(now.Used))
+	g.limit.Set(float64(now.Limit))
+	level := now.Level()
+	if level <= room.Enough {
+		g.warning.Store(nil)
+	} else {
+		text := g.text(now)
+		g.warning.Store(&text)
+	}
+	if level == g.level {
+		return
+	}
+	was := g.level
+	g.level = level
+	switch fields := []zap.Field{zap.Int("percent", now.Percent()), zap.Int64("used_bytes", now.Used), zap.Int64("limit_bytes", now.Limit), zap.String("remedy", g.room.Remedy)}; {
+	case level == room.Full:
+		g.logger.Error("the store of the journals is full: new records are refused with STORAGE_FULL", fields...)
+	case level > room.Enough && level > was:
+		g.logger.Warn("the store of the journals is filling up", fields...)
+	case was > room.Enough:
+		g.logger.Info("the store of the journals has more room again", fields...)
+	}
+}
+
+// text describes a store from which a warning is given.
+func (g *Gauge) text(now room.State) string {
+	if now.Refusing {
+		return fmt.Sprintf("the NATS servers refuse to store more, because their store is full (%d MiB in use): new records are refused with STORAGE_FULL. %s", now.Used>>20, g.room.Remedy)
+	}
+	what := fmt.Sprintf("the store of the journals is %d %% full (%d of %d MiB)", now.Percent(), now.Used>>20, now.Limit>>20)
+	if now.Level() == room.Full {
+		what += ": new records are refused with STORAGE_FULL"
+	}
+	return what + ". " + g.room.Remedy
+}
+
+// Warning returns what is to be said about the store, "" for nothing.
+func (g *Gauge) Warning() string {
+	if text := g.warning.Load(); text != nil {
+		return *text
+	}
+	return ""
+}

@@ -1,0 +1,75 @@
+package installation
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+)
+
+// TestX17_EveryServiceIsLookedAt: what no process serves, and what is served by processes that do not answer or are not
+// ready, is named with what to do.
+func TestX17_EveryServiceIsLookedAt(t *testing.T) {
+	process := func(id string, services ...string) *identityv1.Process {
+		return &identityv1.Process{ProcessId: id, Host: "h", Address: id + ":1", Services: services}
+	}
+	waits := process("waits", "work")
+	waits.NotReady = []string{"nobody has partition 3 of work yet"}
+	damaged := process("damaged", "agent", "work")
+	damaged.Damage = []string{"the journal of work/2 is damaged"}
+	damaged.Warning = "the store of the journals is 90 % full (9 of 10 MiB). Buy a disk"
+	for name, c := range map[string]struct {
+		processes []*identityv1.Process
+		down      []string
+		notes     []string
+	}{
+		"all is well":                     {[]*identityv1.Process{process("all", "agent", "work")}, nil, nil},
+		"no process serves it":            {[]*identityv1.Process{process("a", "agent")}, []string{"work is down: no process serves it; start one: `quartet serve work …` with the nats-url of the others"}, nil},
+		"the only one does not answer":    {[]*identityv1.Process{process("a", "agent"), process("dead", "work")}, []string{"work is down: no process that serves it answers (dead on h at dead:1); start it again or resume it, or start one: `quartet serve work …` with the nats-url of the others"}, []string{"the process dead on h at dead:1 does not answer"}},
+		"another one serves it":           {[]*identityv1.Process{process("a", "agent", "work"), process("dead", "work")}, nil, []string{"the process dead on h at dead:1 does not answer"}},
+		"it is not ready":                 {[]*identityv1.Process{process("a", "agent"), waits}, []string{"work is not ready: waits on h at waits:1: nobody has partition 3 of work yet; wait until the process has loaded its journals and NATS answers; if it does not become ready, see its log"}, nil},
+		"processes know of what is wrong": {[]*identityv1.Process{damaged, process("b", "agent", "work")}, nil, []string{"the journal of work/2 is damaged", "the store of the journals is 90 % full (9 of 10 MiB)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, err := Config{
+				Services: []string{"agent", "work"}, Partitions: func(string) int { return 6 },
+				List: func(context.Context) ([]*identityv1.Process, error) { return c.processes, nil },
+				Ask: func(_ context.Context, p *identityv1.Process) (bool, error) {
+					if p.GetProcessId() == "dead" {
+						return false, errors.New("refused")
+					}
+					return p.GetProcessId() != "waits", nil
+				},
+				Streams: func(context.Context) ([]*identityv1.StreamUsage, error) { return nil, nil },
+				Store:   func() (int64, int64) { return 1, 2 },
+			}.Examine(t.Context())
+			require.NoError(t, err)
+			var down []string
+			for _, p := range resp.GetProblems() {
+				if p.GetDown() {
+					down = append(down, p.GetText()+"; "+p.GetRemedy())
+				}
+			}
+			require.Equal(t, c.down, down)
+			require.Len(t, Down(resp), len(c.down))
+			for _, text := range Down(resp) {
+				require.NotContains(t, text, " on h at ", "everybody may read it")
+				require.Contains(t, text, "work is ")
+			}
+			var notes []string
+			for _, p := range resp.GetProblems() {
+				require.NotEmpty(t, p.GetRemedy(), p)
+				if !p.GetDown() {
+					notes = append(notes, p.GetText())
+				}
+			}
+			require.Equal(t, c.notes, notes)
+			require.Len(t, resp.GetPlanes(), 2)
+			require.Equal(t, int32(6), resp.GetPlanes()[1].GetPartitions())
+			require.Equal(t, len(c.down) == 0, resp.GetPlanes()[1].GetUp())
+		})
+	}
+}

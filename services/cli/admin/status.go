@@ -1,0 +1,131 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"quartet/pkg/fault"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/terminal"
+	"quartet/services/cli/input"
+	"quartet/services/cli/output"
+	"quartet/services/cli/session"
+)
+
+// StatusCommand returns `quartet status`.
+func StatusCommand(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show whether every plane of the installation is served, and by whom", Args: input.None,
+		Long: `Ask all processes of the installation whether they can serve, and show its planes and
+other services, its processes with the partitions that they hold, and its streams.
+The exit code is 1 if a plane is down, a process does not answer, a journal is damaged
+or the store is nearly full; the error says which, and what to do. The call is
+answered by the identity plane, and needs a key of role installation_admin or admin.`,
+		Example: "  quartet status\n  quartet status -o json | jq '.problems'",
+		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+			resp, err := identityv1.NewIdentityServiceClient(conn).ListProcesses(cmd.Context(), &identityv1.ListProcessesRequest{Examine: true})
+			if err != nil {
+				return withoutIdentity(cmd.Context(), conn, err)
+			}
+			if err := s.Show(cmd, resp, func(p *output.Printer) { showStatus(p, resp) }); err != nil || len(resp.GetProblems()) == 0 {
+				return err
+			}
+			return problemsOf(resp)
+		}),
+	}
+}
+
+// withoutIdentity returns what err means: if the server at the address answers, identity is what does not.
+func withoutIdentity(ctx context.Context, conn grpc.ClientConnInterface, err error) error {
+	if f := fault.From(err); f.Code() != codes.Unavailable && f.Code() != codes.DeadlineExceeded {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if _, dead := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}); dead != nil {
+		return err
+	}
+	return fmt.Errorf("identity is down, and without it nobody tells about the other planes: %s\n  fix: start a process that serves it: `quartet serve identity …` with the nats-url of the others", terminal.Printable(fault.From(err).Message()))
+}
+
+// problemsOf returns the problems as one error.
+func problemsOf(resp *identityv1.ListProcessesResponse) error {
+	var lines []string
+	for _, p := range resp.GetProblems() {
+		lines = append(lines, terminal.Printable(p.GetText())+"\n  fix: "+terminal.Printable(p.GetRemedy()))
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
+
+// showStatus prints the tables.
+func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
+	var rows [][]string
+	for _, plane := range resp.GetPlanes() {
+		state := p.Paint(terminal.Green, "up")
+		if !plane.GetUp() {
+			state = p.Paint(terminal.Red, "down")
+		}
+		partitions := ""
+		if plane.GetPartitions() > 0 {
+			partitions = fmt.Sprint(plane.GetPartitions())
+		}
+		rows = append(rows, []string{plane.GetName(), state, fmt.Sprint(len(plane.GetProcessIds())), partitions})
+	}
+	p.Table("no planes", []string{"PLANE", "STATE", "PROCESSES", "PARTITIONS"}, rows)
+	p.Printf("\n")
+	rows = nil
+	answers := map[identityv1.ProcessAnswer]string{
+		identityv1.ProcessAnswer_PROCESS_ANSWER_READY:     p.Paint(terminal.Green, "ready"),
+		identityv1.ProcessAnswer_PROCESS_ANSWER_NOT_READY: p.Paint(terminal.Yellow, "not ready"),
+		identityv1.ProcessAnswer_PROCESS_ANSWER_NONE:      p.Paint(terminal.Red, "no answer"),
+	}
+	for _, x := range resp.GetProcesses() {
+		rows = append(rows, []string{x.GetProcessId(), x.GetHost(), x.GetAddress(), x.GetVersion(), answers[x.GetAnswer()], strings.Join(x.GetServices(), " "), heldText(x)})
+	}
+	p.Table("no process has reported itself", []string{"PROCESS", "HOST", "ADDRESS", "VERSION", "ANSWER", "SERVICES", "HOLDS"}, rows)
+	p.Printf("\n")
+	rows = nil
+	for _, st := range resp.GetStreams() {
+		most := ""
+		if st.GetMaxBytes() > 0 {
+			most = fmt.Sprintf("%d MiB", st.GetMaxBytes()>>20)
+		}
+		rows = append(rows, []string{st.GetName(), fmt.Sprint(st.GetMessages()), fmt.Sprintf("%.1f MiB", float64(st.GetBytes())/(1<<20)), most})
+	}
+	p.Table("no streams", []string{"STREAM", "MESSAGES", "SIZE", "AT MOST"}, rows)
+	if limit := resp.GetStoreLimitBytes(); limit > 0 {
+		p.Printf("\nstore: %d of %d MiB in use, %d %%\n", resp.GetStoreUsedBytes()>>20, limit>>20, resp.GetStoreUsedBytes()*100/limit)
+	} else {
+		p.Printf("\nstore: %d MiB in use; how much there is, the NATS servers do not tell\n", resp.GetStoreUsedBytes()>>20)
+	}
+}
+
+// heldText lists the partitions that a process holds: agent work/0,3,5.
+func heldText(x *identityv1.Process) string {
+	var planes []string
+	numbers := map[string][]string{}
+	for _, h := range x.GetHeld() {
+		if !slices.Contains(planes, h.GetPlane()) {
+			planes = append(planes, h.GetPlane())
+		}
+		numbers[h.GetPlane()] = append(numbers[h.GetPlane()], fmt.Sprint(h.GetPartition()))
+	}
+	var out []string
+	for _, plane := range planes {
+		if n := numbers[plane]; len(n) == 1 && n[0] == "0" {
+			out = append(out, plane)
+		} else {
+			out = append(out, plane+"/"+strings.Join(n, ","))
+		}
+	}
+	return strings.Join(out, " ")
+}

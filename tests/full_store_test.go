@@ -1,0 +1,112 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// TestX16_AFullStore fills the store of a server that may use 24 MiB. It says so before, refuses at once when only the
+// reserve is left, shows everything, ends and removes, starts again after a kill, and goes on with more room.
+func TestX16_AFullStore(t *testing.T) {
+	proc.Long(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	start := func(mib string) (*proc.Quartet, agentv1.AgentServiceClient, workv1.WorkServiceClient) {
+		srv, err := proc.NewQuartet(binary(t), dir, "", "--max-store-mib", mib)
+		require.NoError(t, err)
+		require.NoError(t, srv.Start(ctx))
+		t.Cleanup(func() { _ = srv.Kill() })
+		conn, err := load.Dial(srv.GRPC)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return srv, agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
+	}
+	srv, agents, _ := start("24")
+	for _, id := range []string{"big", "small"} {
+		_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		require.NoError(t, err)
+	}
+	say := func(to string) error {
+		_, err := agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: to, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Text: strings.Repeat("x", 200_000)})
+		return err
+	}
+	stored := 0
+	var full error
+	for i := 0; full == nil && i < 200; i++ {
+		to := []string{"big", "small"}[min(i%8, 1)]
+		if full = say(to); full == nil {
+			stored++
+		}
+		if stored == 60 {
+			require.Empty(t, warningOf(ctx, t, srv))
+		}
+	}
+	require.ErrorIs(t, fault.From(full), fault.StorageFull)
+	require.Equal(t, "none", fault.From(full).Metadata()["outcome"])
+	require.Contains(t, full.Error(), "raise max-store-mib")
+	require.Eventually(t, func() bool { return strings.Contains(warningOf(ctx, t, srv), " % full") }, 10*time.Second, 100*time.Millisecond)
+	require.Contains(t, logOf(t, srv), "is filling up")
+
+	shows := func() {
+		got, err := agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: "small"})
+		require.NoError(t, err)
+		require.Equal(t, "small", got.GetAgent().GetAgentId())
+	}
+	shows()
+	metrics := textOf(ctx, t, "http://"+srv.HTTP+"/metrics")
+	require.Contains(t, metrics, `quartet_journal_load_seconds_count{plane="agent"} 1`, "nothing was loaded again")
+	require.Contains(t, metrics, `quartet_journal_appends_total{outcome="unknown",plane="agent"} 0`)
+
+	require.NoError(t, srv.Kill())
+	srv, agents, _ = start("24")
+	require.ErrorIs(t, fault.From(say("small")), fault.StorageFull)
+	shows()
+	_, err := agents.StopAgent(ctx, &agentv1.StopAgentRequest{AgentId: "small"})
+	require.NoError(t, err, "what ends something is possible")
+	require.NoError(t, srv.Kill())
+
+	_, agents, work := start("64")
+	require.NoError(t, say("big"))
+	_, err = work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "big", Objective: "go on"})
+	require.NoError(t, err)
+}
+
+// textOf returns the body of an address.
+func textOf(ctx context.Context, t *testing.T, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// warningOf returns the warning of /readyz.
+func warningOf(ctx context.Context, t *testing.T, srv *proc.Quartet) string {
+	t.Helper()
+	var answer struct {
+		Ready   bool
+		Warning string
+	}
+	require.NoError(t, json.Unmarshal([]byte(textOf(ctx, t, "http://"+srv.HTTP+"/readyz")), &answer))
+	require.True(t, answer.Ready)
+	return answer.Warning
+}
