@@ -140,7 +140,7 @@ func (h *Host) release(m Mark) {
 }
 
 // End kills the processes of a tree and returns once none is alive, with the number
-// of processes it killed. Processes that do not die within two seconds are an error;
+// of processes it killed. Processes that do not die within ten seconds, which is long on a busy machine, are an error;
 // the tree then keeps its Mark, and End may be called again. leader is an
 // optimisation: the pid of the tree's first process, if that is not reaped yet and
 // started less than two seconds ago, limits the search to younger processes. That

@@ -16,7 +16,7 @@ import (
 
 const (
 	// killTime bounds a kill. A process that hangs in the kernel dies later.
-	killTime  = 2 * time.Second
+	killTime  = 10 * time.Second
 	killPause = 2 * time.Millisecond
 )
 

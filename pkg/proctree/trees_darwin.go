@@ -18,7 +18,7 @@ const (
 	// sampleEvery is how often the process table is read while a tree is alive.
 	sampleEvery = 100 * time.Millisecond
 	// killTime bounds a kill. A process that hangs in the kernel dies later.
-	killTime  = 2 * time.Second
+	killTime  = 10 * time.Second
 	killPause = 5 * time.Millisecond
 )
 
