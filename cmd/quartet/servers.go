@@ -71,6 +71,25 @@ func servers() cli.Servers {
 			}
 			return out, err
 		},
+		Repair: func(ctx context.Context, _ *pflag.FlagSet, o admin.RepairOptions) (admin.Repaired, error) {
+			if err := settings.Load(config); err != nil {
+				return admin.Repaired{}, err
+			}
+			r, err := app.Repair(ctx, cfg, app.Backup(o.From), o.Stores, o.AcceptLoss, o.Apply)
+			out := admin.Repaired{Replaced: r.Replaced}
+			for _, j := range r.Journals {
+				repaired := admin.RepairedJournal{
+					Partition: j.Partition, Status: string(j.Status), Damage: j.Damage, Copies: j.Copies, BeginsSeq: j.Begins.Seq, BeginsWalSeq: j.Begins.WalSeq,
+				}
+				if l := j.Loss; l != nil {
+					repaired.Loss = &admin.JournalLoss{
+						First: l.First, Last: l.Last, Known: l.Known, Types: l.Types, Agents: l.Agents, WorkItems: l.WorkItems, Sessions: l.Sessions, File: l.File,
+					}
+				}
+				out.Journals = append(out.Journals, repaired)
+			}
+			return out, err
+		},
 		Doctor: func(ctx context.Context, conn grpc.ClientConnInterface, o admin.DoctorOptions) []admin.Finding {
 			err := settings.Load(config)
 			var out []admin.Finding

@@ -11,9 +11,12 @@ import (
 // (SPEC X10).
 const ReadinessChanged = "readiness_changed"
 
+// EventPrefix begins the subjects of events.
+const EventPrefix = "quartet.events."
+
 // Subject returns the subject of an event. An empty token is "-".
 func Subject(namespace, plane, agentID, eventType string) string {
-	return "quartet.events." + token(namespace) + "." + token(plane) + "." + token(agentID) + "." + token(eventType)
+	return EventPrefix + token(namespace) + "." + token(plane) + "." + token(agentID) + "." + token(eventType)
 }
 
 // token makes s fit between two dots: "-" if it is empty, and with "_" in place of

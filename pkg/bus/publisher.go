@@ -41,13 +41,16 @@ const (
 	defaultLag = 5 * time.Millisecond
 )
 
+// PositionPrefix begins the subjects of positions; plane and partition follow.
+const PositionPrefix = "quartet.bus.position."
+
 // positionSubject returns the subject of a publisher's position. It is in EVENTS itself, because
 // EVENTS may lose its end (it is not fsynced on a single node, and may be deleted), and then
 // the position must be lost as well. The acknowledgement of a durable consumer would survive
 // and leave a gap; such a consumer also delivers new frames before it repeats those that were
 // not acknowledged.
 func positionSubject(s journal.Source) string {
-	return "quartet.bus.position." + s.Plane() + "." + strconv.Itoa(s.Partition())
+	return PositionPrefix + s.Plane() + "." + strconv.Itoa(s.Partition())
 }
 
 // Headers of a position. That of before journals were chained has the first one only.
@@ -328,16 +331,20 @@ func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (frame
 	case err != nil:
 		return framelog.End{}, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
-	var end framelog.End
-	if text := m.Header.Get(headerEnd); text != "" {
-		end, err = framelog.ParseEnd(text)
-	} else {
-		end.Seq, err = strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
-	}
+	end, err := PositionOf(m.Header)
 	if err != nil {
 		return framelog.End{}, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
 	return end, nil
+}
+
+// PositionOf returns the position in a message of EVENTS.
+func PositionOf(h nats.Header) (end framelog.End, err error) {
+	if text := h.Get(headerEnd); text != "" {
+		return framelog.ParseEnd(text)
+	}
+	end.Seq, err = strconv.ParseUint(h.Get(headerSequence), 10, 64)
+	return end, err
 }
 
 // copyWindow publishes the events of frames in order, then the position, and

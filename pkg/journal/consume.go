@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/tracing"
 )
 
@@ -68,7 +69,7 @@ func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
 
 // Follow implements Source.
 func (s logSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
-	return framelog.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after, func(at framelog.End, f framelog.Frame) error {
+	return incarnation.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after, func(at framelog.End, f framelog.Frame) error {
 		return fn(at, textLines(f.Body))
 	})
 }

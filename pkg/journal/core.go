@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -130,6 +129,9 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		}
 		return nil
 	}
+	if f.Link.Incarnation > max(before.Incarnation, 1) {
+		c.applied = f.Link.First - 1 // a new incarnation leaves out what may have been in the former one
+	}
 	c.frames.Add(c.applied+1, seq)
 	for _, line := range lines.Split(f.Body) {
 		raw, err := ParseLine(line)
@@ -187,8 +189,8 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	case TypePartitionOpened:
 		c.generation = number("generation")
 		return nil
-	case TypeRequestAnswered:
-		return nil // it is for the request memory, which reads the envelope
+	case TypeRequestAnswered, TypeIncarnationBegan:
+		return nil // the request memory reads the envelope of the one, followers read the other
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)
@@ -228,11 +230,8 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	if c.memory.Extend(k, ev.WalSeq, args) {
 		return
 	}
-	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: unix32(c.ages.Of(ev.CreatedAt))})
+	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: uint32(c.ages.Of(ev.CreatedAt).Unix())})
 }
-
-// unix32 returns a time as the request memory keeps it.
-func unix32(t time.Time) uint32 { return uint32(t.Unix()) }
 
 // noNamespace is the namespace of an actor without one in the scope of a request id.
 const noNamespace = "-"

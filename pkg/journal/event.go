@@ -58,14 +58,15 @@ func (ev *Event) By(cause *Event) {
 
 // Types of the events that belong to the journal itself. State.Apply never receives them.
 const (
-	TypePartitionOpened = "partition_opened" // {generation}
-	TypeSourceConsumed  = "source_consumed"  // {plane, partition, sequence, line?, consumed}
-	TypeRequestAnswered = "request_answered" // {message, reply}: a request that changed nothing
+	TypePartitionOpened  = "partition_opened"  // {generation}
+	TypeSourceConsumed   = "source_consumed"   // {plane, partition, sequence, line?, consumed}
+	TypeRequestAnswered  = "request_answered"  // {message, reply}: a request that changed nothing
+	TypeIncarnationBegan = "incarnation_began" // {behind, cause}: see package incarnation
 )
 
 // Internal reports whether an event type belongs to the journal itself, and is not shown to people.
 func Internal(eventType string) bool {
-	return eventType == TypePartitionOpened || eventType == TypeSourceConsumed || eventType == TypeRequestAnswered
+	return eventType == TypePartitionOpened || eventType == TypeSourceConsumed || eventType == TypeRequestAnswered || eventType == TypeIncarnationBegan
 }
 
 // State is what a partition holds in memory.

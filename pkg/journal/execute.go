@@ -76,7 +76,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq
 	p.writePositions(c, f)
 	if c.explicitID {
-		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: unix32(p.cfg.ages.Now())})
+		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: uint32(p.cfg.ages.Now().Unix())})
 	}
 }
 

@@ -36,14 +36,18 @@ type Config struct {
 	Port int
 	// Bulk leaves syncing to the server's default interval. It is for filling a directory
 	// that is discarded after a failure and synced at the end.
-	Bulk   bool
-	Logger *zap.Logger
+	Bulk bool
+	// BeforeOpen is called each time before a server opens the store, also by Restart; nil: nothing is. If it
+	// returns an error, the server is not started.
+	BeforeOpen func() error
+	Logger     *zap.Logger
 }
 
 // Server is an embedded NATS server.
 type Server struct {
-	opts   *server.Options
-	logger *zap.Logger
+	opts       *server.Options
+	beforeOpen func() error
+	logger     *zap.Logger
 
 	mu      sync.Mutex
 	running *server.Server // nil after Stop, and after a Restart that failed
@@ -67,7 +71,7 @@ func Start(cfg Config) (*Server, error) {
 		cfg.Logger = zap.NewNop()
 	}
 	s := &Server{
-		logger: cfg.Logger,
+		logger: cfg.Logger, beforeOpen: cfg.BeforeOpen,
 		opts: &server.Options{
 			ServerName:        "quartet",
 			Host:              "127.0.0.1",
@@ -97,6 +101,11 @@ func Start(cfg Config) (*Server, error) {
 }
 
 func (s *Server) boot() (*server.Server, error) {
+	if s.beforeOpen != nil {
+		if err := s.beforeOpen(); err != nil {
+			return nil, fmt.Errorf("natsd: %w", err)
+		}
+	}
 	srv, err := server.NewServer(s.opts.Clone())
 	if err != nil {
 		return nil, fmt.Errorf("natsd: %w", err)

@@ -49,6 +49,8 @@ type Servers struct {
 	Restore admin.Restore
 	// Verify reads the journals of an installation.
 	Verify admin.Verify
+	// Repair repairs them.
+	Repair admin.Repair
 	// Replay builds a board from its log alone.
 	Replay boards.Replay
 	// Worker executes commands until ctx ends, as a client of the server behind conn.
@@ -201,5 +203,5 @@ other processes. "all" runs all of them.`,
 	}
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
-	return []*cobra.Command{dev, serve, admin.BackupCommand(ss), admin.ExportCommand(ss), admin.RestoreCommand(ss, s.Restore, shared), admin.VerifyCommand(ss, s.Verify, shared), admin.DoctorCommand(ss, s.Doctor, shared)}
+	return []*cobra.Command{dev, serve, admin.BackupCommand(ss), admin.ExportCommand(ss), admin.RestoreCommand(ss, s.Restore, shared), admin.VerifyCommand(ss, s.Verify, shared), admin.RepairCommand(ss, s.Repair, shared), admin.DoctorCommand(ss, s.Doctor, shared)}
 }

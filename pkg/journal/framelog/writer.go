@@ -64,6 +64,14 @@ func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
 	return f, End{WalSeq: end.WalSeq + c.Lines(), Hash: f.Link.Hash, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
 }
 
+// Begin chains f to the end of a log as the first frame of a new incarnation of its partition, whose lines begin with the
+// wal_seq first. c is the content of its body, with its salt.
+func Begin(partition string, end End, incarnation, first uint64, f Frame, c *Content) Frame {
+	f.Link = Link{Format: Format, Incarnation: incarnation, Segment: end.Segment, First: first, Salt: c.salt, Prev: end.Hash}
+	f.Link.Hash = hashOf(partition, f, c)
+	return f
+}
+
 // Append makes one attempt to append f behind end, and returns the end of the log.
 func (w *Writer) Append(ctx context.Context, end End, f Frame, c *Content) (End, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Timeout)

@@ -54,8 +54,11 @@ func StreamName(plane string) string { return "quartet-journal-" + plane }
 
 // Subject returns the subject of one partition.
 func Subject(plane string, partition int) string {
-	return "quartet.journal." + plane + "." + strconv.Itoa(partition)
+	return SubjectPrefix(plane) + strconv.Itoa(partition)
 }
+
+// SubjectPrefix returns with what the subjects of a plane begin; the number of the partition follows.
+func SubjectPrefix(plane string) string { return "quartet.journal." + plane + "." }
 
 // Log is one partition's log.
 type Log struct {
@@ -96,13 +99,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	msg := &nats.Msg{
 		Subject: l.subject,
 		Data:    f.Body,
-		Header: nats.Header{
-			jetstream.ExpectedStreamHeader:      {l.stream},
-			jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect, 10)},
-			HeaderFrame:                         {f.ID},
-			HeaderGeneration:                    {strconv.FormatUint(f.Generation, 10)},
-			HeaderLink:                          {f.Link.String()},
-		},
+		Header:  Header(l.stream, expect, f),
 	}
 	resp, err := l.nc.RequestMsgWithContext(ctx, msg)
 	switch {
@@ -181,7 +178,7 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	case err != nil:
 		return framelog.Frame{}, 0, fmt.Errorf("jetlog: tail: %w", err)
 	}
-	return frame(m.Header, m.Data), m.Sequence, nil
+	return Decode(m.Header, m.Data), m.Sequence, nil
 }
 
 // Get implements framelog.Log.
@@ -199,7 +196,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	case err != nil:
 		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}
-	return frame(m.Header, m.Data), nil
+	return Decode(m.Header, m.Data), nil
 }
 
 // Scan implements framelog.Log with a reader that stops at the tail.
@@ -282,7 +279,7 @@ func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn fu
 		if seq < from {
 			continue
 		}
-		if err := fn(seq, frame(m.Headers(), m.Data())); err != nil {
+		if err := fn(seq, Decode(m.Headers(), m.Data())); err != nil {
 			if last == 0 {
 				err = &callbackError{err}
 			}
@@ -295,7 +292,19 @@ func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn fu
 	}
 }
 
-func frame(h nats.Header, body []byte) framelog.Frame {
+// Header returns the header of the message of a frame that follows the one at expect.
+func Header(stream string, expect uint64, f framelog.Frame) nats.Header {
+	return nats.Header{
+		jetstream.ExpectedStreamHeader:      {stream},
+		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect, 10)},
+		HeaderFrame:                         {f.ID},
+		HeaderGeneration:                    {strconv.FormatUint(f.Generation, 10)},
+		HeaderLink:                          {f.Link.String()},
+	}
+}
+
+// Decode returns the frame of a message.
+func Decode(h nats.Header, body []byte) framelog.Frame {
 	generation, _ := strconv.ParseUint(h.Get(HeaderGeneration), 10, 64)
 	// A link that cannot be read is like one of a format that is unknown here: no frame continues it.
 	link, err := framelog.ParseLink(h.Get(HeaderLink))

@@ -79,8 +79,11 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, pa
 }
 
 // Partitions returns the number of partitions in a stream's metadata, or 1 if it has none.
-func Partitions(stream jetstream.StreamConfig) (int, error) {
-	text, said := stream.Metadata[partitionsKey]
+func Partitions(stream jetstream.StreamConfig) (int, error) { return PartitionsIn(stream.Metadata) }
+
+// PartitionsIn returns the number of partitions in the metadata of a stream, or 1 if it has none.
+func PartitionsIn(metadata map[string]string) (int, error) {
+	text, said := metadata[partitionsKey]
 	if !said {
 		return 1, nil
 	}

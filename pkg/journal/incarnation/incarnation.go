@@ -1,0 +1,120 @@
+// Package incarnation has the event with which a partition begins a new incarnation, after its operator accepted that
+// frames are lost, and lets followers go on that had read frames which are lost.
+//
+// Owns: the payload of incarnation_began.
+// Never does: decide that something is lost; `quartet repair` and `quartet restore` do.
+package incarnation
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/lines"
+	"quartet/pkg/jsontext"
+)
+
+// Type is the type of the event.
+const Type = "incarnation_began"
+
+// Beginning describes the beginning of an incarnation.
+type Beginning struct {
+	Plane     string
+	Partition int
+	Behind    framelog.End // the last frame of the former incarnation that is kept; the zero End: none is
+	Number    uint64       // of the incarnation
+	First     uint64       // wal_seq of its first line, above every one that the former one may have had
+	// Generation is that of the writer of the frame, above those of the former incarnation.
+	Generation uint64
+	Cause      string // for people
+	At         time.Time
+}
+
+// Frame returns the frame of the beginning: the event, and a partition_opened with its generation. newID is as for
+// framelog.Writer, and salt is not known to anybody else.
+func (b Beginning) Frame(newID func(prefix string) string, salt framelog.Salt) (framelog.Frame, error) {
+	var body []byte
+	for i, event := range []struct {
+		kind    string
+		payload any
+	}{
+		{Type, map[string]string{"behind": b.Behind.String(), "cause": b.Cause}},
+		{"partition_opened", map[string]uint64{"generation": b.Generation}},
+	} {
+		payload, err := json.Marshal(event.payload)
+		if err != nil {
+			return framelog.Frame{}, fmt.Errorf("incarnation: %w", err)
+		}
+		// As package journal writes its lines.
+		body = fmt.Appendf(body, `{"wal_seq":%d,"event_type":"%s","agent_id":"","event_id":"%s","namespace":"","plane":"%s","created_at":`, b.First+uint64(i), event.kind, newID("evt_"), b.Plane)
+		body = jsontext.AppendTime(body, b.At)
+		body = fmt.Appendf(body, `,"payload":%s}`+"\n", payload)
+	}
+	content := framelog.NewContent(salt)
+	content.Add(body)
+	f := framelog.Frame{ID: newID(""), Generation: b.Generation, Body: body}
+	return framelog.Begin(framelog.PartitionName(b.Plane, b.Partition), b.Behind, b.Number, b.First, f, content), nil
+}
+
+// Behind returns behind which frame the frame f at seq begins a new incarnation, if it does.
+func Behind(partition string, seq uint64, f framelog.Frame) (end framelog.End, begins bool) {
+	if f.Link.Incarnation < 2 {
+		return end, false
+	}
+	if _, intact := framelog.Anchor(partition, seq, f); !intact {
+		return end, false
+	}
+	all := lines.Split(f.Body)
+	if len(all) == 0 || !bytes.Contains(all[0], []byte(Type)) {
+		return end, false
+	}
+	var line struct {
+		Type    string `json:"event_type"`
+		Payload struct {
+			Behind string `json:"behind"`
+		} `json:"payload"`
+	}
+	if json.Unmarshal(all[0], &line) != nil || line.Type != Type {
+		return end, false
+	}
+	end, err := framelog.ParseEnd(line.Payload.Behind)
+	return end, err == nil && end.Hash == f.Link.Prev
+}
+
+// Follow is framelog.Follow for a partition that may have begun a new incarnation: if the frame at after is gone because
+// the partition continues behind an earlier one, which its operator decided, it goes on with the new incarnation.
+func Follow(ctx context.Context, log framelog.Log, partition string, after framelog.End, fn func(at framelog.End, f framelog.Frame) error) error {
+	err := framelog.Follow(ctx, log, partition, after, fn)
+	var broken *framelog.Broken
+	if !errors.As(err, &broken) || broken.Partition != partition || broken.Seq != after.Seq {
+		return err // the frame at after is there
+	}
+	resumed, lost, findErr := Resume(ctx, log, partition, after)
+	if findErr != nil || !lost {
+		return err
+	}
+	return framelog.Follow(ctx, log, partition, resumed, fn)
+}
+
+// errFound ends a scan.
+var errFound = errors.New("incarnation: found")
+
+// Resume returns where somebody continues who has read the log up to after, whose frame is gone: behind which frame the
+// next incarnation begins. lost is false if no incarnation says that it went on without the frame; then it is damage.
+func Resume(ctx context.Context, log framelog.Log, partition string, after framelog.End) (end framelog.End, lost bool, err error) {
+	err = log.Scan(ctx, after.Seq+1, func(seq uint64, f framelog.Frame) error {
+		behind, begins := Behind(partition, seq, f)
+		if begins && f.Link.Incarnation > after.Incarnation && f.Link.First > after.WalSeq && behind.Seq < after.Seq {
+			end, lost = behind, true
+		}
+		return errFound // nothing but a beginning can be first behind a frame that was given up
+	})
+	if errors.Is(err, errFound) {
+		err = nil
+	}
+	return end, lost, err
+}

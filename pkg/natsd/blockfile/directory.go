@@ -1,0 +1,64 @@
+package blockfile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// suffix of the names of block files.
+const suffix = ".blk"
+
+// File is a block file.
+type File struct {
+	Index int
+	Path  string
+}
+
+// Name returns the name of the block file with an index.
+func Name(index int) string { return strconv.Itoa(index) + suffix }
+
+// Files returns the block files in a directory, in their order. A directory that does not exist has none.
+func Files(dir string) ([]File, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("blockfile: %w", err)
+	}
+	var files []File
+	for _, e := range entries {
+		number, found := strings.CutSuffix(e.Name(), suffix)
+		if index, err := strconv.Atoi(number); found && err == nil && index > 0 && e.Type().IsRegular() {
+			files = append(files, File{index, filepath.Join(dir, e.Name())})
+		}
+	}
+	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Index, b.Index) })
+	return files, nil
+}
+
+// Messages returns the directory of the block files of a stream in the store of a server. Account is "$G" where a server
+// has no accounts.
+func Messages(store, account, stream string) string {
+	return filepath.Join(Stream(store, account, stream), "msgs")
+}
+
+// Stream returns the directory of a stream in the store of a server.
+func Stream(store, account, stream string) string {
+	return filepath.Join(store, "jetstream", account, "streams", stream)
+}
+
+// indexFile is what a server knows of the blocks of a stream; without it, it reads them.
+const indexFile = "index.db"
+
+// DropIndex removes what a server has stored about the blocks of a directory, so that it reads them.
+func DropIndex(dir string) error {
+	if err := os.Remove(filepath.Join(dir, indexFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("blockfile: %w", err)
+	}
+	return nil
+}

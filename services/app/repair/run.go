@@ -1,0 +1,333 @@
+package repair
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"quartet/pkg/archive"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/incarnation"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/witness"
+)
+
+// Config says what is repaired, and with what.
+type Config struct {
+	DataDir, WitnessDir, SalvageDir, Account string
+	Planes                                   []string
+	// Stores are directories of NATS servers, or data directories, with other copies of the journals. Optional.
+	Stores []string
+	// Backup passes the messages of a backup, which was authenticated; nil: there is none.
+	Backup func(visit func(archive.Message) error) (archive.Manifest, error)
+	// AcceptLoss names the partitions, such as work/0, that go on without what cannot be found.
+	AcceptLoss []string
+	// Apply writes the repaired journals; without it Run only says what it would do.
+	Apply bool
+	// Lock locks DataDir, which no server may use.
+	Lock func(dir string) (unlock func() error, err error)
+	// Sync syncs the file system of a directory.
+	Sync  func(dir string) error
+	Now   time.Time
+	NewID func(prefix string) string
+}
+
+// Result is what Run found and did.
+type Result struct {
+	Journals []Journal
+	// Replaced is the directory with the damaged streams that were exchanged; "" if none was.
+	Replaced string
+}
+
+// Unrepaired reports whether a journal stays damaged.
+func (r Result) Unrepaired() bool {
+	return slices.ContainsFunc(r.Journals, func(j Journal) bool { return j.Status == Lost })
+}
+
+// Status says how a journal is.
+type Status string
+
+// The statuses.
+const (
+	Intact     Status = "intact"
+	Repairable Status = "repairable" // every frame has an intact copy
+	Lost       Status = "lost"       // frames are missing of which there is no copy
+	Accepted   Status = "accepted"   // the same, and the operator accepts it
+)
+
+// Journal is the journal of one partition.
+type Journal struct {
+	Partition string // such as work/3
+	Status    Status
+	Damage    []string // what is wrong
+	// Copies are the numbers of frames that come from elsewhere than from the journal, by place.
+	Copies map[string]int
+	Loss   *Loss // for Lost and Accepted
+	// Begins is where the new incarnation begins, for Accepted.
+	Begins framelog.End
+}
+
+// journal is a Journal with what it is made of.
+type journal struct {
+	Journal
+	of        partition
+	chain     chain
+	witnessed framelog.End
+	begin     *copyOf // the frame of a new incarnation
+}
+
+// Run examines the journals of an embedded NATS server, which must not run, finds intact copies of damaged frames, and
+// with Apply exchanges the streams of damaged journals for repaired ones.
+func Run(ctx context.Context, cfg Config) (result Result, err error) {
+	store := filepath.Join(cfg.DataDir, "nats")
+	if _, err := os.Stat(cfg.DataDir); err != nil {
+		return result, fmt.Errorf("data-dir %s has no journals: %w", cfg.DataDir, err)
+	}
+	unlock, err := cfg.Lock(cfg.DataDir)
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	r := &run{Config: cfg, store: store, streams: map[string]*stream{}}
+	if err := r.examine(); err != nil {
+		return result, err
+	}
+	if err := r.checkAccepted(); err != nil {
+		return result, err
+	}
+	if slices.ContainsFunc(r.journals, func(j *journal) bool { return j.Status != Intact }) {
+		if err := r.search(); err != nil {
+			return result, err
+		}
+	}
+	if cfg.Apply {
+		if result.Replaced, err = r.apply(ctx); err != nil {
+			return result, err
+		}
+	}
+	for _, j := range r.journals {
+		result.Journals = append(result.Journals, j.Journal)
+	}
+	return result, nil
+}
+
+// run is one call of Run.
+type run struct {
+	Config
+	store    string
+	streams  map[string]*stream // by plane
+	newest   map[string]uint64  // highest sequence number that any place knows, by plane
+	journals []*journal
+}
+
+// examine reads the journals as they are.
+func (r *run) examine() error {
+	for _, plane := range r.Planes {
+		s, err := readStore(r.store, r.Account, plane)
+		if err != nil {
+			return fmt.Errorf("the journal of %s: %w", plane, err)
+		}
+		witnessed, err := witness.Partitions(r.WitnessDir, plane)
+		if err != nil {
+			return err
+		}
+		s.partitions = max(s.partitions, witnessed)
+		r.streams[plane] = s
+		for i := range s.partitions {
+			j := &journal{of: partition{plane, i}}
+			j.Partition = j.of.String()
+			if j.witnessed, err = witness.At(r.WitnessDir, plane, i).Last(); err != nil {
+				return err
+			}
+			j.chain = assemble(j.Partition, s.copies[i], j.witnessed)
+			if j.Status = Intact; !j.chain.intact(len(s.copies[i])) {
+				j.Status = Lost
+				j.Damage = j.describe(s)
+			}
+			r.journals = append(r.journals, j)
+		}
+	}
+	return nil
+}
+
+// intact reports whether a journal is in order as it is: all its frames continue each other, and it has the witnessed one.
+func (c *chain) intact(copies int) bool {
+	return c.whole && len(c.kept) == copies
+}
+
+// describe says what is wrong with a journal.
+func (j *journal) describe(s *stream) (all []string) {
+	end := j.chain.end
+	switch {
+	case !s.exists:
+		all = append(all, "the stream is gone")
+	case !j.chain.whole && j.witnessed.Seq > end.Seq:
+		all = append(all, fmt.Sprintf("behind frame %d, wal_seq %d, frames are missing up to frame %d, wal_seq %d, which was written", end.Seq, end.WalSeq, j.witnessed.Seq, j.witnessed.WalSeq))
+	case !j.chain.whole:
+		all = append(all, fmt.Sprintf("it does not have frame %d, wal_seq %d, as it was written there", j.witnessed.Seq, j.witnessed.WalSeq))
+	}
+	for _, f := range j.chain.broken {
+		all = append(all, fmt.Sprintf("the content of frame %d was changed", f.seq))
+	}
+	if n := len(j.chain.left); n > 0 {
+		all = append(all, fmt.Sprintf("frames %d to %d do not continue it", j.chain.left[0].seq, j.chain.left[n-1].seq))
+	}
+	return append(all, s.gaps...)
+}
+
+// checkAccepted returns an error if AcceptLoss names something that is not damaged.
+func (r *run) checkAccepted() error {
+	for _, name := range r.AcceptLoss {
+		i := slices.IndexFunc(r.journals, func(j *journal) bool { return j.Partition == name })
+		switch {
+		case i < 0:
+			return fmt.Errorf("there is no partition %q; --accept-loss takes one as `quartet repair` prints it, such as work/0", name)
+		case r.journals[i].Status == Intact:
+			return fmt.Errorf("the journal of %s is not damaged; nothing of it can be given up", name)
+		}
+	}
+	return nil
+}
+
+// search looks for copies of what the damaged journals lack.
+func (r *run) search() error {
+	damaged := map[string]bool{}
+	for _, j := range r.journals {
+		damaged[j.of.plane] = damaged[j.of.plane] || j.Status != Intact
+	}
+	for plane, s := range r.streams {
+		if !damaged[plane] {
+			continue
+		}
+		if err := s.readSalvaged(r.SalvageDir); err != nil {
+			return err
+		}
+		for _, store := range r.Stores {
+			for _, dir := range []string{store, filepath.Join(store, "nats")} {
+				if err := s.readOther(dir); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if err := r.searchBackup(damaged); err != nil {
+		return err
+	}
+	k := newKnown()
+	for _, s := range r.streams {
+		k.readPositions(s)
+	}
+	if err := k.readEvents(r.store, r.Account); err != nil {
+		return err
+	}
+	for _, j := range r.journals {
+		s := r.streams[j.of.plane]
+		k.saw(j.of, j.witnessed)
+		k.seq[j.of.plane] = max(k.seq[j.of.plane], s.newest)
+	}
+	for _, j := range r.journals {
+		if j.Status != Intact {
+			if err := r.decide(j, k); err != nil {
+				return err
+			}
+		}
+	}
+	r.newest = k.seq
+	return nil
+}
+
+// searchBackup reads the backup.
+func (r *run) searchBackup(damaged map[string]bool) error {
+	if r.Backup == nil {
+		return nil
+	}
+	byName := map[string]*stream{}
+	for plane, s := range r.streams {
+		if damaged[plane] {
+			byName[jetlog.StreamName(plane)] = s
+		}
+	}
+	m, err := r.Backup(func(m archive.Message) error {
+		if s := byName[m.Stream]; s != nil {
+			s.message(m)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for plane, n := range m.Partitions {
+		if s := r.streams[plane]; s != nil {
+			s.partitions = max(s.partitions, n)
+		}
+	}
+	return nil
+}
+
+// margin is how far above everything that is known a new incarnation begins: what only clients know is within it.
+const margin = 1000
+
+// decide finds out what becomes of a damaged journal.
+func (r *run) decide(j *journal, k *known) error {
+	s := r.streams[j.of.plane]
+	j.chain = assemble(j.Partition, s.copies[j.of.number], j.witnessed)
+	j.Copies = map[string]int{}
+	for _, f := range j.chain.kept {
+		if f.place != placeStore {
+			j.Copies[placeNames[f.place]]++
+		}
+	}
+	if j.chain.whole && len(j.chain.left) == 0 {
+		j.Status = Repairable
+		return nil
+	}
+	j.Status = Lost
+	last := lastKnown(j.of, s.partitions, j.chain, k, j.witnessed)
+	j.Loss = lossOf(j.of, s.partitions, j.chain, k, last)
+	if !slices.Contains(r.AcceptLoss, j.Partition) {
+		return nil
+	}
+	j.Status = Accepted
+	k.seq[j.of.plane] += margin // the next partition of the same stream begins behind it
+	return r.beginIncarnation(j, k.seq[j.of.plane], last+margin+1)
+}
+
+// beginIncarnation makes the frame with which a journal goes on.
+func (r *run) beginIncarnation(j *journal, seq, first uint64) error {
+	generation, number := uint64(0), max(j.chain.end.Incarnation, j.witnessed.Incarnation, 1)
+	for _, f := range slices.Concat(j.chain.kept, j.chain.left) {
+		generation, number = max(generation, f.frame.Generation), max(number, f.frame.Link.Incarnation)
+	}
+	var salt framelog.Salt
+	_, _ = rand.Read(salt[:]) // it never fails
+	f, err := incarnation.Beginning{
+		Plane: j.of.plane, Partition: j.of.number, Behind: j.chain.end, Number: number + 1, First: first, Generation: generation + 1, At: r.Now,
+		Cause: fmt.Sprintf("the loss of wal_seq %d to %d was accepted", j.Loss.First, j.Loss.Last),
+	}.Frame(r.NewID, salt)
+	if err != nil {
+		return err
+	}
+	header := jetlog.Header(jetlog.StreamName(j.of.plane), j.chain.end.Seq, f)
+	j.begin = &copyOf{seq: seq, at: r.Now.UnixNano(), subject: jetlog.Subject(j.of.plane, j.of.number), header: onWire(header), frame: f}
+	end, intact, err := j.chain.end.Next(j.Partition, seq, f)
+	if err != nil || !intact {
+		return fmt.Errorf("the journal of %s cannot go on behind frame %d: %w", j.Partition, j.chain.end.Seq, err)
+	}
+	j.Begins = end
+	return nil
+}
+
+// exists reports whether there is something at a path.
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
