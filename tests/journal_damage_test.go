@@ -37,12 +37,16 @@ type damageable struct {
 	agents agentv1.AgentServiceClient
 	work   workv1.WorkServiceClient
 	key    string
+
+	waiting waitingv1.WaitingServiceClient
+	boards  boardv1.BoardServiceClient
+	tasks   taskv1.TaskServiceClient
 }
 
 func newDamageable(t *testing.T) *damageable {
 	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	t.Cleanup(cancel)
 	d := &damageable{t: t, ctx: ctx, srv: srv}
 	d.start()
@@ -51,19 +55,20 @@ func newDamageable(t *testing.T) *damageable {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	d.agents, d.work = agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
+	d.waiting, d.boards, d.tasks = waitingv1.NewWaitingServiceClient(conn), boardv1.NewBoardServiceClient(conn), taskv1.NewTaskServiceClient(conn)
 	_, err = d.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
 	require.NoError(t, err)
 	for i := range 20 {
 		item := d.item(fmt.Sprintf("first %d", i))
-		_, err := waitingv1.NewWaitingServiceClient(conn).CreateTimer(ctx, &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour)})
+		_, err := d.waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour)})
 		require.NoError(t, err)
 		key, err := identityv1.NewIdentityServiceClient(conn).CreateKey(ctx, &identityv1.CreateKeyRequest{Name: "viewer", Role: identityv1.Role_ROLE_OPERATOR})
 		require.NoError(t, err)
 		d.key = key.GetSecret()
-		_, err = taskv1.NewTaskServiceClient(conn).ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(30 * time.Second)})
+		_, err = d.tasks.ExecCommand(ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(30 * time.Second)})
 		require.NoError(t, err)
 		id := fmt.Sprintf("b%d", i)
-		_, err = boardv1.NewBoardServiceClient(conn).CreateBoard(ctx, &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: id, WalName: id, Title: id, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a"}}})
+		_, err = d.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{SessionId: "keeper", BoardId: id, WalName: id, Title: id, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a"}}})
 		require.NoError(t, err)
 	}
 	return d
@@ -146,7 +151,7 @@ func block(t *testing.T, dataDir, plane string) (string, []byte) {
 
 // TestR10_DamageIsNamedAndContained removes, rolls back, cuts and changes the journal of every plane, in files of a
 // server that was killed and of one that was stopped. The server starts, names the journal, refuses what is in it, and
-// serves the rest.
+// serves the rest. Then the journal is repaired: a changed bit without any other copy, what is missing from another one.
 func TestR10_DamageIsNamedAndContained(t *testing.T) {
 	proc.Long(t)
 	d := newDamageable(t)
@@ -189,13 +194,14 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 		for _, plane := range []string{"agent", "work", "task", "waiting", "board", "identity", "audit"} {
 			for how, do := range harm {
 				t.Run(end+"/"+plane+"/"+how, func(t *testing.T) {
+					defer func(outer *testing.T) { d.t = outer }(d.t)
+					d.t = t
 					restore()
 					do(plane)
 					if plane == "work" {
 						d.verify(plane)
 					}
 					damaged := d.start()
-					defer func() { require.NoError(t, d.srv.Kill()) }()
 					require.Len(t, damaged, 1, damaged)
 					require.True(t, strings.HasPrefix(damaged[0], "the journal of "+plane+"/0 is damaged"), damaged[0])
 					_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{AgentId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
@@ -203,6 +209,23 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 					require.Equal(t, map[bool]int{false: http.StatusOK, true: http.StatusServiceUnavailable}[plane == "identity"], d.withKey(), "a revocation may be lost")
 					_, err = d.work.CreateWorkItem(d.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "go on"})
 					refused(t, plane == "work" || plane == "agent", err)
+					require.NoError(t, d.srv.Kill())
+
+					var from []string
+					if !strings.HasPrefix(how, "a bit") {
+						r, code := d.repair()
+						require.Equal(t, 1, code)
+						require.Equal(t, "lost", r.of(plane).Status, r)
+						require.NotEmpty(t, r.of(plane).Damage)
+						from = []string{"--from-store", whole}
+					}
+					r, code := d.repair(append(from, "--apply")...)
+					require.Zero(t, code, r)
+					for _, j := range r.Journals {
+						require.Equal(t, map[bool]string{false: "intact", true: "repairable"}[j.Partition == plane+"/0"], j.Status, j)
+					}
+					require.NotEmpty(t, r.of(plane).Copies)
+					d.everythingIsThere(40)
 				})
 			}
 		}
@@ -212,6 +235,86 @@ func TestR10_DamageIsNamedAndContained(t *testing.T) {
 	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
 	require.NoError(t, err)
 	require.Len(t, list.GetWorkItems(), 40)
+}
+
+// repaired is what quartet repair prints.
+type repaired struct {
+	Journals []repairedJournal
+	Replaced string
+}
+
+type repairedJournal struct {
+	Partition, Status string
+	Damage            []string
+	Copies            map[string]int
+	Loss              *struct {
+		First  uint64   `json:"first_wal_seq"`
+		Last   uint64   `json:"last_wal_seq"`
+		Types  []string `json:"event_types"`
+		Agents []string
+		Items  []string `json:"work_items"`
+		File   string
+	}
+	BeginsSeq    uint64 `json:"begins_seq"`
+	BeginsWalSeq uint64 `json:"begins_wal_seq"`
+}
+
+// of returns the first partition of a plane.
+func (r repaired) of(plane string) repairedJournal {
+	return r.Journals[slices.IndexFunc(r.Journals, func(j repairedJournal) bool { return j.Partition == plane+"/0" })]
+}
+
+// repair runs quartet repair.
+func (d *damageable) repair(args ...string) (r repaired, code int) {
+	d.t.Helper()
+	out, code := d.quartet(append([]string{"repair", "--data-dir", d.srv.DataDir, "-o", "json"}, args...)...)
+	require.NoError(d.t, json.Unmarshal([]byte(out), &r), out)
+	return r, code
+}
+
+// quartet runs a command and returns what it prints, and its exit code.
+func (d *damageable) quartet(args ...string) (string, int) {
+	d.t.Helper()
+	cmd := exec.CommandContext(d.ctx, d.srv.Binary, args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil {
+		require.ErrorAs(d.t, err, &exit)
+	}
+	return string(out) + stderr.String(), cmd.ProcessState.ExitCode()
+}
+
+// everythingIsThere requires that no journal is damaged, that the keeper has n items, each once, with the timers of the
+// first ones, and that all planes are served. It leaves the server killed.
+func (d *damageable) everythingIsThere(n int) {
+	d.t.Helper()
+	out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Zero(d.t, code, out)
+	require.Empty(d.t, d.start())
+	defer func() { require.NoError(d.t, d.srv.Kill()) }()
+	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
+	require.NoError(d.t, err)
+	titles := map[string]bool{}
+	for _, item := range list.GetWorkItems() {
+		titles[item.GetObjective()] = true
+	}
+	for i := range n / 2 {
+		require.True(d.t, titles[fmt.Sprintf("first %d", i)], titles)
+		require.True(d.t, titles[fmt.Sprintf("PAID INVOICE %d", i)], titles)
+	}
+	require.Equal(d.t, len(titles), len(list.GetWorkItems()), "nothing is doubled")
+	timers, err := d.waiting.ListTimers(d.ctx, &waitingv1.ListTimersRequest{AgentId: "keeper", PageSize: 100})
+	require.NoError(d.t, err)
+	require.Len(d.t, timers.GetTimers(), 20)
+	boards, err := d.boards.ListBoards(d.ctx, &boardv1.ListBoardsRequest{SessionId: "keeper", Limit: 100})
+	require.NoError(d.t, err)
+	require.Len(d.t, boards.GetBoards(), 20)
+	require.Equal(d.t, http.StatusOK, d.withKey())
+	_, err = d.tasks.ExecCommand(d.ctx, &taskv1.ExecCommandRequest{AgentId: "keeper", Command: &taskv1.CommandSpec{Cmd: "true"}, YieldTime: durationpb.New(30 * time.Second)})
+	require.NoError(d.t, err)
+	d.item("after the repair")
 }
 
 // verify requires that quartet verify names the journal of a plane, and no other, and changes nothing.
