@@ -54,6 +54,7 @@ type Config struct {
 	PartitionLease time.Duration
 
 	MaxStore  int
+	ScrubRate int // MiB per second
 	Publish   bool
 	LogLevel  string
 	PProfAddr string
@@ -150,6 +151,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Map(&c.Partitions, "partitions", nil, "Number of partitions of a new installation's planes, as work=6,waiting=6, 1 to 64; each is held by one instance; empty: 6 of each with nats-url, else 1. It cannot be changed later")
 	s.Duration(&c.PartitionLease, "partition-lease", lease.DefaultTerm, "Maximum time until other instances take over the partitions of one that was killed, 1s to 1h")
 	s.Int(&c.Replicas, "replicas", 1, "Number of copies of every journal; 3 in a cluster")
+	s.Int(&c.ScrubRate, "scrub-rate", 2, "MiB per second at which the embedded server's journals are read again in the background, to find damage; at most one pass an hour; 0: none")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -252,6 +254,9 @@ func (c *Config) Complete() error {
 	}
 	if c.MaxConnections < 0 || c.MaxConnections == 1 {
 		return fmt.Errorf("max-connections is %d; it must be at least 2, or 0 for %d", c.MaxConnections, connlimit.DefaultTotal)
+	}
+	if c.ScrubRate < 0 {
+		return fmt.Errorf("scrub-rate is %d; it must be at least 1 MiB per second, or 0 for none", c.ScrubRate)
 	}
 	if c.MaxChildren < 0 {
 		return fmt.Errorf("max-children is %d; it must be at least 1, or 0 for %d", c.MaxChildren, agent.DefaultMaxChildren)

@@ -215,6 +215,9 @@ func (t *table) complete() []life.Module {
 	t.module(followKeyFile(w.keys, w.logger))
 	t.module(w.processes, edge.Name())
 	t.module(guard(w.broker, t.stalled, w.logger), t.before...)
+	if cfg.NATSURL == "" {
+		t.module(newScrubber(w), "nats")
+	}
 	t.module(&life.Periodic{Label: "gauges", Period: samplePeriod, Do: t.gauges.sample}, t.before...)
 	if cfg.MetricsAddr != "" {
 		w.app.metrics = &metricsPort{addr: cfg.MetricsAddr, from: w.metrics}

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/natsd/salvage"
 	"quartet/services/app/repair"
+	"quartet/services/app/scrub"
 )
 
 // account is the account of the streams of an embedded server.
@@ -35,6 +36,14 @@ func salvageBlocks(cfg *Config, logger *zap.Logger) error {
 	}
 	_, err := salvage.Check(s)
 	return err
+}
+
+// newScrubber builds the module that reads the journals of the embedded server in the background.
+func newScrubber(w *wiring) *scrub.Scrubber {
+	return scrub.New(scrub.Config{
+		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, SalvageDir: salvageDir(w.cfg.DataDir), Planes: planes, Rate: int64(w.cfg.ScrubRate) << 20,
+		Partitions: w.broker.partitions, Witness: w.broker.witness, Report: w.broker.feeds.Damage.ReportStored, Metrics: w.metrics, Logger: w.logger.Named("scrub"),
+	})
 }
 
 // Repair repairs the journals of an embedded NATS server with these settings; see repair.Run. from is the backup that it

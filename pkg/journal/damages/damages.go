@@ -31,6 +31,7 @@ type report struct {
 	loading error // what loading it found; nil: it was loaded, or is not held here
 	reading error // what a reader found
 	until   time.Time
+	stored  error // what the last reading of all that is stored found
 }
 
 // Report records what loading the journal of a partition found: that it is damaged, or nil.
@@ -56,6 +57,12 @@ func (r *Registry) ReportReplica(partition, server string, damage error) {
 	}
 }
 
+// ReportStored records what was found when all that is stored of a journal was read: that it is damaged, or nil. It holds until
+// that is done again.
+func (r *Registry) ReportStored(partition string, damage error) {
+	r.change(partition, func(of *report) { of.stored = damage })
+}
+
 func (r *Registry) change(partition string, change func(*report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,6 +85,9 @@ func (r *Registry) Of(partition string) error {
 func (of report) damage() error {
 	if of.loading == nil && of.reading != nil && time.Now().Before(of.until) {
 		return of.reading
+	}
+	if of.loading == nil {
+		return of.stored
 	}
 	return of.loading
 }

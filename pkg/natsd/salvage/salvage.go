@@ -94,7 +94,7 @@ func checkStream(cfg Config, s Stream) (found []Found, bytes int64, err error) {
 		short := end && last < s.Known
 		if len(gaps) > 0 && !torn {
 			f := Found{Stream: s.Name, Block: file.Path, Gaps: gaps}
-			if f.Copy, err = copyAside(cfg, s.Name, file.Index, b); err != nil {
+			if f.Copy, err = CopyAside(cfg.Dir, s.Name, file.Index, b, cfg.Now); err != nil {
 				return found, bytes, err
 			}
 			found = append(found, f)
@@ -133,17 +133,17 @@ func rewrite(dir, stream string, file blockfile.File, records []blockfile.Record
 	return SyncDir(dir)
 }
 
-// copyAside writes a copy of a block durably and returns its path.
-func copyAside(cfg Config, stream string, index int, b []byte) (string, error) {
-	dir := filepath.Join(cfg.Dir, stream)
+// CopyAside writes a copy of a block durably, below parent, and returns its path.
+func CopyAside(parent, stream string, index int, b []byte, now time.Time) (string, error) {
+	dir := filepath.Join(parent, stream)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, cfg.Now.UTC().Format("20060102T150405.000")+"-"+blockfile.Name(index))
+	path := filepath.Join(dir, now.UTC().Format("20060102T150405.000")+"-"+blockfile.Name(index))
 	if err := Write(path, b); err != nil {
 		return "", err
 	}
-	return path, errors.Join(SyncDir(dir), SyncDir(cfg.Dir))
+	return path, errors.Join(SyncDir(dir), SyncDir(parent))
 }
 
 // Copies returns the copies of blocks of a stream, the newest first.

@@ -1,0 +1,138 @@
+package salvage_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"quartet/pkg/natsd/blockfile"
+	"quartet/pkg/natsd/salvage"
+)
+
+const name = "S"
+
+// rig is a store with blocks of messages.
+type rig struct {
+	t        *testing.T
+	cfg      salvage.Config
+	sizes    []int // of the records of the last block
+	original []byte
+}
+
+// newRig writes blocks, each with a number of messages.
+func newRig(t *testing.T, known uint64, blocks ...int) *rig {
+	dir := t.TempDir()
+	r := &rig{t: t, cfg: salvage.Config{
+		Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12), Logger: zap.NewNop(),
+		Streams: []salvage.Stream{{Name: name, Subjects: []string{"a."}, Known: known}, {Name: "none", Subjects: []string{"b."}}},
+	}}
+	require.NoError(t, os.MkdirAll(r.dir(), 0o700))
+	seq := uint64(0)
+	for i, n := range blocks {
+		sum, b := blockfile.NewSum(name, i+1), []byte(nil)
+		r.sizes = nil
+		for range n {
+			seq++
+			before := len(b)
+			b = sum.Append(b, blockfile.Record{Seq: seq, At: int64(seq), Subject: "a.0", Header: []byte("NATS/1.0\r\n\r\n"), Body: []byte("some body")})
+			r.sizes = append(r.sizes, len(b)-before)
+		}
+		r.original = b
+		require.NoError(t, os.WriteFile(r.block(i+1), b, 0o600))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir(), "index.db"), []byte("what the server knew"), 0o600))
+	return r
+}
+
+func (r *rig) dir() string            { return blockfile.Messages(r.cfg.Store, "$G", name) }
+func (r *rig) block(index int) string { return filepath.Join(r.dir(), blockfile.Name(index)) }
+
+// seqs returns the sequences of the messages of a block, and of what is erased.
+func (r *rig) seqs(index int) (messages, erased []uint64) {
+	b, err := os.ReadFile(r.block(index))
+	require.NoError(r.t, err)
+	gaps, err := blockfile.Read(name, index, b, []string{"a."}, func(rec blockfile.Record) error {
+		if rec.Erased {
+			erased = append(erased, rec.Seq)
+		} else {
+			messages = append(messages, rec.Seq)
+		}
+		return nil
+	})
+	require.NoError(r.t, err)
+	require.Empty(r.t, gaps)
+	return messages, erased
+}
+
+func (r *rig) check() []salvage.Found {
+	r.t.Helper()
+	found, err := salvage.Check(r.cfg)
+	require.NoError(r.t, err)
+	return found
+}
+
+// change writes the last block.
+func (r *rig) change(index int, b []byte) {
+	require.NoError(r.t, os.WriteFile(r.block(index), b, 0o600))
+}
+
+func TestCheckLeavesWhatIsInOrder(t *testing.T) {
+	r := newRig(t, 8, 5, 3)
+	require.Empty(t, r.check())
+	require.FileExists(t, filepath.Join(r.dir(), "index.db"))
+	require.NoDirExists(t, r.cfg.Dir)
+}
+
+// A record that was being written when the process died is left to the server, unless it is known to have been stored.
+func TestCheckOfATornRecord(t *testing.T) {
+	r := newRig(t, 7, 5, 3)
+	r.change(2, r.original[:len(r.original)-3])
+	require.Empty(t, r.check())
+	after, err := os.ReadFile(r.block(2))
+	require.NoError(t, err)
+	require.Equal(t, r.original[:len(r.original)-3], after)
+
+	r = newRig(t, 8, 5, 3)
+	r.change(2, r.original[:len(r.original)-3])
+	require.Len(t, r.check(), 1)
+	messages, erased := r.seqs(2)
+	require.Equal(t, []uint64{6, 7}, messages)
+	require.Equal(t, []uint64{8}, erased, "the number is not used again")
+}
+
+// Behind damage the server would have lost all; it keeps what is intact, and the copy has what was there.
+func TestCheckKeepsWhatIsBehindDamage(t *testing.T) {
+	r := newRig(t, 12, 2, 10)
+	r.original[r.sizes[0]*3+30] ^= 4
+	r.change(2, r.original)
+	found := r.check()
+	require.Len(t, found, 1)
+	require.Equal(t, r.block(2), found[0].Block)
+	messages, erased := r.seqs(2)
+	require.Equal(t, []uint64{3, 4, 5, 7, 8, 9, 10, 11, 12}, messages)
+	require.Empty(t, erased)
+	require.NoFileExists(t, filepath.Join(r.dir(), "index.db"))
+	copies, err := salvage.Copies(r.cfg.Dir, name)
+	require.NoError(t, err)
+	require.Equal(t, []blockfile.File{{Index: 2, Path: found[0].Copy}}, copies)
+	copied, err := os.ReadFile(found[0].Copy)
+	require.NoError(t, err)
+	require.Equal(t, r.original, copied)
+	require.Empty(t, r.check(), "once")
+}
+
+// A block that ends too early, also between two records, does not let numbers be used twice.
+func TestCheckReservesNumbersThatWereUsed(t *testing.T) {
+	r := newRig(t, 20, 5, 5)
+	require.Empty(t, r.check())
+	messages, erased := r.seqs(2)
+	require.Equal(t, []uint64{6, 7, 8, 9, 10}, messages)
+	require.Equal(t, []uint64{20}, erased)
+	require.Empty(t, r.check())
+	_, again := r.seqs(2)
+	require.Equal(t, erased, again)
+}

@@ -1,0 +1,249 @@
+// Package scrub reads the journals of an embedded NATS server again and again, slowly, as they are on the disk, and
+// reports damage before somebody needs what is damaged.
+//
+// Owns: the pace; copying a damaged block aside before the server reads and cuts it.
+// Never does: change a journal.
+package scrub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/meter"
+	"quartet/pkg/natsd/blockfile"
+	"quartet/pkg/natsd/salvage"
+)
+
+// interval is the least time between the beginnings of two passes.
+const interval = time.Hour
+
+// Config says what is read.
+type Config struct {
+	Store, Account, SalvageDir string
+	Planes                     []string
+	Partitions                 func(plane string) int
+	Witness                    func(plane string, partition int) framelog.Witness
+	// Rate is the number of bytes that are read in a second; 0: nothing is.
+	Rate int64
+	// Report is called at the end of a pass with what is wrong with each partition's journal, or nil.
+	Report  func(partition string, damage error)
+	Metrics prometheus.Registerer
+	Logger  *zap.Logger
+	// Wait waits, or returns early when ctx ends; default: with a timer.
+	Wait func(ctx context.Context, d time.Duration)
+}
+
+// Scrubber reads the journals in the background. Use New.
+type Scrubber struct {
+	cfg    Config
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	bytes, frames prometheus.Counter
+	passed        prometheus.Gauge
+	damaged       prometheus.Gauge
+	copied        map[string]bool // damaged blocks that were copied aside, by path
+}
+
+// New returns a Scrubber that is not started.
+func New(cfg Config) *Scrubber {
+	if cfg.Wait == nil {
+		cfg.Wait = wait
+	}
+	return &Scrubber{
+		cfg: cfg, copied: map[string]bool{},
+		bytes:   meter.Counter(cfg.Metrics, "quartet_scrub_bytes_total", "Bytes of journals that were read again from the disk.").WithLabelValues(),
+		frames:  meter.Counter(cfg.Metrics, "quartet_scrub_frames_total", "Frames of journals that were read again and verified.").WithLabelValues(),
+		passed:  meter.Gauge(cfg.Metrics, "quartet_scrub_last_pass_timestamp_seconds", "When all journals had been read last, as Unix time; 0 before the first time.").WithLabelValues(),
+		damaged: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_partitions", "Partitions whose journal the last pass found damaged.").WithLabelValues(),
+	}
+}
+
+// Name returns the module's name.
+func (s *Scrubber) Name() string { return "scrub" }
+
+// Ready returns nil.
+func (s *Scrubber) Ready() error { return nil }
+
+// Start begins to read.
+func (s *Scrubber) Start(context.Context) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel, s.done = cancel, make(chan struct{})
+	go func() {
+		defer close(s.done)
+		for s.cfg.Rate > 0 && ctx.Err() == nil {
+			began := time.Now()
+			if err := s.Pass(ctx); err != nil && ctx.Err() == nil {
+				s.cfg.Logger.Warn("the journals could not be read again", zap.Error(err))
+			}
+			s.cfg.Wait(ctx, interval-time.Since(began))
+		}
+	}()
+	return nil
+}
+
+// Stop ends reading.
+func (s *Scrubber) Stop(context.Context) error {
+	if s.cancel != nil {
+		s.cancel()
+		<-s.done
+	}
+	return nil
+}
+
+// wait implements Config.Wait.
+func wait(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// Pass reads all journals once and reports what is wrong with them.
+func (s *Scrubber) Pass(ctx context.Context) error {
+	damaged := 0
+	for _, plane := range s.cfg.Planes {
+		p := &pass{Scrubber: s, plane: plane, journals: map[int]*progress{}}
+		if err := p.run(ctx); err != nil {
+			return fmt.Errorf("the journal of %s: %w", plane, err)
+		}
+		damaged += p.report()
+	}
+	s.damaged.Set(float64(damaged))
+	s.passed.SetToCurrentTime()
+	return nil
+}
+
+// pass reads the journal of one plane.
+type pass struct {
+	*Scrubber
+	plane    string
+	journals map[int]*progress
+	broken   error // a part of a block that cannot be read
+}
+
+// progress is how far the journal of a partition was read.
+type progress struct {
+	end      framelog.End
+	damage   error
+	compared *framelog.Comparison
+}
+
+// run reads the blocks. What was witnessed before that must be in them.
+func (p *pass) run(ctx context.Context) error {
+	for i := range p.cfg.Partitions(p.plane) {
+		name := framelog.PartitionName(p.plane, i)
+		compared, err := framelog.Compare(name, p.cfg.Witness(p.plane, i))
+		p.journals[i] = &progress{damage: err, compared: compared}
+	}
+	stream := jetlog.StreamName(p.plane)
+	files, err := blockfile.Files(blockfile.Messages(p.cfg.Store, p.cfg.Account, stream))
+	if err != nil {
+		return err
+	}
+	for i, file := range files {
+		if err := p.block(ctx, stream, file, i == len(files)-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// block reads a block and waits as long as its bytes may take.
+func (p *pass) block(ctx context.Context, stream string, file blockfile.File, last bool) error {
+	b, err := os.ReadFile(file.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the chain tells
+	}
+	if err != nil {
+		return err
+	}
+	gaps, err := blockfile.Read(stream, file.Index, b, []string{jetlog.SubjectPrefix(p.plane)}, func(r blockfile.Record) error {
+		p.frame(r)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, gap := range gaps {
+		if last && gap.Tail() {
+			continue // it is being written
+		}
+		p.broken = fmt.Errorf("%s, %s", file.Path, gap)
+		if !p.copied[file.Path] {
+			copied, err := salvage.CopyAside(p.cfg.SalvageDir, stream, file.Index, b, time.Now())
+			if err != nil {
+				return err
+			}
+			p.copied[file.Path] = true
+			p.cfg.Logger.Error("a block of a journal is damaged; it is copied aside", zap.String("block", file.Path), zap.String("copy", copied), zap.Stringer("gap", gap))
+		}
+	}
+	p.bytes.Add(float64(len(b)))
+	p.cfg.Wait(ctx, time.Duration(float64(len(b))/float64(max(p.cfg.Rate, 1))*float64(time.Second)))
+	return ctx.Err()
+}
+
+// frame verifies a frame.
+func (p *pass) frame(r blockfile.Record) {
+	number, found := strings.CutPrefix(r.Subject, jetlog.SubjectPrefix(p.plane))
+	i, err := strconv.Atoi(number)
+	j := p.journals[i]
+	if !r.Message() || !found || err != nil || j == nil {
+		return
+	}
+	p.frames.Inc()
+	name := framelog.PartitionName(p.plane, i)
+	h, err := nats.DecodeHeadersMsg(r.Header)
+	if err != nil {
+		h = nats.Header{} // a frame without a header continues no other
+	}
+	f := jetlog.Decode(h, r.Body)
+	next, intact, err := j.end.Next(name, r.Seq, f)
+	switch {
+	case err != nil:
+		next, _ = framelog.Anchor(name, r.Seq, f)
+	case !intact:
+		err = framelog.Altered(name, j.end, r.Seq)
+	case j.compared != nil:
+		err = j.compared.Read(next)
+	}
+	if j.damage == nil {
+		j.damage = err
+	}
+	j.end = next
+}
+
+// report reports the partitions of the plane, and returns how many are damaged.
+func (p *pass) report() (damaged int) {
+	for i, j := range p.journals {
+		if j.damage == nil && j.compared != nil {
+			if missing := j.compared.Missing(j.end); missing != nil {
+				j.damage = missing
+			}
+		}
+		if j.damage != nil {
+			damaged++
+			p.cfg.Logger.Error("a journal is damaged on the disk", zap.Error(j.damage), zap.NamedError("block", p.broken))
+		}
+		p.cfg.Report(framelog.PartitionName(p.plane, i), j.damage)
+	}
+	return damaged
+}

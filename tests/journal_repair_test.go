@@ -1,0 +1,186 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/proc"
+)
+
+// TestR10_ALossIsAccepted: of frames without any copy it is said what they were about; the partition goes on without them,
+// above every number that others recorded, and others go on with it.
+func TestR10_ALossIsAccepted(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t)
+	cursor := d.lastCursor()
+	for i := range 20 {
+		d.item(fmt.Sprintf("PAID INVOICE %d", i))
+	}
+	d.completed("which waiting has read about")
+	later := d.lastCursor()
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	path, b := block(t, d.srv.DataDir, "work")
+	require.NoError(t, os.Truncate(path, int64(len(b)*6/10)))
+	require.Len(t, d.start(), 1)
+	require.NoError(t, d.srv.Kill())
+
+	r, code := d.repair()
+	require.Equal(t, 1, code)
+	lost := r.of("work").Loss
+	require.NotNil(t, lost)
+	require.Contains(t, lost.Types, "work_item_created", "EVENTS tells")
+	require.Equal(t, []string{"keeper"}, lost.Agents)
+	require.NotEmpty(t, lost.Items)
+	out, code := d.quartet("repair", "--data-dir", d.srv.DataDir, "--accept-loss", "agent/0")
+	require.NotZero(t, code)
+	require.Contains(t, out, "is not damaged")
+
+	r, code = d.repair("--accept-loss", "work/0", "--apply")
+	require.Zero(t, code)
+	j := r.of("work")
+	require.Equal(t, "accepted", j.Status)
+	require.Greater(t, j.BeginsWalSeq, lost.Last)
+	known, err := os.ReadFile(j.Loss.File)
+	require.NoError(t, err)
+	require.Contains(t, string(known), "PAID INVOICE 19")
+	require.DirExists(t, filepath.Join(r.Replaced, "quartet-journal-work"))
+	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Zero(t, code, out)
+
+	for range 2 { // positions in lost frames are still there after another restart
+		require.Empty(t, d.start())
+		list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
+		require.NoError(t, err)
+		require.NotEmpty(t, list.GetWorkItems())
+		require.Less(t, len(list.GetWorkItems()), 42)
+		item := d.completed("after the loss") // waiting had read frames that are lost, and reads on
+		// A cursor from before goes on, one in the lost frames is refused.
+		require.Equal(t, http.StatusOK, d.watch(cursor).status)
+		require.Contains(t, d.watch(cursor).text, item)
+		refused := d.watch(later)
+		require.Equal(t, http.StatusBadRequest, refused.status, refused.text)
+		require.Contains(t, refused.text, "CURSOR_OUT_OF_RANGE")
+		d.quiet()
+		require.NoError(t, d.srv.Kill())
+	}
+}
+
+// TestR10_ABackupAndLaterFrames: a part of a journal that no bit explains is taken from a backup, and the frames that were
+// written after it are kept.
+func TestR10_ABackupAndLaterFrames(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t)
+	backup := filepath.Join(t.TempDir(), "quartet.backup")
+	out, code := d.quartet("backup", backup, "--address", d.srv.GRPC)
+	require.Zero(t, code, out)
+	for i := range 20 {
+		d.item(fmt.Sprintf("PAID INVOICE %d", i))
+	}
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	path, b := block(t, d.srv.DataDir, "work")
+	copy(b[len(b)/4:], make([]byte, 3000))
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	require.Len(t, d.start(), 1)
+	require.NoError(t, d.srv.Kill())
+
+	r, code := d.repair()
+	require.Equal(t, 1, code)
+	require.Equal(t, "lost", r.of("work").Status)
+	require.Empty(t, r.Replaced)
+	r, code = d.repair("--from-backup", backup)
+	require.Equal(t, 1, code, "nothing was changed yet")
+	require.Equal(t, "repairable", r.of("work").Status)
+	r, code = d.repair("--from-backup", backup, "--apply")
+	require.Zero(t, code)
+	require.NotZero(t, r.of("work").Copies["the backup"])
+	d.everythingIsThere(40)
+
+	forged := filepath.Join(t.TempDir(), "forged.backup")
+	raw, err := os.ReadFile(backup)
+	require.NoError(t, err)
+	raw[len(raw)/2] ^= 1
+	require.NoError(t, os.WriteFile(forged, raw, 0o600))
+	flip(t, d.srv.DataDir, "work", 0.5)
+	out, code = d.quartet("repair", "--data-dir", d.srv.DataDir, "--from-backup", forged)
+	require.NotZero(t, code)
+	require.Contains(t, out, "nothing was changed")
+}
+
+// completed completes an item with a timer and waits until the timer is cancelled because of that, and returns the item's id.
+func (d *damageable) completed(title string) string {
+	d.t.Helper()
+	item := d.item(title)
+	timer, err := d.waiting.CreateTimer(d.ctx, &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, After: durationpb.New(24 * time.Hour)})
+	require.NoError(d.t, err)
+	_, err = d.work.CompleteWorkItem(d.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: item})
+	require.NoError(d.t, err)
+	require.Eventually(d.t, func() bool {
+		got, err := d.waiting.GetTimer(d.ctx, &waitingv1.GetTimerRequest{AgentId: "keeper", TimerId: timer.GetTimer().GetTimerId()})
+		return err == nil && got.GetTimer().GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_CANCELLED
+	}, 30*time.Second, 50*time.Millisecond)
+	return item
+}
+
+// watched is the answer to a request for events.
+type watched struct {
+	status int
+	text   string
+}
+
+// watch returns all events behind a cursor; "" is the beginning.
+func (d *damageable) watch(cursor string) watched {
+	d.t.Helper()
+	query := "from_start=true"
+	if cursor != "" {
+		query = "cursor=" + cursor
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.srv.HTTP+"/v1/events?stop_at_end=true&"+query, nil)
+	require.NoError(d.t, err)
+	req.Header.Set("Authorization", "Bearer "+d.key)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(d.t, err)
+	defer resp.Body.Close()
+	var text strings.Builder
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 4<<20)
+	for lines.Scan() {
+		text.WriteString(lines.Text() + "\n")
+	}
+	require.NoError(d.t, lines.Err())
+	return watched{resp.StatusCode, text.String()}
+}
+
+// lastCursor returns the cursor of the last event that there is.
+func (d *damageable) lastCursor() (cursor string) {
+	d.t.Helper()
+	all := d.watch("")
+	require.Equal(d.t, http.StatusOK, all.status, all.text)
+	for line := range strings.Lines(all.text) {
+		var r struct {
+			Result struct{ Event struct{ Cursor string } }
+		}
+		require.NoError(d.t, json.Unmarshal([]byte(line), &r), line)
+		if r.Result.Event.Cursor != "" {
+			cursor = r.Result.Event.Cursor
+		}
+	}
+	require.NotEmpty(d.t, cursor, all.text)
+	return cursor
+}
