@@ -43,8 +43,8 @@ type damageable struct {
 	tasks   taskv1.TaskServiceClient
 }
 
-func newDamageable(t *testing.T) *damageable {
-	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
+func newDamageable(t *testing.T, args ...string) *damageable {
+	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "", args...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	t.Cleanup(cancel)

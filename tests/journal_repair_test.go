@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/tests/proc"
@@ -119,6 +121,90 @@ func TestR10_ABackupAndLaterFrames(t *testing.T) {
 	out, code = d.quartet("repair", "--data-dir", d.srv.DataDir, "--from-backup", forged)
 	require.NotZero(t, code)
 	require.Contains(t, out, "nothing was changed")
+}
+
+// TestR10_OnePartitionOfAPlaneIsDamaged: where a plane is split, a changed bit in a frame of one partition leaves those
+// behind it to the others, which are served; the number of a lost frame is not used again, and the repair finds it.
+func TestR10_OnePartitionOfAPlaneIsDamaged(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t, "--partitions", "work=3")
+	create := func(agent string) error {
+		_, err := d.work.CreateWorkItem(d.ctx, &workv1.CreateWorkItemRequest{AgentId: agent, Objective: "of " + agent})
+		return err
+	}
+	var agents []string
+	for i := range 30 {
+		agent := fmt.Sprintf("agent-%d", i)
+		agents = append(agents, agent)
+		_, err := d.agents.SpawnAgent(d.ctx, &agentv1.SpawnAgentRequest{AgentId: agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		require.NoError(t, err)
+		require.NoError(t, create(agent))
+	}
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	flip(t, d.srv.DataDir, "work", 0.7)
+	damaged := d.start()
+	require.Len(t, damaged, 1, "the others are in order")
+	served := 0
+	for _, agent := range agents {
+		err := create(agent)
+		if err == nil {
+			served++
+		} else {
+			refused(t, true, err)
+		}
+	}
+	require.Greater(t, served, 5)
+	require.Less(t, served, 30)
+	require.NoError(t, d.srv.Kill())
+
+	r, code := d.repair("--apply")
+	require.Zero(t, code)
+	statuses := map[string]int{}
+	for _, j := range r.Journals {
+		if strings.HasPrefix(j.Partition, "work/") {
+			statuses[j.Status]++
+		}
+	}
+	require.Equal(t, map[string]int{"intact": 2, "repairable": 1}, statuses)
+	require.Empty(t, d.start())
+	for _, agent := range agents {
+		require.NoError(t, create(agent))
+		list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: agent, PageSize: 100})
+		require.NoError(t, err)
+		served -= len(list.GetWorkItems()) - 2 // that of before, and the one just made
+	}
+	require.Zero(t, served, "what was made meanwhile is there as well")
+}
+
+// TestR10_ARepairThatIsKilled: whenever a repair is killed, the journals are as before or repaired, and it can be repeated.
+func TestR10_ARepairThatIsKilled(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t)
+	for i := range 20 {
+		d.item(fmt.Sprintf("PAID INVOICE %d", i))
+	}
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	flip(t, d.srv.DataDir, "work", 0.5)
+	flip(t, d.srv.DataDir, "board", 0.5)
+	killed := 0
+	for after := 20 * time.Millisecond; ; after += after/4 + 5*time.Millisecond {
+		cmd := exec.CommandContext(d.ctx, d.srv.Binary, "repair", "--data-dir", d.srv.DataDir, "--apply")
+		require.NoError(t, cmd.Start())
+		kill := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
+		err := cmd.Wait()
+		if kill.Stop(); err == nil {
+			break
+		}
+		killed++
+		r, _ := d.repair()
+		for _, j := range r.Journals {
+			require.Contains(t, []string{"intact", "repairable"}, j.Status, after)
+		}
+	}
+	require.Positive(t, killed)
+	d.everythingIsThere(40)
 }
 
 // completed completes an item with a timer and waits until the timer is cancelled because of that, and returns the item's id.

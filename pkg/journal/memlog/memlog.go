@@ -51,6 +51,15 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	return seq, nil
 }
 
+// Put stores a frame at a sequence number behind the last one, as a repaired journal has it.
+func (l *Log) Put(seq uint64, f framelog.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seqs, l.frames = append(l.seqs, seq), append(l.frames, f)
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
 func (l *Log) last() uint64 {
 	if len(l.seqs) == 0 {
 		return 0

@@ -41,8 +41,9 @@ func (r *run) apply(ctx context.Context) (replaced string, err error) {
 	if len(planes) == 0 {
 		return "", nil
 	}
-	building := r.store + unfinished
-	if err := os.RemoveAll(building); err != nil {
+	building, stamp := r.store+unfinished, r.Now.UTC().Format("20060102T150405.000")
+	replaced = filepath.Join(r.DataDir, "replaced", stamp)
+	if err := setAside(building, filepath.Join(replaced, "interrupted")); err != nil {
 		return "", err
 	}
 	if err := r.create(ctx, building, planes); err != nil {
@@ -59,8 +60,6 @@ func (r *run) apply(ctx context.Context) (replaced string, err error) {
 	if err := r.Sync(building); err != nil {
 		return "", err
 	}
-	stamp := r.Now.UTC().Format("20060102T150405.000")
-	replaced = filepath.Join(r.DataDir, "replaced", stamp)
 	for _, plane := range planes {
 		for _, j := range r.ofPlane(plane) {
 			if j.Status == Accepted {
@@ -74,6 +73,17 @@ func (r *run) apply(ctx context.Context) (replaced string, err error) {
 		}
 	}
 	return replaced, os.RemoveAll(building)
+}
+
+// setAside moves away what an interrupted repair left, since it may be the damaged stream that was exchanged already.
+func setAside(left, to string) error {
+	if there, err := exists(left); err != nil || !there {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	return os.Rename(left, to)
 }
 
 // ofPlane returns the journals of a plane.
@@ -118,11 +128,7 @@ func (r *run) frames(plane string) (all []*copyOf, err error) {
 	for _, j := range r.ofPlane(plane) {
 		switch j.Status {
 		case Lost:
-			for _, f := range r.streams[plane].copies[j.of.number] {
-				if f.place == placeStore {
-					all = append(all, f)
-				}
-			}
+			all = append(all, r.streams[plane].stored(j.of.number)...)
 		case Accepted:
 			all = append(append(all, j.chain.kept...), j.begin)
 		default:

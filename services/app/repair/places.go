@@ -52,6 +52,16 @@ func (s *stream) add(c *copyOf) {
 	s.copies[i] = append(s.copies[i], c)
 }
 
+// stored returns the frames of a partition that are in the store itself.
+func (s *stream) stored(partition int) (all []*copyOf) {
+	for _, f := range s.copies[partition] {
+		if f.place == placeStore {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
 // record adds the message of a record.
 func (s *stream) record(r blockfile.Record, place int) {
 	if r.Erased {

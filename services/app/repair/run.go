@@ -145,8 +145,9 @@ func (r *run) examine() error {
 			if j.witnessed, err = witness.At(r.WitnessDir, plane, i).Last(); err != nil {
 				return err
 			}
-			j.chain = assemble(j.Partition, s.copies[i], j.witnessed)
-			if j.Status = Intact; !j.chain.intact(len(s.copies[i])) {
+			stored := s.stored(i)
+			j.chain = assemble(j.Partition, stored, j.witnessed)
+			if j.Status = Intact; !j.chain.intact(len(stored)) {
 				j.Status = Lost
 				j.Damage = j.describe(s)
 			}
