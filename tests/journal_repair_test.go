@@ -79,6 +79,38 @@ func TestR10_ALossIsAccepted(t *testing.T) {
 		d.quiet()
 		require.NoError(t, d.srv.Kill())
 	}
+
+	// A backup of it can be restored, with the numbers that the journals have.
+	require.Empty(t, d.start())
+	backup := filepath.Join(t.TempDir(), "quartet.backup")
+	out, code = d.quartet("backup", backup, "--address", d.srv.GRPC)
+	require.Zero(t, code, out)
+	items := d.items()
+	require.NoError(t, d.srv.Kill())
+	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(d.srv.DataDir))
+	require.NoError(t, os.MkdirAll(d.srv.DataDir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(d.srv.DataDir, "key"), key, 0o600))
+	out, code = d.quartet("restore", backup, "--data-dir", d.srv.DataDir)
+	require.Zero(t, code, out)
+	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Zero(t, code, out)
+	require.Empty(t, d.start())
+	require.Equal(t, items, d.items())
+	d.completed("after the restore")
+	require.NoError(t, d.srv.Kill())
+}
+
+// items returns the ids of the keeper's items.
+func (d *damageable) items() (ids []string) {
+	d.t.Helper()
+	list, err := d.work.ListWorkItems(d.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper", PageSize: 100})
+	require.NoError(d.t, err)
+	for _, item := range list.GetWorkItems() {
+		ids = append(ids, item.GetWorkItemId())
+	}
+	return ids
 }
 
 // TestR10_ABackupAndLaterFrames: a part of a journal that no bit explains is taken from a backup, and the frames that were

@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
 	"quartet/pkg/retry"
+	"quartet/services/app/datadir"
 	"quartet/services/app/fill"
 	taskoutput "quartet/services/task/output"
 )
@@ -62,7 +63,7 @@ func (b *broker) Name() string { return "nats" }
 func (b *broker) Start(ctx context.Context) error {
 	connect := func(name string) (*nats.Conn, error) { return b.cfg.remote().Connect(ctx, name, b.logger) }
 	if b.cfg.NATSURL == "" {
-		unlock, err := lockDir(b.cfg.DataDir)
+		unlock, err := datadir.Lock(b.cfg.DataDir)
 		if err != nil {
 			return err
 		}
@@ -93,7 +94,7 @@ func (b *broker) Start(ctx context.Context) error {
 	if err := b.checkServers(ctx); err != nil {
 		return joinStop(ctx, err, b)
 	}
-	witnesses, err := witness.Open(witnessDir(b.cfg.DataDir), b.logger)
+	witnesses, err := witness.Open(datadir.Witness(b.cfg.DataDir), b.logger)
 	if err != nil {
 		return joinStop(ctx, err, b)
 	}
@@ -198,9 +199,6 @@ func (c *Config) storeRemedy() string {
 	}
 	return "Give the NATS servers more disk, and raise max_file_store in their configuration and max_file of the account"
 }
-
-// witnessDir returns the directory with the witnesses of a data directory.
-func witnessDir(dataDir string) string { return filepath.Join(dataDir, "witness") }
 
 // witness returns the witness of a partition. It is valid after Start.
 func (b *broker) witness(plane string, partition int) framelog.Witness {

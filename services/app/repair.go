@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/natsd/salvage"
+	"quartet/services/app/datadir"
 	"quartet/services/app/repair"
 	"quartet/services/app/scrub"
 )
@@ -21,14 +22,11 @@ import (
 // account is the account of the streams of an embedded server.
 const account = "$G"
 
-// salvageDir returns the directory with the copies of damaged blocks of a data directory.
-func salvageDir(dataDir string) string { return filepath.Join(dataDir, "salvage") }
-
 // salvageBlocks checks the blocks of the journals before the embedded server opens them.
 func salvageBlocks(cfg *Config, logger *zap.Logger) error {
-	s := salvage.Config{Store: filepath.Join(cfg.DataDir, "nats"), Account: account, Dir: salvageDir(cfg.DataDir), Now: time.Now(), Logger: logger}
+	s := salvage.Config{Store: filepath.Join(cfg.DataDir, "nats"), Account: account, Dir: datadir.Salvage(cfg.DataDir), Now: time.Now(), Logger: logger}
 	for _, plane := range planes {
-		known, err := witness.Newest(witnessDir(cfg.DataDir), plane)
+		known, err := witness.Newest(datadir.Witness(cfg.DataDir), plane)
 		if err != nil {
 			return err
 		}
@@ -41,7 +39,7 @@ func salvageBlocks(cfg *Config, logger *zap.Logger) error {
 // newScrubber builds the module that reads the journals of the embedded server in the background.
 func newScrubber(w *wiring) *scrub.Scrubber {
 	return scrub.New(scrub.Config{
-		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, SalvageDir: salvageDir(w.cfg.DataDir), Planes: planes, Rate: int64(w.cfg.ScrubRate) << 20,
+		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Rate: int64(w.cfg.ScrubRate) << 20,
 		Partitions: w.broker.partitions, Witness: w.broker.witness, Report: w.broker.feeds.Damage.ReportStored, Metrics: w.metrics, Logger: w.logger.Named("scrub"),
 	})
 }
@@ -57,8 +55,8 @@ func Repair(ctx context.Context, cfg Config, from Backup, stores, acceptLoss []s
 			"move the directory of the stream away, and start it; it copies the stream from the others. If no replica is intact, restore a backup")
 	}
 	r := repair.Config{
-		DataDir: cfg.DataDir, WitnessDir: witnessDir(cfg.DataDir), SalvageDir: salvageDir(cfg.DataDir), Account: account, Planes: planes,
-		Stores: stores, AcceptLoss: acceptLoss, Apply: apply, Lock: lockDir, Sync: syncDir, Now: time.Now(), NewID: id.New().New,
+		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), SalvageDir: datadir.Salvage(cfg.DataDir), Account: account, Planes: planes,
+		Stores: stores, AcceptLoss: acceptLoss, Apply: apply, Lock: datadir.Lock, Sync: datadir.Sync, Now: time.Now(), NewID: id.New().New,
 	}
 	if from.File != "" {
 		keys, err := from.keys(cfg)

@@ -22,9 +22,12 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/archive"
+	"quartet/pkg/id"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
+	"quartet/services/app/datadir"
+	"quartet/services/app/repair"
 	"quartet/services/backup"
 	taskoutput "quartet/services/task/output"
 )
@@ -102,7 +105,7 @@ func Restore(ctx context.Context, cfg Config, b Backup) (Restored, error) {
 	if out.Manifest, out.Totals, err = opened.Read(archive.Visitor{}); err != nil || b.Check {
 		return out, err
 	}
-	unlock, err := lockDir(cfg.DataDir)
+	unlock, err := datadir.Lock(cfg.DataDir)
 	if err != nil {
 		return out, err
 	}
@@ -180,7 +183,7 @@ func undo(cfg Config) error {
 		if err := os.Rename(home, home+unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := syncDir(filepath.Dir(home)); err != nil {
+		if err := datadir.Sync(filepath.Dir(home)); err != nil {
 			return err
 		}
 	} else if err != nil {
@@ -194,26 +197,26 @@ func undo(cfg Config) error {
 func place(store, home string) error {
 	// home may be on another file system.
 	for _, dir := range []string{filepath.Dir(store), home + unfinished} {
-		if err := syncDir(dir); err != nil {
+		if err := datadir.Sync(dir); err != nil {
 			return err
 		}
 	}
 	if err := os.Rename(store+unfinished, store+finished); err != nil && !errors.Is(err, fs.ErrNotExist) { // with nats-url there is none
 		return err
 	}
-	if err := syncDir(filepath.Dir(store)); err != nil {
+	if err := datadir.Sync(filepath.Dir(store)); err != nil {
 		return err
 	}
 	if err := os.Rename(home+unfinished, home); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Dir(home)); err != nil {
+	if err := datadir.Sync(filepath.Dir(home)); err != nil {
 		return err
 	}
 	if err := os.Rename(store+finished, store); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return syncDir(filepath.Dir(store))
+	return datadir.Sync(filepath.Dir(store))
 }
 
 // restore writes the backup into directories with the suffix unfinished, and renames
@@ -254,7 +257,7 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 	closeBroker()
 	if err == nil {
 		// What was witnessed of the journals that were here before is not true of the restored ones.
-		err = os.RemoveAll(witnessDir(cfg.DataDir))
+		err = os.RemoveAll(datadir.Witness(cfg.DataDir))
 	}
 	if err != nil {
 		return err
@@ -290,7 +293,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 			return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, natsd.Redact(cfg.NATSURL, cfg.NATSURL))
 		}
 	}
-	p := &publishing{js: js}
+	p := &publishing{js: js, last: map[string]uint64{}}
 	if _, _, err := from.Read(archive.Visitor{
 		Message: func(m archive.Message) error { return p.publish(ctx, m) },
 		File:    func(name string, mode, _ int64, body io.Reader) error { return putFile(homes, name, mode, body) },
@@ -308,13 +311,19 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 			return fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
+	for _, plane := range planes {
+		if err := repair.BeginRestored(ctx, nc, plane, max(m.Partitions[plane], 1), datadir.Witness(cfg.DataDir), id.New().New); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // publishing publishes messages without waiting for each acknowledgement.
 type publishing struct {
 	js    jetstream.JetStream
-	waits []sent // the messages without an acknowledgement, in order
+	waits []sent            // the messages without an acknowledgement, in order
+	last  map[string]uint64 // the last sequence of each journal's stream
 }
 
 // sent is a message that was published and not acknowledged yet.
@@ -337,6 +346,18 @@ func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 			}
 		}
 	}
+	for journal && p.last[m.Stream] < m.Seq-1 { // sequences that a new incarnation left out
+		p.last[m.Stream]++
+		if err := p.send(ctx, &nats.Msg{Subject: jetlog.Unused(m.Stream)}, archive.Message{Stream: m.Stream, Seq: p.last[m.Stream]}); err != nil {
+			return err
+		}
+	}
+	p.last[m.Stream] = m.Seq
+	return p.send(ctx, msg, m)
+}
+
+// send publishes msg as m; see publish.
+func (p *publishing) send(ctx context.Context, msg *nats.Msg, m archive.Message) error {
 	ack, err := p.js.PublishMsgAsync(msg)
 	if err != nil {
 		return fmt.Errorf("publish %d of %s: %w", m.Seq, m.Stream, err)
@@ -378,7 +399,9 @@ func (p *publishing) drain(ctx context.Context, n int) error {
 func compare(ctx context.Context, js jetstream.JetStream, name string, want archive.Sum) error {
 	got := archive.NewDigest()
 	if err := backup.Messages(ctx, js, name, func(m archive.Message, _ time.Time) (bool, error) {
-		got.Add(m)
+		if m.Subject != jetlog.Unused(name) {
+			got.Add(m)
+		}
 		return true, nil
 	}); err != nil {
 		return err

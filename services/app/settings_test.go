@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal/partitions"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/rpc"
+	"quartet/services/app/datadir"
 )
 
 // defaults returns the settings of a server whose flags are all unset.
@@ -162,12 +163,12 @@ func TestAllowedFollowsTheTableOfRoles(t *testing.T) {
 
 func TestDataDirectoryHasOneProcess(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := lockDir(dir)
+	unlock, err := datadir.Lock(dir)
 	require.NoError(t, err)
-	_, err = lockDir(dir)
+	_, err = datadir.Lock(dir)
 	require.ErrorContains(t, err, "in use by another process")
 	require.NoError(t, unlock())
-	unlock, err = lockDir(dir)
+	unlock, err = datadir.Lock(dir)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 }
@@ -243,7 +244,7 @@ func TestModulesOfAProcess(t *testing.T) {
 	}{
 		"everything": {
 			serve: Services, publish: true,
-			want: []string{"nats", "fill", "keys", "quota", "memory", "output", "agent", "work", "waiting", "task", "board", "identity", "audit", "backup", "scheduler", "worker", "gateway", "rpc", "audit-recorder", "publisher", "key-file", "processes", "guard", "gauges"},
+			want: []string{"nats", "fill", "keys", "quota", "memory", "output", "agent", "work", "waiting", "task", "board", "identity", "audit", "backup", "scheduler", "worker", "gateway", "rpc", "audit-recorder", "publisher", "key-file", "processes", "guard", "scrub", "gauges"},
 		},
 		"one plane of an installation": {
 			serve: []string{"work"}, nats: "nats://127.0.0.1:4222", publish: true,

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 
+	"quartet/services/app/datadir"
 	"quartet/services/app/verify"
 )
 
@@ -11,7 +12,7 @@ func Verify(ctx context.Context, cfg Config) ([]verify.Journal, error) {
 	if err := cfg.Complete(); err != nil {
 		return nil, err
 	}
-	v := verify.Config{DataDir: cfg.DataDir, WitnessDir: witnessDir(cfg.DataDir), Planes: planes, Lock: lockDir}
+	v := verify.Config{DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), Planes: planes, Lock: datadir.Lock}
 	if cfg.NATSURL != "" {
 		remote := cfg.remote()
 		v.Remote = &remote

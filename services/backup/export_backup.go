@@ -23,6 +23,7 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/jetlog"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
 
@@ -154,6 +155,9 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment
 		in, err := moment.includes(name, m.Seq, stored)
 		if err != nil || !in {
 			return false, err
+		}
+		if m.Subject == jetlog.Unused(name) {
+			return true, nil
 		}
 		return true, w.Message(m)
 	})

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +52,12 @@ const followBytes = 9 << 20
 
 // StreamName returns the stream of a plane's journal.
 func StreamName(plane string) string { return "quartet-journal-" + plane }
+
+// Unused returns the subject of empty messages that take the place of sequence numbers which a stream does not use, where a
+// server assigns the numbers.
+func Unused(stream string) string {
+	return SubjectPrefix(strings.TrimPrefix(stream, StreamName(""))) + "unused"
+}
 
 // Subject returns the subject of one partition.
 func Subject(plane string, partition int) string {

@@ -1,4 +1,4 @@
-package app
+package datadir
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockDir locks a data directory, which it creates if necessary, or returns an error if
+// Lock locks a data directory, which it creates if necessary, or returns an error if
 // another process has locked it: two embedded servers with one store would destroy it.
-func lockDir(dir string) (unlock func() error, err error) {
+func Lock(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package app
+package datadir
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDir writes everything to disk that was written to the file system of dir, because a
+// Sync writes everything to disk that was written to the file system of dir, because a
 // restore does not sync each file and message.
-func syncDir(dir string) error {
+func Sync(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err

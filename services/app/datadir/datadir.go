@@ -1,0 +1,14 @@
+// Package datadir has what the files of a data directory have in common: where they are, who may use them, and when
+// they are on the disk.
+package datadir
+
+import "path/filepath"
+
+// Store returns the directory of the embedded NATS server.
+func Store(dir string) string { return filepath.Join(dir, "nats") }
+
+// Witness returns the directory of the journals' witnesses.
+func Witness(dir string) string { return filepath.Join(dir, "witness") }
+
+// Salvage returns the directory with the copies of damaged blocks.
+func Salvage(dir string) string { return filepath.Join(dir, "salvage") }

@@ -1,0 +1,58 @@
+package repair
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/incarnation"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/witness"
+)
+
+// BeginRestored begins a new incarnation of each partition of a plane whose journal was restored from a backup: what others
+// read of it after the backup is not in it, and goes on above the wal_seqs that they may know. witnessDir has what was witnessed of the
+// installation before; it need not exist.
+func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string, newID func(prefix string) string) error {
+	for i := range partitions {
+		log, err := jetlog.New(nc, plane, i)
+		if err != nil {
+			return err
+		}
+		name := framelog.PartitionName(plane, i)
+		end, generation := framelog.End{}, uint64(0)
+		if err := log.Scan(ctx, 0, func(seq uint64, f framelog.Frame) error {
+			next, intact, err := end.Next(name, seq, f)
+			if err == nil && !intact {
+				err = framelog.Altered(name, end, seq)
+			}
+			end, generation = next, max(generation, f.Generation)
+			return err
+		}); err != nil {
+			return err
+		}
+		if end.Seq == 0 {
+			continue
+		}
+		last, number := end.WalSeq, max(end.Incarnation, 1)
+		if known, err := witness.At(witnessDir, plane, i).Last(); err == nil {
+			last, number = max(last, known.WalSeq), max(number, known.Incarnation)
+		}
+		var salt framelog.Salt
+		_, _ = rand.Read(salt[:]) // it never fails
+		f, err := incarnation.Beginning{
+			Plane: plane, Partition: i, Behind: end, Number: number + 1, First: last + margin + 1, Generation: generation + 1, At: time.Now(), Cause: "the journal was restored from a backup",
+		}.Frame(newID, salt)
+		if err != nil {
+			return err
+		}
+		if _, err := log.Append(ctx, end.Seq, f); err != nil {
+			return fmt.Errorf("the journal of %s: %w", name, err)
+		}
+	}
+	return nil
+}
