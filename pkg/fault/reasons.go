@@ -129,7 +129,7 @@ var All = []Entry{
 	{Overloaded, codes.ResourceExhausted, "The server has no room for this request now: too much is in progress, open or queued, or memory is short; retry after Retry-After, or with backoff. A stream ends with it when it is read too slowly."},
 	{QuotaExceeded, codes.ResourceExhausted, "The namespace holds as much as it may; metadata has quota, limit and value. Remove something, or have an admin raise the quota."},
 	{RateLimited, codes.ResourceExhausted, "The namespace sends more requests than it may, or a trigger, namespace or address more deliveries; metadata has the limit. Repeat the request after Retry-After (gRPC: RetryInfo)."},
-	{Storage, codes.Unavailable, "The journal did not acknowledge the write; retry with the same request_id, also when metadata says outcome=unknown."},
+	{Storage, codes.Unavailable, "The journal did not acknowledge the write; retry with the same request_id, also when metadata says outcome=unknown. If metadata has damaged, the journal of a partition is damaged, and retrying does not help: the operator runs quartet repair."},
 	{StorageFull, codes.ResourceExhausted, "The store of the journals has no room for the write, and nothing was stored; reads, and what ends or removes something, still work. Make room as the message says, then repeat the request."},
 	{NotReady, codes.Unavailable, "The service cannot be reached or is still catching up; retry."},
 	{PartitionMoved, codes.Unavailable, "Another instance of the service holds the partition, or none does at the moment; nothing was done; retry."},

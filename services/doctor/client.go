@@ -114,7 +114,7 @@ func (r *report) journals(ctx context.Context, c Client) {
 		for _, text := range p.GetDamage() {
 			if !found[text] {
 				found[text] = true
-				r.add("journals", Problem, "stop the server; `quartet verify` names all that is damaged. Keep a copy of its data-dir, and restore the newest backup with `quartet restore`", "%s", text)
+				r.add("journals", Problem, "stop the server; `quartet repair` says which intact copies there are, and repairs with --apply", "%s", text)
 			}
 		}
 	}
