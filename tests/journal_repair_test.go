@@ -239,6 +239,38 @@ func TestR10_ARepairThatIsKilled(t *testing.T) {
 	d.everythingIsThere(40)
 }
 
+// TestR10_EVENTSIsCopiedAgain: damage to EVENTS is named, and after a repair it has everything again.
+func TestR10_EVENTSIsCopiedAgain(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t)
+	d.quiet()
+	require.NoError(t, d.srv.Interrupt(d.ctx))
+	events := func() string {
+		files, err := filepath.Glob(filepath.Join(d.srv.DataDir, "nats", "jetstream", "$G", "streams", "EVENTS", "msgs", "*.blk"))
+		require.NoError(t, err)
+		require.Len(t, files, 1)
+		return files[0]
+	}
+	path := events()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	before := strings.Count(string(b), `"type":"quartet.work.work_item_created"`)
+	require.Equal(t, 40, before, "20 items, and each as a change of its readiness")
+	b[len(b)/3] ^= 8
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+
+	out, code := d.quartet("repair", "--data-dir", d.srv.DataDir)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "damaged    EVENTS")
+	_, code = d.repair("--apply")
+	require.Zero(t, code)
+	require.Empty(t, d.start())
+	require.Eventually(t, func() bool {
+		b, err := os.ReadFile(events())
+		return err == nil && strings.Count(string(b), `"type":"quartet.work.work_item_created"`) == before
+	}, 30*time.Second, 100*time.Millisecond)
+}
+
 // completed completes an item with a timer and waits until the timer is cancelled because of that, and returns the item's id.
 func (d *damageable) completed(title string) string {
 	d.t.Helper()

@@ -77,6 +77,9 @@ func servers() cli.Servers {
 			}
 			r, err := app.Repair(ctx, cfg, app.Backup(o.From), o.Stores, o.AcceptLoss, o.Apply)
 			out := admin.Repaired{Replaced: r.Replaced}
+			for _, d := range r.Derived {
+				out.Streams = append(out.Streams, admin.DamagedStream(d))
+			}
 			for _, j := range r.Journals {
 				repaired := admin.RepairedJournal{
 					Partition: j.Partition, Status: string(j.Status), Damage: j.Damage, Copies: j.Copies, BeginsSeq: j.Begins.Seq, BeginsWalSeq: j.Begins.WalSeq,

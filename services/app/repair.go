@@ -17,6 +17,7 @@ import (
 	"quartet/services/app/datadir"
 	"quartet/services/app/repair"
 	"quartet/services/app/scrub"
+	taskoutput "quartet/services/task/output"
 )
 
 // account is the account of the streams of an embedded server.
@@ -55,7 +56,7 @@ func Repair(ctx context.Context, cfg Config, from Backup, stores, acceptLoss []s
 			"move the directory of the stream away, and start it; it copies the stream from the others. If no replica is intact, restore a backup")
 	}
 	r := repair.Config{
-		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), SalvageDir: datadir.Salvage(cfg.DataDir), Account: account, Planes: planes,
+		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), SalvageDir: datadir.Salvage(cfg.DataDir), Account: account, Planes: planes, Output: taskoutput.StreamName,
 		Stores: stores, AcceptLoss: acceptLoss, Apply: apply, Lock: datadir.Lock, Sync: datadir.Sync, Now: time.Now(), NewID: id.New().New,
 	}
 	if from.File != "" {

@@ -312,7 +312,7 @@ func refill(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, 
 		}
 	}
 	for _, plane := range planes {
-		if err := repair.BeginRestored(ctx, nc, plane, max(m.Partitions[plane], 1), datadir.Witness(cfg.DataDir), id.New().New); err != nil {
+		if err := repair.BeginRestored(ctx, nc, plane, max(m.Partitions[plane], 1), datadir.Witness(cfg.DataDir), time.Now(), id.New().New); err != nil {
 			return err
 		}
 	}

@@ -41,8 +41,8 @@ func (r *run) apply(ctx context.Context) (replaced string, err error) {
 	if len(planes) == 0 {
 		return "", nil
 	}
-	building, stamp := r.store+unfinished, r.Now.UTC().Format("20060102T150405.000")
-	replaced = filepath.Join(r.DataDir, "replaced", stamp)
+	building := r.store + unfinished
+	replaced = r.replaced()
 	if err := setAside(building, filepath.Join(replaced, "interrupted")); err != nil {
 		return "", err
 	}
@@ -63,7 +63,7 @@ func (r *run) apply(ctx context.Context) (replaced string, err error) {
 	for _, plane := range planes {
 		for _, j := range r.ofPlane(plane) {
 			if j.Status == Accepted {
-				if err := j.Loss.write(filepath.Join(r.DataDir, "lost"), j.of, stamp); err != nil {
+				if err := j.Loss.write(filepath.Join(r.DataDir, "lost"), j.of, r.stamp()); err != nil {
 					return "", err
 				}
 			}

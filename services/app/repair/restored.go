@@ -17,7 +17,7 @@ import (
 // BeginRestored begins a new incarnation of each partition of a plane whose journal was restored from a backup: what others
 // read of it after the backup is not in it, and goes on above the wal_seqs that they may know. witnessDir has what was witnessed of the
 // installation before; it need not exist.
-func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string, newID func(prefix string) string) error {
+func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string, now time.Time, newID func(prefix string) string) error {
 	for i := range partitions {
 		log, err := jetlog.New(nc, plane, i)
 		if err != nil {
@@ -45,7 +45,7 @@ func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions 
 		var salt framelog.Salt
 		_, _ = rand.Read(salt[:]) // it never fails
 		f, err := incarnation.Beginning{
-			Plane: plane, Partition: i, Behind: end, Number: number + 1, First: last + margin + 1, Generation: generation + 1, At: time.Now(), Cause: "the journal was restored from a backup",
+			Plane: plane, Partition: i, Behind: end, Number: number + 1, First: last + margin + 1, Generation: generation + 1, At: now, Cause: "the journal was restored from a backup",
 		}.Frame(newID, salt)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -22,6 +23,8 @@ import (
 type Config struct {
 	DataDir, WitnessDir, SalvageDir, Account string
 	Planes                                   []string
+	// Output is the stream with the output of commands.
+	Output string
 	// Stores are directories of NATS servers, or data directories, with other copies of the journals. Optional.
 	Stores []string
 	// Backup passes the messages of a backup, which was authenticated; nil: there is none.
@@ -41,13 +44,9 @@ type Config struct {
 // Result is what Run found and did.
 type Result struct {
 	Journals []Journal
+	Derived  []Derived // the other streams that are damaged
 	// Replaced is the directory with the damaged streams that were exchanged; "" if none was.
 	Replaced string
-}
-
-// Unrepaired reports whether a journal stays damaged.
-func (r Result) Unrepaired() bool {
-	return slices.ContainsFunc(r.Journals, func(j Journal) bool { return j.Status == Lost })
 }
 
 // Status says how a journal is.
@@ -106,10 +105,18 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 			return result, err
 		}
 	}
+	if result.Derived, err = r.examineDerived(); err != nil {
+		return result, err
+	}
 	if cfg.Apply {
 		if result.Replaced, err = r.apply(ctx); err != nil {
 			return result, err
 		}
+		renewed, err := r.renew(result.Derived)
+		if err != nil {
+			return result, err
+		}
+		result.Replaced = cmp.Or(result.Replaced, renewed)
 	}
 	for _, j := range r.journals {
 		result.Journals = append(result.Journals, j.Journal)
@@ -125,6 +132,12 @@ type run struct {
 	newest   map[string]uint64  // highest sequence number that any place knows, by plane
 	journals []*journal
 }
+
+// stamp names what this call writes.
+func (r *run) stamp() string { return r.Now.UTC().Format("20060102T150405.000") }
+
+// replaced returns the directory for what is exchanged.
+func (r *run) replaced() string { return filepath.Join(r.DataDir, "replaced", r.stamp()) }
 
 // examine reads the journals as they are.
 func (r *run) examine() error {

@@ -55,7 +55,15 @@ type JournalLoss struct {
 // Repaired is what `quartet repair` found and did. Its JSON form is stable.
 type Repaired struct {
 	Journals []RepairedJournal `json:"journals"`
+	Streams  []DamagedStream   `json:"streams,omitempty"`  // that are not journals
 	Replaced string            `json:"replaced,omitempty"` // the directory with the damaged streams
+}
+
+// DamagedStream is a stream that is not a journal and is damaged: EVENTS, or the output of commands.
+type DamagedStream struct {
+	Name   string   `json:"name"`
+	Damage []string `json:"damage"`
+	Again  bool     `json:"copied_again"` // from the journals, by the next start
 }
 
 // Repair repairs the journals of an installation with the servers' settings in flags.
@@ -78,6 +86,9 @@ not run. Copies are taken from
 The hashes that chain the frames, and the witness, decide what belongs to a journal. The
 repaired stream is opened by a server and read before it takes the place of the damaged
 one, which is kept in DATA-DIR/replaced. An interruption leaves one or the other.
+
+EVENTS, if it is damaged, is moved away too, and copied again from the journals. Damaged
+output of commands is only reported.
 
 Of frames without a copy, what other places tell is printed. --accept-loss PARTITION lets
 the partition go on without them, above every sequence number that anybody recorded; the
@@ -102,7 +113,7 @@ damaged.`,
 			}
 			if slices.ContainsFunc(r.Journals, func(j RepairedJournal) bool {
 				return j.Status == "lost" || j.Status != "intact" && !o.Apply
-			}) {
+			}) || !o.Apply && slices.ContainsFunc(r.Streams, func(d DamagedStream) bool { return d.Again }) {
 				return exit.Silently(exit.Failed)
 			}
 			return nil
@@ -149,6 +160,18 @@ func showRepaired(s *session.Session, cmd *cobra.Command, r Repaired, applied bo
 			p.Printf("           a new incarnation begins at frame %d and goes on behind wal_seq %d\n", j.BeginsSeq, j.BeginsWalSeq)
 		}
 		again = again || !applied && (j.Status == "repairable" || j.Status == "accepted")
+	}
+	for _, d := range r.Streams {
+		p.Printf("%s %s\n", p.Paint(terminal.Yellow, "damaged   "), d.Name)
+		for _, text := range d.Damage {
+			p.Printf("           %s\n", terminal.Printable(text))
+		}
+		if d.Again {
+			p.Printf("           the server copies it again from the journals at its next start, once it is moved away\n")
+			again = again || !applied
+		} else {
+			p.Printf("           what cannot be read is gone; what a backup has of it comes back with a restore only\n")
+		}
 	}
 	if r.Replaced != "" {
 		p.Printf("The damaged streams are in %s. Run quartet verify, then start the server.\n", terminal.Printable(r.Replaced))
