@@ -70,7 +70,7 @@ func (b *broker) Start(ctx context.Context) error {
 		b.unlock = unlock
 		b.embedded, err = natsd.Start(natsd.Config{
 			StoreDir: filepath.Join(b.cfg.DataDir, "nats"), MaxStore: int64(b.cfg.MaxStore) << 20,
-			Port: natsd.InProcess, Logger: b.logger.Named("nats"), BeforeOpen: func() error { return salvageBlocks(b.cfg, b.logger) },
+			Port: natsd.InProcess, Logger: b.logger.Named("nats"), BeforeOpen: func() error { return datadir.CheckBlocks(b.cfg.DataDir, account, planes, b.logger) },
 		})
 		if err != nil {
 			return joinStop(ctx, err, b)

@@ -3,17 +3,10 @@ package app
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"time"
 
-	"go.uber.org/zap"
-
-	"quartet/pkg/archive"
 	"quartet/pkg/id"
-	"quartet/pkg/journal/jetlog"
-	"quartet/pkg/journal/witness"
-	"quartet/pkg/natsd/salvage"
 	"quartet/services/app/datadir"
 	"quartet/services/app/repair"
 	"quartet/services/app/scrub"
@@ -22,20 +15,6 @@ import (
 
 // account is the account of the streams of an embedded server.
 const account = "$G"
-
-// salvageBlocks checks the blocks of the journals before the embedded server opens them.
-func salvageBlocks(cfg *Config, logger *zap.Logger) error {
-	s := salvage.Config{Store: filepath.Join(cfg.DataDir, "nats"), Account: account, Dir: datadir.Salvage(cfg.DataDir), Now: time.Now(), Logger: logger}
-	for _, plane := range planes {
-		known, err := witness.Newest(datadir.Witness(cfg.DataDir), plane)
-		if err != nil {
-			return err
-		}
-		s.Streams = append(s.Streams, salvage.Stream{Name: jetlog.StreamName(plane), Subjects: []string{jetlog.SubjectPrefix(plane)}, Known: known})
-	}
-	_, err := salvage.Check(s)
-	return err
-}
 
 // newScrubber builds the module that reads the journals of the embedded server in the background.
 func newScrubber(w *wiring) *scrub.Scrubber {
@@ -64,19 +43,7 @@ func Repair(ctx context.Context, cfg Config, from Backup, stores, acceptLoss []s
 		if err != nil {
 			return repair.Result{}, err
 		}
-		f, err := os.Open(from.File)
-		if err != nil {
-			return repair.Result{}, err
-		}
-		defer f.Close()
-		opened, err := archive.Open(f, keys)
-		if err != nil {
-			return repair.Result{}, err
-		}
-		r.Backup = func(visit func(archive.Message) error) (archive.Manifest, error) {
-			m, _, err := opened.Read(archive.Visitor{Message: visit})
-			return m, err
-		}
+		r.BackupFile, r.Keys = from.File, keys
 	}
 	return repair.Run(ctx, r)
 }

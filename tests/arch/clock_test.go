@@ -85,6 +85,7 @@ var wallClock = map[string]string{
 	"pkg/sandboxes":             "processes of the operating system are kept for a while",
 	"pkg/tracing":               "a failing collector is logged once in a while",
 	"pkg/usernet":               "flows of packets end in real time",
+	"services/app/datadir":      "the date of a copy",
 	"services/app/scrub":        "disks are read at a rate in real time",
 	"services/app":              "garbage collection, samples of gauges, start and stop",
 	"services/backup":           "durations for logs, and the date of an archive",

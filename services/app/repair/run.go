@@ -27,8 +27,9 @@ type Config struct {
 	Output string
 	// Stores are directories of NATS servers, or data directories, with other copies of the journals. Optional.
 	Stores []string
-	// Backup passes the messages of a backup, which was authenticated; nil: there is none.
-	Backup func(visit func(archive.Message) error) (archive.Manifest, error)
+	// BackupFile is a backup that is authenticated with Keys; "": there is none.
+	BackupFile string
+	Keys       archive.Keys
 	// AcceptLoss names the partitions, such as work/0, that go on without what cannot be found.
 	AcceptLoss []string
 	// Apply writes the repaired journals; without it Run only says what it would do.
@@ -258,8 +259,17 @@ func (r *run) search() error {
 
 // searchBackup reads the backup.
 func (r *run) searchBackup(damaged map[string]bool) error {
-	if r.Backup == nil {
+	if r.BackupFile == "" {
 		return nil
+	}
+	file, err := os.Open(r.BackupFile)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	opened, err := archive.Open(file, r.Keys)
+	if err != nil {
+		return err
 	}
 	byName := map[string]*stream{}
 	for plane, s := range r.streams {
@@ -267,12 +277,12 @@ func (r *run) searchBackup(damaged map[string]bool) error {
 			byName[jetlog.StreamName(plane)] = s
 		}
 	}
-	m, err := r.Backup(func(m archive.Message) error {
+	m, _, err := opened.Read(archive.Visitor{Message: func(m archive.Message) error {
 		if s := byName[m.Stream]; s != nil {
 			s.message(m)
 		}
 		return nil
-	})
+	}})
 	if err != nil {
 		return err
 	}
