@@ -60,8 +60,8 @@ var mutants = []mutant{
 		"	generation := c.generation + 1\n", "	generation := max(c.generation, 1)\n",
 	},
 	{
-		"a refused write is answered as stored", "pkg/journal/loop.go",
-		"			c.err = unavailable(outcomeNone, \"the journal refused the write\", v.Err)\n", "",
+		"a refused write is answered as stored", "pkg/journal/refused.go",
+		"		c.err = unavailable(outcomeNone, \"the journal refused the write\", v.Err)\n", "",
 	},
 	{
 		"a consumption passes over one that was lost", "pkg/journal/consume.go",
