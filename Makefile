@@ -142,6 +142,16 @@ continuity: ## Run the scenarios of an agent's life with every kill (4 minutes);
 model: ## Compare the whole with its model for 100 000 random steps; ARGS='-steps N -seed S' for others
 	$(STATIC) $(GO) test -count=1 ./tests/model $(ARGS)
 
+STEPS ?= 1000000
+
+.PHONY: sim
+sim: ## Simulate the services with faults by seed for STEPS steps (1 000 000); ARGS='-seed N' begins at another seed
+	$(STATIC) $(GO) test -count=1 -timeout 0 -v ./tests/sim -run 'TestSim$$' -args -total $(STEPS) $(ARGS)
+
+.PHONY: mutants
+mutants: ## Plant each known mutant and say which seed of the simulation finds it (an hour); MUTANTS is a regexp of names
+	$(STATIC) $(GO) test -count=1 -timeout 0 -v ./tests/sim -run 'TestMutants$$' -args -mutants '$(or $(MUTANTS),.*)' $(ARGS)
+
 # Clients that are not Go take part in the tests; they need Node and their packages.
 %/node_modules: %/package-lock.json
 	@command -v npm >/dev/null || { apt-get update -qq && apt-get install -y -qq nodejs npm; }

@@ -189,6 +189,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 // run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no
 // outcome; the outcome itself is in c.
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
+	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID)
 	if err := ctx.Err(); err != nil {
 		return unavailable(outcomeNone, "the request ended before it was accepted", err)
 	}
@@ -219,6 +220,7 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
+		p.cfg.Arrive(ctx, "view", "", "")
 		out, seq, result, err := readState(p, read)
 		if result != nil && (result.hidden || ctx.Value(aheadKey{}) != any(p)) {
 			if err := result.wait(ctx, p.cfg.ViewPatience); err != nil {

@@ -3,6 +3,8 @@ package journal
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
@@ -404,8 +406,8 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 // nothing. Otherwise these events would be processed again after a restart, with a state that is newer than
 // they are: an operator's message would end a wait that was made after it (SPEC P6).
 func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
-	for key, pos := range p.core.positions {
-		if pos.needsWrite {
+	for _, key := range slices.SortedFunc(maps.Keys(p.core.positions), sourceKey.compare) {
+		if pos := p.core.positions[key]; pos.needsWrite {
 			p.writePosition(c, f, key, pos.consumed, pos.seq, 0)
 		}
 	}

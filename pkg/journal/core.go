@@ -38,6 +38,11 @@ type sourceKey struct {
 	partition int
 }
 
+// compare orders keys.
+func (k sourceKey) compare(other sourceKey) int {
+	return cmp.Or(cmp.Compare(k.plane, other.plane), cmp.Compare(k.partition, other.partition))
+}
+
 // position is how far another partition's journal was consumed.
 type position struct {
 	seq              uint64       // sequence number of the frame

@@ -31,7 +31,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 			return
 		}
 		if c.recallOnly {
-			c.err = unknownRequest(c.requestID)
+			c.err = requests.Unknown(c.requestID)
 			p.finishWithoutEvents(c)
 			return
 		}
@@ -115,7 +115,7 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	switch {
 	case c.explicitID && r.Args != c.argsHash && !slices.Contains(c.equivalent, r.Args):
-		c.err = reused(c.requestID)
+		c.err = requests.Reused(c.requestID)
 	default:
 		c.replayed = !c.ran
 		if !p.uncommittedEvents(c, r) {

@@ -46,17 +46,6 @@ func leaseLost() error {
 // internal returns INTERNAL; callers do not see the cause.
 func internal(cause error) error { return fault.Internal(cause) }
 
-// reused refuses a request id that is remembered with other arguments.
-func reused(requestID string) error {
-	return fault.New(codes.AlreadyExists, fault.RequestIDReused,
-		"request_id "+requestID+" was used with other arguments; use a new one for a new request", "request_id", requestID)
-}
-
-// unknownRequest refuses to recall a request that is not remembered.
-func unknownRequest(requestID string) error {
-	return fault.NotFound.Newf("no request with the id %s is remembered here", requestID).With("request_id", requestID)
-}
-
 // tooLarge refuses an event or a command because of its encoded size.
 func tooLarge(what string, size, limit int) error {
 	return fault.TooLarge.Newf("%s has %d bytes, at most %d are allowed; send less at once", what, size, limit)

@@ -101,6 +101,9 @@ func (p *Partition[S]) serve() {
 				p.shutDown(p.cfg.explain(err))
 				return
 			}
+			if v.Outcome != framelog.Stored || !v.Clean { // commands have waited for it
+				p.cfg.Arrive(p.ctx, "resume", "", "")
+			}
 		case <-signal:
 		case <-p.ctx.Done():
 			if l.sending {

@@ -95,6 +95,9 @@ type Config[S State] struct {
 	Mono           func() time.Time // measures stalls and ages; default time.Now. Tests only.
 	// NewSecret returns 32 random bytes, which no reader of the log knows; default crypto/rand.
 	NewSecret func() [32]byte
+	// Arrive, if set, is called before a command is queued and before a View reads, and may block until ctx ends. A
+	// simulation orders them with it.
+	Arrive func(ctx context.Context, method, agentID, requestID string)
 
 	ages requests.Ages // set by complete
 }
@@ -116,6 +119,9 @@ func (c *Config[S]) complete() error {
 		c.Mono = time.Now
 	}
 	c.ages = requests.NewAges(c.Now(), c.Mono)
+	if c.Arrive == nil {
+		c.Arrive = atOnce
+	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
@@ -140,6 +146,9 @@ func (c *Config[S]) complete() error {
 	c.FollowUpTerm = orDefault(c.FollowUpTerm, followUpTerm)
 	return nil
 }
+
+// atOnce is the default of Config.Arrive.
+func atOnce(context.Context, string, string, string) {}
 
 // orDefault returns v, or d if v is not positive.
 func orDefault[T int | time.Duration](v, d T) T {
@@ -304,7 +313,7 @@ func (c *Config[S]) explain(err error) error {
 
 // refusing returns a partition that has ended with a cause.
 func refusing[S State](cfg Config[S], cause error) *Partition[S] {
-	cfg.Requests = requests.NewPool(0)
+	cfg.Requests, cfg.Arrive = requests.NewPool(0), atOnce
 	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cancel()

@@ -12,7 +12,9 @@
 package leasetable
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +59,8 @@ type Lease[K comparable, V any] struct {
 	Expires time.Time
 	// Limit means that the lease reached its limit, rather than the end of its term.
 	Limit bool
+
+	serial uint64
 }
 
 // Table holds leases by key. Its methods are safe for concurrent use.
@@ -73,6 +77,7 @@ type Table[K comparable, V any] struct {
 	mu     sync.Mutex
 	stall  StallFunc[V]
 	leases map[K]*lease[V]
+	serial uint64 // of the lease that was made last
 }
 
 type lease[V any] struct {
@@ -81,6 +86,7 @@ type lease[V any] struct {
 	limit   time.Time     // the lease ends then whatever its holder says; zero: never
 	stall   time.Duration // the journal's total stall when the term began
 	busy    int           // calls of Keep that have not been released
+	serial  uint64
 }
 
 // New returns an empty table. Nothing expires before Start.
@@ -126,7 +132,8 @@ func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
 	stall, _ := t.stall(value)
 	l := t.leases[key]
 	if l == nil {
-		l = &lease[V]{}
+		t.serial++
+		l = &lease[V]{serial: t.serial}
 		t.leases[key] = l
 	}
 	l.value, l.limit = value, limit
@@ -141,7 +148,8 @@ func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time
 	defer t.mu.Unlock()
 	l := t.leases[key]
 	if l == nil || !same(l.value) {
-		l = &lease[V]{value: value}
+		t.serial++
+		l = &lease[V]{value: value, serial: t.serial}
 		t.leases[key] = l
 	}
 	stall, _ := t.stall(l.value)
@@ -290,7 +298,7 @@ func (t *Table[K, V]) ListExpired(matches func(value V) bool) []Lease[K, V] {
 	for key, l := range t.leases {
 		if matches(l.value) {
 			if expired, limit := t.check(l); expired {
-				out = append(out, Lease[K, V]{key, l.value, l.expires, limit})
+				out = append(out, Lease[K, V]{key, l.value, l.expires, limit, l.serial})
 			}
 		}
 		next = min(next, l.due().UnixMicro())
@@ -313,7 +321,7 @@ func (t *Table[K, V]) check(l *lease[V]) (expired, limit bool) {
 	return !l.expires.After(now), false
 }
 
-// checkAll reports the leases that have expired, and sets the time of the next
+// checkAll reports the leases that have expired, in the order in which they were made, and sets the time of the next
 // check: when the earliest of the others is due.
 func (t *Table[K, V]) checkAll() {
 	var expired []Lease[K, V]
@@ -323,7 +331,7 @@ func (t *Table[K, V]) checkAll() {
 	for key, l := range t.leases {
 		if !l.due().After(now) {
 			if over, limit := t.check(l); over {
-				expired = append(expired, Lease[K, V]{key, l.value, l.expires, limit})
+				expired = append(expired, Lease[K, V]{key, l.value, l.expires, limit, l.serial})
 			}
 		}
 		at := l.due() // later than before if the journal stalled
@@ -345,6 +353,7 @@ func (t *Table[K, V]) checkAll() {
 	}
 	t.mu.Unlock()
 	if len(expired) > 0 {
+		slices.SortFunc(expired, func(a, b Lease[K, V]) int { return cmp.Compare(a.serial, b.serial) })
 		t.cfg.Expired(expired)
 	}
 }

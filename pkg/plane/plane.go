@@ -63,6 +63,8 @@ type Deps struct {
 	Tracer *tracing.Tracer
 	// Metrics gets the metrics of the plane. Optional.
 	Metrics prometheus.Registerer
+	// Arrive is that of journal.Config. Optional.
+	Arrive func(ctx context.Context, method, agentID, requestID string)
 }
 
 // Complete returns an error if something required is missing, and sets defaults.
@@ -154,7 +156,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
-			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room,
+			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive,
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }
@@ -351,8 +353,20 @@ func View[S journal.State, R any](ctx context.Context, e *Engine[S], agentID str
 	if positions := positionsOf(ctx); len(positions) > 0 {
 		e.await(ctx, namespace, agentID, positions)
 	}
+	if e.deps.Arrive != nil {
+		ctx = context.WithValue(ctx, readOf{}, agentID)
+	}
 	out, seq, err := journal.View(ctx, e.For(namespace, agentID), read)
 	return out, int64(seq & (1<<63 - 1)), err
+}
+
+// readOf is the context key of the agent that a View is about.
+type readOf struct{}
+
+// ReadOf returns the agent that a View is about, for Deps.Arrive.
+func ReadOf(ctx context.Context) string {
+	agentID, _ := ctx.Value(readOf{}).(string)
+	return agentID
 }
 
 // OnBehalf sets the actor of events that a plane writes because of another plane's event to
@@ -388,6 +402,11 @@ func NeverMade(ctx context.Context, agentID string, exists func(ctx context.Cont
 
 // Key identifies a record whose id is unique in its namespace only, such as an agent.
 type Key struct{ Namespace, ID string }
+
+// Compare orders keys by namespace, then by id.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Namespace, other.Namespace), cmp.Compare(k.ID, other.ID))
+}
 
 // KeyOf returns the Key of an id in a namespace.
 func KeyOf(namespace, id string) Key { return Key{namespace, id} }

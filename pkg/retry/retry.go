@@ -5,6 +5,7 @@ package retry
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -13,6 +14,16 @@ import (
 // Pacer waits between attempts. It is not safe for concurrent use.
 type Pacer struct{ pauses *backoff.ExponentialBackOff }
 
+// steady is set while pauses have no random part.
+var steady atomic.Bool
+
+// Steady makes the pauses of all Pacers that are made until the returned function is called three quarters of the
+// longest, so that a simulation repeats them.
+func Steady() (restore func()) {
+	steady.Store(true)
+	return func() { steady.Store(false) }
+}
+
 // New returns a Pacer whose first pause is about first. Each further one is twice as long, up
 // to about last. "About" is between half and all of it.
 func New(first, last time.Duration) *Pacer {
@@ -20,6 +31,9 @@ func New(first, last time.Duration) *Pacer {
 	// The library draws from interval ± factor; three quarters ± a third is half to all.
 	b.InitialInterval, b.MaxInterval = first*3/4, last*3/4
 	b.Multiplier, b.RandomizationFactor = 2, 1.0/3
+	if steady.Load() {
+		b.RandomizationFactor = 0
+	}
 	return &Pacer{b}
 }
 

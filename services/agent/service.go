@@ -207,7 +207,7 @@ func (s *Service) assemble() {
 		Work: d.Work, Waiting: d.Waiting, Tasks: d.Tasks, Boards: d.Boards, Conn: d.Conn, Logger: d.Logger, Calls: s.callService,
 	})
 	s.turnService = turns.New(s.engine, turns.Deps{
-		Work: d.Work, Clock: d.Clock, WaitClock: d.WaitClock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun,
+		Work: d.Work, Clock: d.Clock, WaitClock: d.WaitClock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun, Arrive: d.Arrive,
 		Briefs: s.briefService, Calls: s.callService, Projections: s.projectionService,
 		Leases: s.leases, Waiters: &s.waiters, Shares: s.shares, Backoff: s.backoff, Granted: &s.granted,
 		Deliveries: &s.deliveries, Changes: &s.changes, Reservations: &s.reservations, Stopping: s.stopping,
@@ -254,10 +254,15 @@ func (s *Service) loaded(st *state.State) {
 		s.shares.MarkReady(namespace)
 	}
 	s.supervisor.Load(st)
+	var open []ref.Agent
 	for k, a := range st.Agents {
 		if a.OpenTurn != nil {
-			s.leases.Arm(k, a.OpenTurn.Record.GetRunId())
+			open = append(open, k)
 		}
+	}
+	slices.SortFunc(open, ref.Agent.Compare) // leases that end at one time end in this order
+	for _, k := range open {
+		s.leases.Arm(k, st.Agents[k].OpenTurn.Record.GetRunId())
 	}
 }
 

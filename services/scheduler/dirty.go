@@ -94,25 +94,49 @@ func (d *dirty) of(k plane.Key) *mark {
 	return m
 }
 
-// hint is mark for an event of the agent plane that is not durable yet. The event's id is
-// remembered, so that the event need not mark the agent again when it is durable.
-func (d *dirty) hint(k plane.Key, cause, eventID string) {
+// cause is an event that marks an agent.
+type cause struct {
+	agent   plane.Key
+	eventID string
+	trace   string // of the event, or empty
+}
+
+// hint is mark for events of the agent plane that are not durable yet. The ids of the events are remembered, so that
+// they need not mark the agents again when they are durable. All are marked before any is taken, so that several events
+// of an agent cause one evaluation.
+func (d *dirty) hint(events []cause) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := d.addLocked(k, true, cause)
-	m.ahead = true
-	if len(m.hinted) < maxHinted {
-		m.hinted = append(m.hinted, eventID)
+	for _, c := range events {
+		m := d.addLocked(c.agent, true, c.trace)
+		m.ahead = true
+		if len(m.hinted) < maxHinted {
+			m.hinted = append(m.hinted, c.eventID)
+		}
 	}
 }
 
-// retract is mark for an event that was taken back: an evaluation may have seen what did
-// not happen, so all hints of the agent are forgotten.
-func (d *dirty) retract(k plane.Key) {
+// retract is mark for events that were taken back: an evaluation may have seen what did
+// not happen, so all hints of their agents are forgotten.
+func (d *dirty) retract(events []cause) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := d.addLocked(k, true, "")
-	m.ahead, m.hinted = false, nil
+	for _, c := range events {
+		m := d.addLocked(c.agent, true, "")
+		m.ahead, m.hinted = false, nil
+	}
+}
+
+// receive is mark for durable events, of the agent plane itself if own is set; hinted ones among these do nothing. All
+// are marked before any is taken.
+func (d *dirty) receive(events []cause, own bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range events {
+		if !own || !d.hinted(c.agent, c.eventID) {
+			d.addLocked(c.agent, own, c.trace)
+		}
+	}
 }
 
 // add marks an agent because of an event. With always unset, it does nothing for a busy agent.
@@ -143,10 +167,8 @@ func (d *dirty) addLocked(k plane.Key, always bool, cause string) *mark {
 	return m
 }
 
-// hinted reports whether a hint marked an agent for this event, and forgets the hint.
+// hinted reports whether a hint marked an agent for this event, and forgets the hint. The caller holds mu.
 func (d *dirty) hinted(k plane.Key, eventID string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	m := d.agents[k]
 	if m == nil {
 		return false

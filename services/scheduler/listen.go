@@ -45,37 +45,41 @@ func (s *Service) listen(ctx context.Context, src journal.Source, after framelog
 	own := src.Plane() == "agent"
 	if h, here := src.(journal.Hinter); own && here {
 		defer h.Hint(func(events []*journal.Event, lost bool) {
+			var causes []cause
 			for _, ev := range events {
-				switch k := (plane.KeyOf(ev.Namespace, ev.AgentID)); {
-				case journal.Internal(ev.Type) || ev.AgentID == "":
-				case lost: // an evaluation may have seen any of them
-					s.dirty.retract(k)
-				case matters(ev):
-					s.dirty.hint(k, s.causeOf(ev), ev.ID)
+				// When events are lost, an evaluation may have seen any of them.
+				if !journal.Internal(ev.Type) && ev.AgentID != "" && (lost || matters(ev)) {
+					causes = append(causes, s.causeOf(ev))
 				}
+			}
+			switch {
+			case len(causes) == 0:
+			case lost:
+				s.dirty.retract(causes)
+			default:
+				s.dirty.hint(causes)
 			}
 		})()
 	}
 	follower.Run(ctx, src, after, s.deps.Logger, func(_ framelog.End, lines []journal.Line) error {
+		var causes []cause
 		for _, line := range lines {
 			ev, err := line.Envelope()
 			if err != nil || journal.Internal(ev.Type) || ev.AgentID == "" || !matters(ev) {
 				continue
 			}
-			k := plane.KeyOf(ev.Namespace, ev.AgentID)
-			if own && s.dirty.hinted(k, ev.ID) {
-				continue
-			}
-			s.dirty.add(k, own, s.causeOf(ev))
+			causes = append(causes, s.causeOf(ev))
 		}
+		s.dirty.receive(causes, own)
 		return nil
 	})
 }
 
-// causeOf returns the trace that an event is part of, or "" where nothing is traced.
-func (s *Service) causeOf(ev *journal.Event) string {
-	if !s.deps.Tracer.On() {
-		return ""
+// causeOf returns an event as the cause of an evaluation, with its trace where it is traced.
+func (s *Service) causeOf(ev *journal.Event) cause {
+	c := cause{agent: plane.KeyOf(ev.Namespace, ev.AgentID), eventID: ev.ID}
+	if s.deps.Tracer.On() {
+		c.trace = ev.Traceparent
 	}
-	return ev.Traceparent
+	return c
 }

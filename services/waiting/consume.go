@@ -243,14 +243,27 @@ func (a *agentWaits) consumed(k plane.Key, t *agentv1.Turn) []*journal.Event {
 	if a == nil {
 		return nil
 	}
-	var events []*journal.Event
+	// A turn may have been shown a wait and the one that it replaced, which are one now.
+	var shown []*waitingv1.Wait
+	counts := map[string]int64{}
 	for _, sw := range t.GetShownWaits() {
 		w := a.successor(sw.GetWaitId())
-		if w == nil || w.GetConsumedCount() >= min(sw.GetTriggerCount(), w.GetTriggerCount()) {
+		if w == nil {
+			continue
+		}
+		if _, known := counts[w.GetWaitId()]; !known {
+			shown = append(shown, w)
+		}
+		counts[w.GetWaitId()] = max(counts[w.GetWaitId()], sw.GetTriggerCount())
+	}
+	var events []*journal.Event
+	for _, w := range shown {
+		count := min(counts[w.GetWaitId()], w.GetTriggerCount())
+		if w.GetConsumedCount() >= count {
 			continue
 		}
 		n := nextWait(w)
-		n.ConsumedCount = min(sw.GetTriggerCount(), w.GetTriggerCount())
+		n.ConsumedCount = count
 		events = append(events, waitEvent(k.Namespace, n, &waitingv1.WaitConsumed{Wait: n, TurnId: t.GetTurnId()}))
 		if a.unpublished(w) && unseen(n) && n.GetWorkItemId() == "" {
 			// Deliveries came during the turn that the agent was not woken by

@@ -2,6 +2,8 @@ package waiting
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -130,18 +132,21 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 
 // reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
-	for k, a := range st.agents {
-		for _, w := range a.waits.byID {
+	// In order, since what is due at one time fires in the order in which it was set.
+	for _, k := range slices.SortedFunc(maps.Keys(st.agents), plane.Key.Compare) {
+		a := st.agents[k]
+		for _, id := range slices.Sorted(maps.Keys(a.waits.byID)) {
+			w := a.waits.byID[id]
 			s.indexWait(k.Namespace, w)
 			if a.unpublished(w) {
 				s.schedulePublication(dueKey(duePublish, k.Namespace, k.ID, w.GetWaitId()))
 			}
 		}
-		for _, t := range a.timers.byID {
-			s.indexTimer(k.Namespace, t)
+		for _, id := range slices.Sorted(maps.Keys(a.timers.byID)) {
+			s.indexTimer(k.Namespace, a.timers.byID[id])
 		}
-		for _, t := range a.triggers.byID {
-			s.indexTrigger(k.Namespace, t)
+		for _, id := range slices.Sorted(maps.Keys(a.triggers.byID)) {
+			s.indexTrigger(k.Namespace, a.triggers.byID[id])
 		}
 	}
 }
@@ -176,14 +181,11 @@ func (h *held) remove(k plane.Key, due string) {
 	}
 }
 
-// release ends the holding of all due keys of an agent, and returns them in any order.
+// release ends the holding of all due keys of an agent, and returns them in order.
 func (h *held) release(k plane.Key) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var all []string
-	for due := range h.keys[k] {
-		all = append(all, due)
-	}
+	all := slices.Sorted(maps.Keys(h.keys[k]))
 	delete(h.keys, k)
 	return all
 }

@@ -39,6 +39,7 @@ var wallClock = map[string]string{
 	"pkg/rpc":                   "durations for logs and metrics, expiry of credentials, pauses between attempts",
 	"pkg/journal/damages":       "what readers reported is believed for a while",
 	"pkg/journal/witness":       "files are synced once a second",
+	"pkg/sim":                   "it moves the clock of a bubble of synctest",
 	"pkg/sandboxes":             "processes of the operating system are kept for a while",
 	"pkg/tracing":               "a failing collector is logged once in a while",
 	"pkg/usernet":               "flows of packets end in real time",

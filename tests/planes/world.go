@@ -16,7 +16,6 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/keyfile"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -43,16 +42,6 @@ const Hang = 60 * time.Second
 
 // Names are the services of a world, in the order in which they start.
 var Names = []string{"agent", "work", "waiting", "task", "scheduler"}
-
-// module is a service as the process runs it.
-type module interface {
-	Start(ctx context.Context) error
-	Stop(ctx context.Context) error
-	Register(srv grpc.ServiceRegistrar)
-}
-
-// released ends the long polls of a service, so that it can stop.
-type released interface{ Release() }
 
 // Config of a World. Home is required.
 type Config struct {
@@ -186,42 +175,37 @@ func (w *World) log(name string, partition int) (framelog.Log, error) {
 }
 
 // build returns a service, and what makes it the one that runs.
-func (w *World) build(name string) (m module, publish func(), err error) {
-	sources := func(of string) ([]journal.Source, error) {
-		all, err := w.Journals.Sources(of)
-		for i, src := range all {
-			all[i] = w.Taps.add(of+">"+name, w.feeds.Source(src))
-		}
-		return all, err
-	}
-	deps := plane.Deps{Log: w.log, Sources: sources, Feeds: w.feeds, Clock: w.Clock, WaitClock: impatient{}, IDs: w.ids[name]}
-	switch name {
-	case "agent":
-		s, err := agentplane.New(agentplane.Config{}, agentplane.Deps{
-			Deps: deps, Work: w.Items(), Waiting: w.Waits(), Tasks: w.Tasks(), MintRun: w.keys.MintRun,
-			Conn: func(service string) (grpc.ClientConnInterface, error) { return w.Conn(service), nil },
-		})
-		return s, func() { w.Agent = s }, err
-	case "work":
-		s, err := workplane.New(workplane.Config{Home: w.cfg.Home}, workplane.Deps{Deps: deps, Tasks: w.calls, Agents: w.calls})
-		return s, func() { w.Work = s }, err
-	case "waiting":
-		s, err := waitingplane.New(waitingplane.Config{}, waitingplane.Deps{
-			Deps: deps, Work: w.Items(), Tasks: w.Tasks(), Agents: w.calls, Keys: keyfile.Fixed(keyfile.Of([]byte("key"))),
-		})
-		return s, func() { w.Waiting = s }, err
-	case "task":
-		s, err := taskplane.New(taskplane.Config{}, taskplane.Deps{
-			Deps: deps, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls},
-		})
-		return s, func() { w.Task = s }, err
-	}
-	// Without sweeps after the first: what events do not bring about would be
-	// brought about by a sweep, and nobody would notice.
-	s, err := schedulerplane.New(schedulerplane.Config{Sweep: 1000000 * time.Hour}, schedulerplane.Deps{
-		Sources: sources, Agents: w.Agents(), Work: w.Items(), Waiting: w.Waits(), Clock: w.Clock,
+func (w *World) build(name string) (m Module, publish func(), err error) {
+	m, err = Build(name, Parts{
+		Home: w.cfg.Home, Output: w.output, Keys: w.keys, Calls: w.calls, Conn: w.Conn,
+		// Without sweeps after the first: what events do not bring about would be
+		// brought about by a sweep, and nobody would notice.
+		Sweep: 1000000 * time.Hour,
+		Deps: plane.Deps{
+			Log: w.log, Feeds: w.feeds, Clock: w.Clock, WaitClock: impatient{}, IDs: w.ids[name],
+			Sources: func(of string) ([]journal.Source, error) {
+				all, err := w.Journals.Sources(of)
+				for i, src := range all {
+					all[i] = w.Taps.add(of+">"+name, w.feeds.Source(src))
+				}
+				return all, err
+			},
+		},
 	})
-	return s, func() { w.Scheduler = s }, err
+	return m, func() {
+		switch s := m.(type) {
+		case *agentplane.Service:
+			w.Agent = s
+		case *workplane.Service:
+			w.Work = s
+		case *waitingplane.Service:
+			w.Waiting = s
+		case *taskplane.Service:
+			w.Task = s
+		case *schedulerplane.Service:
+			w.Scheduler = s
+		}
+	}, err
 }
 
 // Start starts a service and returns when it is ready.

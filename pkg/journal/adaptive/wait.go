@@ -1,4 +1,4 @@
-// Package adaptive decides whether waiting for something is worth its delay.
+// Package adaptive decides whether waiting for something is worth its delay, and estimates sizes, by what was before.
 package adaptive
 
 // maxMissed limits the number of skipped waits to 127.

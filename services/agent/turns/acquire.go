@@ -79,6 +79,9 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	// another runner for that agent.
 	passOn := map[string]bool{actor.Namespace: true}
 	for {
+		if s.deps.Arrive != nil {
+			s.deps.Arrive(ctx, "wait for a turn", "", req.GetRequestId())
+		}
 		w := s.waiters.Add(actor.Namespace, req.GetAgentIds(), req.GetAllNamespaces(), runners.SelectionOf(req))
 		resp, err := s.tryAcquire(ctx, actor, req)
 		if errors.Is(err, errRepeated) {
@@ -93,6 +96,13 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 				s.wakeNext(ctx, namespace)
 			}
 			return resp, err
+		}
+		select {
+		case k := <-w.Woken: // also if the time is over
+			passOn[k.Namespace] = true
+			s.waiters.Remove(w)
+			continue
+		default:
 		}
 		select {
 		case k := <-w.Woken:

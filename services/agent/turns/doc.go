@@ -40,6 +40,8 @@ type Deps struct {
 	Tracer    *tracing.Tracer
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
+	// Arrive is that of plane.Deps, and is also called before a runner waits. Optional.
+	Arrive func(ctx context.Context, method, agentID, requestID string)
 
 	Briefs      *briefs.Service
 	Calls       *toolcalls.Service

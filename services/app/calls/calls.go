@@ -21,10 +21,17 @@ import (
 
 // Planes are the clients that services use to call each other. The network decides
 // whether a service is in this process or in another one.
-type Planes struct{ Network *rpc.Network }
+type Planes struct {
+	Network *rpc.Network
+	// Via, if set, returns the connections in place of Network. A simulation delays and loses calls with it.
+	Via func(service string) grpc.ClientConnInterface
+}
 
 // Conn returns a connection to a service.
 func (c Planes) Conn(service string) (grpc.ClientConnInterface, error) {
+	if c.Via != nil {
+		return c.Via(service), nil
+	}
 	return c.Network.Dial(service)
 }
 
@@ -54,7 +61,12 @@ func (l lazy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 }
 
 // To returns a connection to a service that is dialled by its first call.
-func (c Planes) To(service string) grpc.ClientConnInterface { return lazy{c.Network, service} }
+func (c Planes) To(service string) grpc.ClientConnInterface {
+	if c.Via != nil {
+		return c.Via(service)
+	}
+	return lazy{c.Network, service}
+}
 
 // AgentExists returns NOT_FOUND for an agent that never existed, and AGENT_DELETED for one
 // that is deleted or being deleted.

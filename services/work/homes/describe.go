@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/utf8cut"
 )
@@ -46,7 +44,7 @@ var (
 func (h *Home) readPlan(name string, st fs.FileInfo) *workv1.PlanArtifact {
 	path := filepath.Join(h.path, name)
 	a := &workv1.PlanArtifact{
-		Path: path, Bytes: st.Size(), UpdatedAt: timestamppb.New(st.ModTime().UTC()),
+		Path: path, Bytes: st.Size(), UpdatedAt: shownTime(st),
 	}
 	if st.Size() == 0 {
 		a.Sha256, a.PreviewComplete = emptySHA, true

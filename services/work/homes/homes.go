@@ -18,8 +18,6 @@ import (
 	"strings"
 	"syscall"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"quartet/pkg/fault"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -197,7 +195,7 @@ func (h *Home) syncDir(name string) error {
 
 // Describe returns a file or directory as the API shows it, without its hash.
 func Describe(p string, st fs.FileInfo) *workv1.HomeFile {
-	f := &workv1.HomeFile{Path: p, Directory: st.IsDir(), UpdatedAt: timestamppb.New(st.ModTime().UTC())}
+	f := &workv1.HomeFile{Path: p, Directory: st.IsDir(), UpdatedAt: shownTime(st)}
 	if !st.IsDir() {
 		f.Bytes = st.Size()
 	}

@@ -1,0 +1,414 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/lines"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+var registries = map[string]*journal.Registry{
+	"agent":   journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto),
+	"work":    journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto),
+	"waiting": journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
+	"task":    journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto),
+}
+
+// books read every frame as it is stored, and note what must never be there (SPEC R, X1, X2). The first
+// violation is kept.
+type books struct {
+	mu       sync.Mutex
+	pages    map[string]*page
+	asked    map[string]bool   // requests that a service was asked to execute
+	requests map[string]uint64 // by plane and request: the frame that has it
+	records  map[string]string // the state of records that only move forward
+	counts   map[string]int64
+	changes  map[string]int // events that are not the journal's own, by plane
+	types    map[string]int // events, by type
+	wrong    error
+	stopped  bool
+}
+
+// page is what the books know of one journal.
+type page struct {
+	end        framelog.End
+	last       uint64
+	generation uint64
+	positions  map[string]float64
+}
+
+func newBooks() *books {
+	b := &books{pages: map[string]*page{}, asked: map[string]bool{}, requests: map[string]uint64{}, records: map[string]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}}
+	for _, p := range journals {
+		b.pages[p] = &page{positions: map[string]float64{}}
+	}
+	return b
+}
+
+func (b *books) violation(format string, args ...any) {
+	if b.wrong == nil {
+		b.wrong = fmt.Errorf(format, args...)
+	}
+}
+
+// around checks what leaves a service: what it shows is stored, and what is said to have no effect has none.
+func (b *books) around(plane string, args any) func(reply any, err error) {
+	id := ""
+	if r, ok := args.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" {
+		id = plane + " " + r.GetRequestId()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	asked := b.asked[id]
+	b.asked[id] = true
+	return func(reply any, err error) {
+		if err == nil {
+			b.shown(reply)
+			return
+		}
+		if id == "" || asked || fault.From(err).Metadata()["outcome"] != "none" {
+			return // an earlier call of the same request may have its effect now
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if _, stored := b.requests[id]; stored && !b.stopped {
+			b.violation("%T %s is refused with outcome none, and it is stored: %w", args, id, err)
+		}
+	}
+}
+
+// shown checks that what an answer of the work plane shows is stored when it leaves the plane (SPEC X1).
+func (b *books) shown(reply any) {
+	var items []*workv1.WorkItem
+	switch r := reply.(type) {
+	case *workv1.GetWorkItemResponse:
+		items = append(items, r.GetWorkItem())
+	case *workv1.GetWorkQueueResponse:
+		items = slices.Concat(items, r.GetTriggeredBlocked(), r.GetQueuedRunnable(), r.GetWaitingForOperator(), r.GetBlocked(), r.GetCompletedRecent())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range items {
+		if it != nil && it.GetRevision() > b.counts["revision of item "+it.GetWorkItemId()] && !b.stopped {
+			b.violation("revision %d of item %s was shown and is not stored", it.GetRevision(), it.GetWorkItemId())
+		}
+	}
+}
+
+// stop ends reading: what is stored from now on is not compared with what was stored before.
+func (b *books) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+}
+
+// check returns the first violation.
+func (b *books) check() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wrong
+}
+
+// changed returns how many events planes have written, without those of the journals themselves.
+func (b *books) changed() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, k := range b.changes {
+		n += k
+	}
+	return n
+}
+
+// has reports whether a plane has stored a request.
+func (b *books) has(plane, requestID string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, ok := b.requests[plane+" "+requestID]
+	return ok
+}
+
+// stored reads a frame that a log has stored.
+func (b *books) stored(plane string, seq uint64, f framelog.Frame) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return
+	}
+	p := b.pages[plane]
+	end, intact, err := p.end.Next(framelog.PartitionName(plane, 0), seq, f)
+	if err != nil || !intact {
+		b.violation("%s: frame %d does not continue the journal: intact %t, %w", plane, seq, intact, err)
+		return
+	}
+	p.end = end
+	if f.Generation < p.generation {
+		b.violation("%s: frame %d is of generation %d and was stored in generation %d: a writer was not fenced", plane, seq, f.Generation, p.generation)
+	}
+	for _, line := range lines.Split(f.Body) {
+		raw, err := journal.ParseLine(line)
+		var ev *journal.Event
+		if err == nil {
+			ev, err = raw.Decode(registries[plane])
+		}
+		switch {
+		case err != nil:
+			b.violation("%s: frame %d: %w", plane, seq, err)
+			return
+		case ev.WalSeq != p.last+1:
+			b.violation("%s: wal_seq %d follows %d", plane, ev.WalSeq, p.last)
+		}
+		p.last = ev.WalSeq
+		b.types[ev.Type]++
+		b.line(plane, seq, p, ev)
+	}
+}
+
+// line reads one event.
+func (b *books) line(plane string, seq uint64, p *page, ev *journal.Event) {
+	if ev.RequestHash != "" {
+		k := plane + " " + ev.RequestID
+		if at, ok := b.requests[k]; ok && at != seq {
+			b.violation("%s: request %s was executed in frame %d and again in frame %d (%s)", plane, ev.RequestID, at, seq, ev.Type)
+		}
+		b.requests[k] = seq
+	}
+	switch ev.Type {
+	case journal.TypePartitionOpened:
+		g := uint64(number(ev, "generation"))
+		if g <= p.generation {
+			b.violation("%s: generation %d follows %d", plane, g, p.generation)
+		}
+		p.generation = g
+	case journal.TypeSourceConsumed:
+		of := text(ev, "plane")
+		at := number(ev, "sequence") * 1e6
+		if line := number(ev, "line"); line > 0 {
+			at += line - 1e6
+		}
+		if at < p.positions[of] {
+			b.violation("%s: the position in %s went back from %f to %f", plane, of, p.positions[of], at)
+		}
+		p.positions[of] = at
+	case journal.TypeRequestAnswered:
+	default:
+		b.changes[plane]++
+		b.record(plane, ev)
+	}
+}
+
+// number and text return fields of an event of the journal itself.
+func number(ev *journal.Event, field string) float64 { return own(ev)[field].GetNumberValue() }
+func text(ev *journal.Event, field string) string    { return own(ev)[field].GetStringValue() }
+
+// move moves a record to a state, which must be allowed after the one that it has.
+func (b *books) move(ev *journal.Event, kind, id, to string, from ...string) {
+	k := kind + " " + id
+	if !slices.Contains(from, b.records[k]) {
+		b.violation("%s of %s %s at wal_seq %d, which is %q and must be one of %q", ev.Type, kind, id, ev.WalSeq, b.records[k], from)
+	}
+	b.records[k] = to
+}
+
+// rise notes a number that must rise.
+func (b *books) rise(ev *journal.Event, kind, id string, n int64) {
+	k := kind + " " + id
+	if n <= b.counts[k] {
+		b.violation("%s: %s of %s is %d after %d", ev.Type, kind, id, n, b.counts[k])
+	}
+	b.counts[k] = n
+}
+
+// record follows the records of the planes.
+func (b *books) record(plane string, ev *journal.Event) {
+	switch plane {
+	case "agent":
+		b.agentRecord(ev)
+	case "work":
+		b.workRecord(ev)
+	case "waiting":
+		b.waitingRecord(ev)
+	}
+}
+
+func (b *books) agentRecord(ev *journal.Event) {
+	switch p := ev.Payload.(type) {
+	case *agentv1.AgentSpawned:
+		b.move(ev, "agent", p.GetAgent().GetAgentId(), "there", "")
+	case *agentv1.MessageQueued:
+		if m := p.GetMessage(); m.GetTimerId() != "" || m.GetTriggerId() != "" {
+			b.counts["messages of timer "+m.GetTimerId()]++
+			b.move(ev, "message because of", m.GetCausationId(), "there", "")
+		}
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "queued", "")
+	case *agentv1.MessageDequeued:
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "taken", "queued")
+	case *agentv1.MessageInterjected: // it is over if the turn completes, which no event of its own says
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "interjected", "queued")
+	case *agentv1.MessageRequeued:
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "queued", "taken", "interjected")
+	case *agentv1.MessageProcessed:
+		b.move(ev, "turn", p.GetMessage().GetTurnId(), "open", "open")
+		b.records["processed by "+p.GetMessage().GetTurnId()] = ""
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "over", "taken")
+	case *agentv1.MessageDropped:
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "over", "queued")
+	case *agentv1.MessageAborted:
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "over", "taken", "queued")
+	case *agentv1.MessageQuarantined:
+		b.move(ev, "message", p.GetMessage().GetMessageId(), "over", "taken", "queued")
+	case *agentv1.TurnStarted:
+		t := p.GetTurn()
+		b.move(ev, "turn of", t.GetAgentId(), t.GetTurnId(), "")
+		b.move(ev, "turn", t.GetTurnId(), "open", "")
+		b.rise(ev, "lease generation", t.GetAgentId(), t.GetLeaseGeneration())
+	case *agentv1.TurnCompleted:
+		b.ended(ev, p.GetTurn())
+	case *agentv1.TurnFailed:
+		b.ended(ev, p.GetTurn())
+	case *agentv1.TurnInterrupted:
+		b.ended(ev, p.GetTurn())
+	case *agentv1.TurnAborted:
+		b.ended(ev, p.GetTurn())
+	case *agentv1.RoundSubmitted:
+		r := p.GetRound()
+		b.move(ev, "turn", r.GetTurnId(), "open", "open")
+		b.rise(ev, "round", r.GetTurnId(), int64(r.GetIndex())+1)
+	case *agentv1.ToolResultRecorded:
+		b.move(ev, "call", fmt.Sprintf("%s/%d/%d", p.GetTurnId(), p.GetRoundIndex(), p.GetCallIndex()), "over", "")
+	}
+}
+
+func (b *books) ended(ev *journal.Event, t *agentv1.Turn) {
+	b.move(ev, "turn of", t.GetAgentId(), "", t.GetTurnId())
+	if _, processed := b.records["processed by "+t.GetTurnId()]; processed && t.GetState() != agentv1.TurnState_TURN_STATE_COMPLETED {
+		b.violation("turn %s of %s ended as %s, and its message counts as processed", t.GetTurnId(), t.GetAgentId(), t.GetState())
+	}
+	b.move(ev, "turn", t.GetTurnId(), "over", "open")
+}
+
+func (b *books) workRecord(ev *journal.Event) {
+	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemCreated:
+		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "open", "")
+	case *workv1.WorkItemUpdated:
+		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "open", "open")
+	case *workv1.WorkItemPicked:
+		b.move(ev, "item", p.GetCurrentWorkItemId(), "open", "open")
+	case *workv1.WorkItemCompleted:
+		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "done", "open")
+	case *workv1.WaitAttached:
+		id := p.GetWait().GetWaitId()
+		b.move(ev, "wait at work", id, "attached", "", "attached")
+		b.move(ev, "item", p.GetWorkItem().GetWorkItemId(), "open", "open")
+		b.rise(ev, "revision at work of wait", id, p.GetWait().GetRevision())
+	case *workv1.WaitDetached:
+		b.move(ev, "wait at work", p.GetWaitId(), "detached", "", "attached")
+	}
+	if w, ok := ev.Payload.(interface {
+		GetWorkItem() *workv1.WorkItemRecord
+	}); ok && w.GetWorkItem() != nil {
+		if k, n := "revision of item "+w.GetWorkItem().GetWorkItemId(), w.GetWorkItem().GetRevision(); n >= b.counts[k] {
+			b.counts[k] = n // a pick does not change it
+		} else {
+			b.violation("%s: %s is %d after %d", ev.Type, k, n, b.counts[k])
+		}
+	}
+}
+
+func (b *books) waitingRecord(ev *journal.Event) {
+	switch p := ev.Payload.(type) {
+	case *waitingv1.WaitRegistered:
+		b.move(ev, "wait", p.GetWait().GetWaitId(), "active", "")
+	case *waitingv1.WaitTriggered:
+		b.move(ev, "wait", p.GetWait().GetWaitId(), "active", "active")
+	case *waitingv1.WaitRechecked:
+		b.move(ev, "recheck", p.GetWait().GetWaitId(), "given", "")
+	case *waitingv1.WaitResolved:
+		b.move(ev, "wait", p.GetWait().GetWaitId(), "over", "active")
+	case *waitingv1.WaitCancelled:
+		b.move(ev, "wait", p.GetWait().GetWaitId(), "over", "active")
+	case *waitingv1.TimerCreated:
+		b.move(ev, "timer", p.GetTimer().GetTimerId(), "active", "")
+	case *waitingv1.TimerFired:
+		b.move(ev, "timer", p.GetTimer().GetTimerId(), "active", "active")
+		b.rise(ev, "firing", p.GetTimer().GetTimerId(), p.GetTimer().GetFireCount())
+		if p.GetDueAt().AsTime().After(ev.CreatedAt) {
+			b.violation("timer %s fired at %s, before its time %s", p.GetTimer().GetTimerId(), ev.CreatedAt, p.GetDueAt().AsTime())
+		}
+		b.move(ev, "firing", p.GetTimer().GetTimerId()+p.GetDueAt().AsTime().String(), "fired", "")
+	case *waitingv1.TimerCancelled:
+		b.move(ev, "timer", p.GetTimer().GetTimerId(), "over", "active")
+	case *waitingv1.ExternalTriggerCreated:
+		b.move(ev, "trigger", p.GetTrigger().GetTriggerId(), "active", "")
+	case *waitingv1.ExternalTriggerCancelled:
+		b.move(ev, "trigger", p.GetTrigger().GetTriggerId(), "over", "active")
+	case *waitingv1.TriggerExpired:
+		b.move(ev, "trigger", p.GetTrigger().GetTriggerId(), "over", "active")
+	case *waitingv1.TriggerDelivered:
+		b.move(ev, "delivery", p.GetDeliveryId(), "there", "")
+		b.counts["deliveries "+p.GetTrigger().GetTriggerId()]++
+	case *waitingv1.DeliveriesCounted:
+		b.move(ev, "delivery", p.GetDeliveryId(), "there", "")
+		b.counts["deliveries "+p.GetTriggerId()] += p.GetCount()
+	case *waitingv1.WorkItemNoted:
+		b.move(ev, "note of item", p.GetWorkItemId(), "there", "")
+	}
+	if w, ok := ev.Payload.(interface{ GetWait() *waitingv1.Wait }); ok && w.GetWait() != nil {
+		b.rise(ev, "revision of wait", w.GetWait().GetWaitId(), w.GetWait().GetRevision())
+	}
+}
+
+// atRest checks what must not be there when nothing happens any more: an open turn, a message whose turn ended and
+// that was neither processed nor queued again, a firing that queued no message.
+func (b *books) atRest() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, a := range agents {
+		if turn := b.records["turn of "+a]; turn != "" {
+			return fmt.Errorf("turn %s of %s is open, and its runner is gone", turn, a)
+		}
+	}
+	for k, state := range b.records {
+		if strings.HasPrefix(k, "message ") && state == "taken" {
+			return fmt.Errorf("%s was taken by a turn and is in none", k)
+		}
+	}
+	for k, n := range b.counts { // a message that is queued stands for later firings, too
+		if id, ok := strings.CutPrefix(k, "firing "); ok && n > 0 && b.counts["messages of timer "+id] == 0 {
+			return fmt.Errorf("timer %s fired %d times, and no message says so", id, n)
+		}
+	}
+	return nil
+}
+
+// replayed reads all journals again from the logs and compares them with what was stored: nothing is lost, added or
+// changed (SPEC R6).
+func (b *books) replayed(w *world) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, plane := range journals {
+		_, seq, err := w.logs[plane].Tail(context.Background())
+		if err != nil || seq != b.pages[plane].end.Seq {
+			return fmt.Errorf("%s ends at %d, and %d was stored: %w", plane, seq, b.pages[plane].end.Seq, err)
+		}
+	}
+	return nil
+}
+
+// own returns the fields of an event of the journal itself.
+func own(ev *journal.Event) map[string]*structpb.Value {
+	s, _ := ev.Payload.(*structpb.Struct)
+	return s.GetFields()
+}

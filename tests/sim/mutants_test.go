@@ -1,0 +1,238 @@
+package sim
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var mutantsFlag = flag.String("mutants", "", "run the mutants whose names match; .* for all")
+
+// mutant is a defect that is planted: in a file, one text is replaced by another. The list was written before the
+// simulator was tuned.
+type mutant struct {
+	name     string
+	file     string
+	old, new string
+}
+
+var mutants = []mutant{
+	{
+		"the position is not stored with its effect", "pkg/journal/consume.go",
+		"		p.writePosition(c, f, in.key, consumed, in.at.Seq, line)\n", "		_ = consumed\n",
+	},
+	{
+		"a command is answered before its frame is stored", "pkg/journal/execute.go",
+		"	f.cmds = append(f.cmds, c)\n	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq\n",
+		"	c.events, c.stored, c.seq = events, true, events[len(events)-1].WalSeq\n	p.complete(c)\n",
+	},
+	{
+		"a read shows what is not stored", "pkg/journal/command.go",
+		"if result != nil && (result.hidden || ctx.Value(aheadKey{}) != any(p)) {", "if result != nil && result.hidden {",
+	},
+	{
+		"the request memory is not loaded", "pkg/journal/core.go",
+		"		c.restoreRequest(ev, awaiting)\n", "",
+	},
+	{
+		"a request is not remembered", "pkg/journal/execute.go",
+		"		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: unix32(p.cfg.ages.Now())})\n", "",
+	},
+	{
+		"an append without an answer counts as refused", "pkg/journal/framelog/writer.go",
+		"			clean = false\n			w.Logger.Warn(", "			return Result{Outcome: Refused, Err: err}\n			w.Logger.Warn(",
+	},
+	{
+		"the frame of another writer counts as a fence", "pkg/journal/framelog/writer.go",
+		"			case !fence:\n				v.Foreign = true\n", "			case !fence && seq == 0:\n				v.Foreign = true\n",
+	},
+	{
+		"a new writer keeps the generation", "pkg/journal/load.go",
+		"	generation := c.generation + 1\n", "	generation := max(c.generation, 1)\n",
+	},
+	{
+		"a refused write is answered as stored", "pkg/journal/refused.go",
+		"		c.err = unavailable(outcomeNone, \"the journal refused the write\", v.Err)\n", "",
+	},
+	{
+		"a consumption passes over one that was lost", "pkg/journal/consume.go",
+		"	case !in.follows(pos):\n", "	case !in.follows(pos) && pos == nil:\n",
+	},
+	{
+		"what came of no effect is consumed again with a newer state", "pkg/journal/consume.go",
+		"pos.needsWrite {\n			p.writePosition(", "pos.needsWrite && pos.line > 0 {\n			p.writePosition(",
+	},
+	{
+		"after a reload memory is kept", "pkg/journal/loop.go",
+		"	p.core, p.uncommitted = core, nil\n", "	core.state, p.uncommitted = p.core.state, nil\n	p.core = core\n",
+	},
+	{
+		"a follower stops at its first error", "pkg/plane/plane.go",
+		"		log.Warn(\"following is interrupted and continues\", zap.Error(err))\n", "		return\n",
+	},
+	{
+		"the term of a lease is compared the wrong way", "pkg/leasetable/leasetable.go",
+		"	return !l.expires.After(now), false\n", "	return l.expires.After(now), false\n",
+	},
+	{
+		"a turn begins while another one is open", "services/agent/turns/acquire.go",
+		"	if !a.CanTakeTurn() || a.Lane.Head().GetMessageId() != turn.GetMessageId() {\n", "	if a.Lane.Head().GetMessageId() != turn.GetMessageId() {\n",
+	},
+	{
+		"a repeated AcquireTurn gets another turn", "services/agent/turns/acquire.go",
+		"s.AcquiredTurns[state.RequestOf(env.Actor.Namespace, turn)]; done {", "s.AcquiredTurns[state.RequestOf(env.Actor.Namespace, turn)]; done && turn == nil {",
+	},
+	{
+		"the message of a lost turn is not queued again", "services/agent/turns/expire.go",
+		"TURN_END_REASON_LEASE_LOST, Requeue: true}", "TURN_END_REASON_LEASE_LOST}",
+	},
+	{
+		"open turns get no lease at a start", "services/agent/service.go",
+		"		s.leases.Arm(k, st.Agents[k].OpenTurn.Record.GetRunId())\n", "		_ = k\n",
+	},
+	{
+		"a tick rests on old facts", "services/agent/facts/decisions.go",
+		"	case a.FactsRevision != req.GetFactsRevision(),\n", "	case a.FactsRevision < req.GetFactsRevision(),\n",
+	},
+	{
+		"waits are not due after a start", "services/waiting/fire.go",
+		"			s.indexWait(k.Namespace, w)\n			if a.unpublished(w) {", "			if a.unpublished(w) {",
+	},
+	{
+		"timers are not due after a start", "services/waiting/fire.go",
+		"			s.indexTimer(k.Namespace, a.timers.byID[id])\n", "			_ = id\n",
+	},
+	{
+		"what is due is compared the wrong way", "services/waiting/fire.go",
+		"		if at.AsTime().After(env.Now) {\n", "		if at.AsTime().Before(env.Now) {\n",
+	},
+	{
+		"a delivery is counted again when it is repeated", "services/waiting/deliver_trigger.go",
+		"RequestID: same.GetRequestId(), Args: same,", "Args: same,",
+	},
+	{
+		"the waits of a completed item go on", "services/waiting/consume.go",
+		"		return a.itemCompleted(env, k, ev.WorkItemID)\n", "		return nil\n",
+	},
+	{
+		"the wait of a cleared blocker goes on", "services/waiting/consume.go",
+		"		return a.cancel(env, k, p.GetEndedWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_BLOCKER_CLEARED)\n", "		_ = p\n		return nil\n",
+	},
+	{
+		"a wait that was refused by its item goes on", "services/waiting/consume.go",
+		"		return a.cancel(env, k, p.GetWaitId(), waitingv1.WaitEndReason_WAIT_END_REASON_ATTACH_REFUSED)\n", "		_ = p\n		return nil\n",
+	},
+	{
+		"a wait is attached after its end", "services/work/attach_wait.go",
+		"(s.hasEnded(namespace, agentID, w.GetWaitId()) || superseded(old, w)) {", "superseded(old, w) {",
+	},
+	{
+		"an older revision of a wait replaces a newer one", "services/work/attach_wait.go",
+		"	if known != nil && known.GetRevision() >= w.GetRevision() {\n", "	if known != nil && known.GetRevision() == w.GetRevision() {\n",
+	},
+	{
+		"items learn of waits by a call only", "services/work/consume.go",
+		"var waitTypes = []string{\"wait_registered\", ", "var waitTypes = []string{",
+	},
+	{
+		"changes of readiness mark no agent", "services/scheduler/listen.go",
+		"		return ev.ReadinessFrom != ev.ReadinessTo\n", "		return false\n",
+	},
+}
+
+// TestMutants_AreCurrent checks that each mutant still replaces one text of the code.
+func TestMutants_AreCurrent(t *testing.T) {
+	require.Len(t, mutants, 30)
+	names := map[string]bool{}
+	for _, m := range mutants {
+		require.False(t, names[m.name], "two mutants are named %q", m.name)
+		names[m.name] = true
+		text, err := os.ReadFile(filepath.Join(root, m.file))
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(string(text), m.old), "%q: %s must have this text once: %s", m.name, m.file, m.old)
+		require.NotEqual(t, m.old, m.new)
+	}
+}
+
+var mostFlag = flag.Duration("most", 10*time.Minute, "how long to look for each mutant")
+
+// foundBy matches what a failing run says.
+var foundBy = regexp.MustCompile(`seed (\d+) failed by (\S[^:]*): (.*)`)
+
+// TestMutants builds the simulator with each mutant, whose name matches -mutants, and runs it until an oracle objects.
+func TestMutants(t *testing.T) {
+	if *mutantsFlag == "" {
+		t.Log("run it with make mutants")
+		return
+	}
+	names := regexp.MustCompile(*mutantsFlag)
+	found, ran := 0, 0
+	for _, m := range mutants {
+		if !names.MatchString(m.name) {
+			continue
+		}
+		ran++
+		began := time.Now()
+		by := look(t, m)
+		if by != "" {
+			found++
+		} else {
+			by = "NOT FOUND"
+		}
+		fmt.Printf("%-62s %6s  %s\n", m.name, time.Since(began).Round(time.Second), by)
+	}
+	t.Logf("%d of %d found", found, ran)
+	require.GreaterOrEqual(t, found, ran-1)
+}
+
+// look runs seeds with one mutant and returns what found it, "" if nothing did.
+func look(t *testing.T, m mutant) string {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(root, m.file)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	mutated := filepath.Join(dir, "mutated.go")
+	require.NoError(t, os.WriteFile(mutated, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600))
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutated}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
+	binary := filepath.Join(dir, "sim.test")
+	build := exec.Command("go", "test", "-c", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, "./tests/sim")
+	build.Dir = root
+	out, err := build.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s does not compile: %s", m.name, out)
+		return ""
+	}
+	run := exec.Command(binary, "-test.run", "^TestSim$", "-test.timeout", mostFlag.String(), "-seed", fmt.Sprint(*seedFlag), "-seeds", "100000")
+	run.Dir = filepath.Join(root, "tests", "sim")
+	out, _ = run.CombinedOutput() // it fails if it finds something
+	if by := foundBy.FindStringSubmatch(string(out)); by != nil {
+		return fmt.Sprintf("seed %s, %s: %.110s", by[1], by[2], by[3])
+	}
+	if strings.Contains(string(out), "panic: test timed out") || strings.Contains(string(out), "\nPASS") {
+		return ""
+	}
+	return "the run broke: " + tail(string(out))
+}
+
+// tail returns the first line of a panic, or the end of a text.
+func tail(s string) string {
+	if i := strings.Index(s, "panic: "); i >= 0 {
+		s = s[i:]
+		if j := strings.IndexByte(s, '\n'); j > 0 {
+			return s[:min(j, 110)]
+		}
+	}
+	return s[max(0, len(s)-110):]
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package sim
+
+// race reports whether the race detector is compiled in.
+const race = true

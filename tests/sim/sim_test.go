@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 1, "the first seed")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds to run in this process; 0: a number for this form of the test, in several processes")
+	stepsFlag = flag.Int("steps", 0, "after how many steps no other seed is begun in this process")
+	totalFlag = flag.Int("total", 0, "after how many steps in all processes no other seed is begun; 0: no limit")
+	showFlag  = flag.Bool("show", false, "print the steps of each run")
+)
+
+// base is where the homes of agents are. Its name is in journals, so it is the same in each process.
+var base = "/proc/self/cwd"
+
+// root is the repository.
+var root string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("/dev/shm", "quartet-sim")
+	if err != nil {
+		dir, err = os.MkdirTemp("", "quartet-sim") //nolint:usetesting // there is no test yet
+	}
+	if err == nil {
+		if root, err = filepath.Abs(filepath.Join("..", "..")); err == nil {
+			err = os.Chdir(dir)
+		}
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := os.Stat(base); err != nil {
+		base = dir
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// seedsOf returns how many seeds this form of the test runs: without the race detector at most four minutes of two
+// processors.
+func seedsOf() int {
+	switch {
+	case testing.Short():
+		return 10
+	case race:
+		return 40
+	}
+	return 1000
+}
+
+// TestSim runs seeds until an oracle objects to one. A process simulates one world at a time, since random numbers are
+// a process's, so the seeds are shared out over as many processes as there are processors.
+func TestSim(t *testing.T) {
+	if *seedsFlag > 0 || *stepsFlag > 0 {
+		runSeeds(t)
+		return
+	}
+	processes, n := runtime.GOMAXPROCS(0), seedsOf()
+	if *totalFlag > 0 {
+		n = 1 << 20
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	for i := range processes {
+		running.Go(func() {
+			first, count := *seedFlag+uint64(i*n/processes), (i+1)*n/processes-i*n/processes
+			//nolint:gosec // it is this program
+			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestSim$", "-test.v", "-test.timeout", "0", "-seed", fmt.Sprint(first), "-seeds", fmt.Sprint(count), "-steps", fmt.Sprint(*totalFlag/processes))
+			cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+			cmd.Dir = filepath.Join(root, "tests", "sim")
+			out, err := cmd.CombinedOutput()
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil && ctx.Err() == nil {
+				stop()
+				t.Errorf("%s", out[max(0, len(out)-12000):])
+				return
+			}
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			for _, line := range lines {
+				if strings.Contains(line, "together: ") {
+					t.Log(strings.TrimSpace(line))
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+// runSeeds runs seeds in this process.
+func runSeeds(t *testing.T) {
+	began, steps, frames, calls, turns, crashes, faults := time.Now(), 0, 0, 0, 0, 0, 0
+	seed := *seedFlag
+	for ; seed < *seedFlag+uint64(max(*seedsFlag, 1)) && (*stepsFlag == 0 || steps < *stepsFlag); seed++ {
+		rep := simulate(t, seed, kept)
+		steps, frames, calls, turns, crashes = steps+rep.steps, frames+rep.frames, calls+rep.calls, turns+rep.turns, crashes+rep.crashes
+		for _, n := range rep.faults {
+			faults += n
+		}
+		if *showFlag {
+			t.Logf("seed %d: %d steps, %d frames, %d calls, %d turns, %d crashes, faults %s; digest %.8s, journals %.8s", seed, rep.steps, rep.frames, rep.calls, rep.turns, rep.crashes, faultNames(rep), rep.digest, rep.journals)
+			for _, line := range rep.trace {
+				t.Log(line)
+			}
+		}
+		if rep.err != nil {
+			t.Fatalf("seed %d failed by %v\nrepeat it with: go test ./tests/sim -run 'TestSim$' -v -args -seed=%d -seeds=1 -show", seed, rep.err, seed)
+		}
+	}
+	t.Logf("seeds %d to %d together: %d steps, %d frames, %d calls, %d turns, %d crashes, %d faults in %s", *seedFlag, seed-1, steps, frames, calls, turns, crashes, faults, time.Since(began).Round(time.Second))
+}
+
+// TestSim_OneSeedOneRun checks that a seed decides everything, whatever the number of processors: two more runs choose the
+// same steps and store the same bytes.
+func TestSim_OneSeedOneRun(t *testing.T) {
+	n := max(*seedsFlag, 16)
+	if testing.Short() || race {
+		n = 2
+	}
+	for seed := *seedFlag; seed < *seedFlag+uint64(n); seed++ {
+		first := simulate(t, seed, -1)
+		require.NoError(t, first.err, "seed %d", seed)
+		for _, processors := range []int{1, 2} {
+			was := runtime.GOMAXPROCS(processors)
+			again := simulate(t, seed, -1)
+			runtime.GOMAXPROCS(was)
+			if first.digest != again.digest || first.journals != again.journals {
+				t.Errorf("seed %d on %d processors is another run: %s", seed, processors, difference(first, again))
+			}
+		}
+	}
+}
+
+// difference says where two runs part.
+func difference(first, again report) string {
+	for _, lines := range [][2][]string{{first.trace, again.trace}, {first.text, again.text}} {
+		a, b := lines[0], lines[1]
+		for i := range min(len(a), len(b)) {
+			if a[i] != b[i] {
+				return fmt.Sprintf("after\n%s\ncame first\n%s\nand then\n%s", strings.Join(a[max(0, i-16):i], "\n"), a[i], b[i])
+			}
+		}
+	}
+	return "one is longer"
+}

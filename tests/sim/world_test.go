@@ -1,0 +1,403 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/memlog"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+	"quartet/pkg/sim"
+	"quartet/services/app/calls"
+	taskplane "quartet/services/task"
+	taskoutput "quartet/services/task/output"
+	"quartet/tests/planes"
+)
+
+// journals are the planes that have one.
+var journals = planes.Names[:4]
+
+// life is one life of a service.
+type life struct {
+	name    string
+	proc    *sim.Process
+	ctx     context.Context //nolint:containedctx // of the life
+	cancel  context.CancelFunc
+	module  planes.Module
+	server  *rpc.Server
+	conn    grpc.ClientConnInterface
+	serving bool
+	ended   bool // it is being stopped; nothing is done for it any more
+
+	over atomic.Bool // its lease
+}
+
+// Valid implements journal.Lease. A process that is suspended holds nothing any more when another one takes over, and
+// what it has sent to the log is refused there.
+func (l *life) Valid() bool { return !l.over.Load() }
+
+// world is the five services of a run. Everything that crosses a seam goes through the queue.
+type world struct {
+	q        *sim.Queue
+	disk     sim.Disk
+	home     string
+	together bool // all services are one process, with feeds and hints between them
+	shift    *steps
+	books    *books
+
+	ctx     context.Context //nolint:containedctx // of one run
+	cancel  context.CancelFunc
+	network *rpc.Network
+	keys    *rpc.Keyring
+	output  taskoutput.Store
+
+	mu    sync.Mutex
+	logs  map[string]*memlog.Log
+	lives map[string]*life
+	// replaced are lives that know nothing of those which took over from them.
+	replaced []*life
+	ends     map[string]*witness
+	feeds    *journal.Feeds // of the process that all services are
+	born     int
+	work     sync.WaitGroup // services that start or stop
+	err      error          // a service that could not be started for a reason that is no fault
+}
+
+func newWorld(q *sim.Queue, home string, together bool) *world {
+	keys := rpc.NewKeyring(nil, false)
+	w := &world{
+		q: q, home: home, together: together, shift: &steps{}, books: newBooks(), keys: keys,
+		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
+		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
+	}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	for _, p := range journals {
+		w.logs[p] = memlog.New()
+		w.ends[p] = &witness{}
+	}
+	return w
+}
+
+// witness is the witness of one journal. It outlives the processes that write it, as the memory of a machine does.
+type witness struct {
+	mu  sync.Mutex
+	end framelog.End
+}
+
+// Last implements framelog.Witness.
+func (s *witness) Last() (framelog.End, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.end, nil
+}
+
+// Record implements framelog.Witness.
+func (s *witness) Record(end framelog.End) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end = end
+}
+
+// steps is a clock that was set: the machine's clock of the bubble and what the run added to it.
+type steps struct {
+	mu  sync.Mutex
+	off time.Duration
+}
+
+func (s *steps) offset() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.off
+}
+
+func (s *steps) add(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.off += d
+}
+
+// Now implements clock.Clock.
+func (s *steps) Now() time.Time { return time.Now().Add(s.offset()) }
+
+// TimerAt implements clock.Clock. A timer does not know of a later step, as those of the operating system do not.
+func (s *steps) TimerAt(t time.Time) clock.Timer { return clock.System().TimerAt(t.Add(-s.offset())) }
+
+// conn returns a connection of a process to a service, whichever life that has.
+func (w *world) conn(of *sim.Process, from, to string) grpc.ClientConnInterface {
+	return &sim.Conn{Queue: w.q, Of: of, Edge: from + ">" + to, Around: func(args any) func(any, error) { return w.books.around(to, args) }, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if l := w.lives[to]; l != nil && l.serving && !l.proc.Dead() {
+			return l.proc, l.conn
+		}
+		return nil, nil
+	}}
+}
+
+// parts returns what a life is built from.
+func (w *world) parts(l *life) planes.Parts {
+	feeds := w.feeds
+	if !w.together {
+		feeds = journal.NewFeeds()
+	}
+	dial := func(to string) grpc.ClientConnInterface { return w.conn(l.proc, l.proc.Name, to) }
+	log := func(of string) framelog.Log {
+		return &sim.Log{Queue: w.q, Of: l.proc, Name: l.proc.Name + ":" + of, Inner: w.logs[of], Disk: &w.disk, Stored: func(seq uint64, f framelog.Frame) {
+			w.books.stored(of, seq, f)
+		}}
+	}
+	return planes.Parts{
+		Home: w.home, Output: w.output, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial}, Conn: dial,
+		Sweep: 1000000 * time.Hour, // events must bring about everything
+		Deps: plane.Deps{
+			Log:     func(of string, _ int) (framelog.Log, error) { return log(of), nil },
+			Witness: func(of string, _ int) framelog.Witness { return w.ends[of] },
+			Sources: func(of string) ([]journal.Source, error) {
+				src := feeds.Source(journal.NewSource(of, 0, log(of)))
+				return []journal.Source{&sim.Source{Source: src, Queue: w.q, Of: l.proc, Edge: of + ">" + l.proc.Name}}, nil
+			},
+			Lease: l, Feeds: feeds, Clock: w.shift, IDs: &ids{life: l.proc.Name},
+			Arrive: func(ctx context.Context, method, agentID, requestID string) {
+				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
+				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.proc.Name + " " + method + " " + agentID + " " + requestID, Of: l.proc})
+			},
+		},
+	}
+}
+
+// ids are the ids of one life: no other life makes the same, and none depends on what another life made.
+type ids struct {
+	life string
+	mu   sync.Mutex
+	n    int
+}
+
+// New implements id.Source. Ids of one life sort in the order in which they were made, as id.Source promises.
+func (s *ids) New(prefix string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	tail := id.Derived("", s.life, fmt.Sprint(s.n))
+	return prefix + fmt.Sprintf("%010d", time.Since(epoch).Microseconds()/1000)[:10] + fmt.Sprintf("%06d", s.n) + tail[:10]
+}
+
+// epoch is when the clock of a bubble begins.
+var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// start begins a new life of a service, in the background.
+func (w *world) start(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.born++
+	ctx, cancel := context.WithCancel(w.ctx)
+	l := &life{name: name, proc: sim.NewProcess(fmt.Sprintf("%s.%d", name, w.born)), ctx: ctx, cancel: cancel}
+	w.lives[name] = l
+	w.work.Go(func() { w.live(ctx, l) })
+}
+
+// live starts a service, again and again if a fault keeps it from that.
+func (w *world) live(ctx context.Context, l *life) {
+	for n := 0; ; n++ {
+		o, err := w.q.Park(ctx, sim.Crossing{Edge: "start " + l.proc.Name, Of: l.proc})
+		if err != nil || o != sim.Pass {
+			return
+		}
+		m, err := planes.Build(l.name, w.parts(l))
+		if err == nil {
+			err = m.Start(ctx)
+		}
+		if err == nil {
+			w.serve(l, m)
+			return
+		}
+		if m != nil {
+			gone, cancel := context.WithCancel(ctx)
+			cancel()
+			_ = m.Stop(gone)
+		}
+		if l.proc.Dead() || ctx.Err() != nil {
+			return
+		}
+		if n == 20 {
+			w.mu.Lock()
+			w.err = fmt.Errorf("%s does not start: %w", l.name, err)
+			w.mu.Unlock()
+			return
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+}
+
+// serve makes a started service reachable.
+func (w *world) serve(l *life, m planes.Module) {
+	srv := rpc.NewServer(rpc.Config{Auth: w.keys, Deadlines: taskplane.Deadlines()})
+	m.Register(srv)
+	err := w.network.Listen(l.proc.Name, srv)
+	conn, dialErr := w.network.Dial(l.proc.Name)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.module, l.server, l.conn = m, srv, conn
+	if err != nil || dialErr != nil {
+		w.err = fmt.Errorf("%s: %w %w", l.name, err, dialErr)
+		return
+	}
+	l.serving = true
+	if l.ended { // it was stopped meanwhile
+		l.serving = false
+		w.work.Go(func() { w.end(l, true) })
+	}
+}
+
+// end stops a life. A dead one is swept up.
+func (w *world) end(l *life, dead bool) {
+	ctx, cancel := context.WithCancel(l.ctx) // a crash ends an orderly stop
+	if dead {
+		cancel()
+	}
+	defer cancel()
+	if r, ok := l.module.(interface{ Release() }); ok {
+		r.Release()
+	}
+	_ = l.module.Stop(ctx)
+	l.server.Stop()
+}
+
+// crash kills services at once, and begins new lives of them. All are one process or each is one.
+func (w *world) crash(names ...string) {
+	if w.together {
+		names = planes.Names
+	}
+	w.kill(names)
+	if w.together {
+		w.feeds = journal.NewFeeds()
+	}
+	for _, name := range names {
+		w.start(name)
+	}
+}
+
+// kill kills services at once.
+func (w *world) kill(names []string) {
+	var procs []*sim.Process
+	w.mu.Lock()
+	for _, name := range names {
+		procs = append(procs, w.lives[name].proc)
+	}
+	w.mu.Unlock()
+	w.q.Kill(procs...)
+	for _, name := range names {
+		w.sweep(name)
+	}
+}
+
+// replace begins a new life of a service whose process goes on for a while, as one that was suspended does.
+func (w *world) replace(name string) {
+	w.mu.Lock()
+	l := w.lives[name]
+	if w.together || !l.serving {
+		w.mu.Unlock()
+		return
+	}
+	l.serving, l.ended = false, true
+	l.over.Store(true)
+	w.replaced = append(w.replaced, l)
+	w.mu.Unlock()
+	w.start(name)
+}
+
+// sweepReplaced kills what was replaced.
+func (w *world) sweepReplaced() {
+	w.mu.Lock()
+	gone := w.replaced
+	w.replaced = nil
+	w.mu.Unlock()
+	var procs []*sim.Process
+	for _, l := range gone {
+		procs = append(procs, l.proc)
+	}
+	w.q.Kill(procs...)
+	for _, l := range gone {
+		l.cancel()
+		w.work.Go(func() { w.end(l, true) })
+	}
+}
+
+// restart stops a service that serves, in order, and then begins a new life of it.
+func (w *world) restart(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lives[name]
+	if !l.serving {
+		return
+	}
+	l.serving, l.ended = false, true
+	w.work.Go(func() {
+		w.end(l, false)
+		if !l.proc.Dead() { // otherwise a new life has begun
+			w.start(name)
+		}
+	})
+}
+
+// sweep sweeps up a dead life in the background.
+func (w *world) sweep(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lives[name]
+	l.cancel()
+	l.ended = true
+	if !l.serving {
+		return // live or end sees it
+	}
+	l.serving = false
+	w.work.Go(func() { w.end(l, true) })
+}
+
+// up reports whether all services serve.
+func (w *world) up() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range planes.Names {
+		if l := w.lives[name]; l == nil || !l.serving {
+			return false
+		}
+	}
+	return true
+}
+
+// failed returns why the world is broken, nil if it is not.
+func (w *world) failed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// close kills everything and waits until it has ended.
+func (w *world) close() error {
+	w.sweepReplaced()
+	w.kill(planes.Names)
+	w.cancel()
+	w.q.Close()
+	w.work.Wait()
+	return w.network.Close()
+}
+
+// frames returns what a journal holds.
+func (w *world) frames(of string) (all []framelog.Frame) {
+	_ = w.logs[of].Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
+		all = append(all, f)
+		return nil
+	})
+	return slices.Clip(all)
+}
