@@ -191,6 +191,24 @@ func TestP1_Replacement(t *testing.T) {
 	require.Zero(t, r.wait(fourth.GetWaitId()).GetConsumedCount())
 }
 
+// TestP1_AWaitAndItsReplacementShown: a turn that was shown a wait and the one that replaced it consumes once.
+func TestP1_AWaitAndItsReplacementShown(t *testing.T) {
+	r := newRig(t)
+	token := r.trigger(itemA, wakeHint).GetToken()
+	first := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	r.deliver(token, "")
+	r.deliver(token, "")
+	second := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	require.Equal(t, first.GetWaitId(), second.GetReplacesWaitId())
+	before := len(r.events())
+	r.hear("", &agentv1.TurnCompleted{Turn: &agentv1.Turn{TurnId: "trn_1", ShownWaits: []*agentv1.ShownWait{
+		{WaitId: first.GetWaitId(), TriggerCount: 1}, {WaitId: second.GetWaitId(), TriggerCount: 2},
+	}}})
+	events := r.events()[before:]
+	require.Len(t, events, 1)
+	require.EqualValues(t, 2, events[0].Payload.(*waitingv1.WaitConsumed).GetWait().GetConsumedCount())
+}
+
 func TestX2_ARepeatedWaitForIsOneWait(t *testing.T) {
 	r := newRig(t)
 	req := &waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA, RequestId: "r1"}
