@@ -304,7 +304,7 @@ func (d *damageable) everythingIsThere(n int) {
 		require.True(d.t, titles[fmt.Sprintf("first %d", i)], titles)
 		require.True(d.t, titles[fmt.Sprintf("PAID INVOICE %d", i)], titles)
 	}
-	require.Equal(d.t, len(titles), len(list.GetWorkItems()), "nothing is doubled")
+	require.Len(d.t, list.GetWorkItems(), len(titles), "nothing is doubled")
 	timers, err := d.waiting.ListTimers(d.ctx, &waitingv1.ListTimersRequest{AgentId: "keeper", PageSize: 100})
 	require.NoError(d.t, err)
 	require.Len(d.t, timers.GetTimers(), 20)

@@ -3,7 +3,6 @@ package tests
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -95,7 +94,7 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 		require.Equal(t, http.StatusOK, readyz("/readyz"), "this process serves what it should")
 		r := status()
 		var code *exec.ExitError
-		require.True(t, errors.As(r.err, &code))
+		require.ErrorAs(t, r.err, &code)
 		require.Equal(t, 1, code.ExitCode())
 		require.Regexp(t, `(?m)^agent +down`, r.out)
 		require.Contains(t, r.errs, "agent is down: no process")

@@ -184,7 +184,7 @@ func (s *Server) Usage() (used, limit int64, err error) {
 	if info.Disabled {
 		return 0, 0, errors.New("natsd: the server has switched JetStream off; its log says why")
 	}
-	return int64(info.Store), info.Config.MaxStore, nil //nolint:gosec // of a disk
+	return int64(info.Store), info.Config.MaxStore, nil
 }
 
 // InProcessConn implements nats.InProcessConnProvider over the server that runs now, so that

@@ -68,7 +68,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 		return 0, ErrNoAnswer
 	case Delayed:
 		f.Body = bytes.Clone(f.Body)
-		go l.late(expect, f)
+		go l.late(expect, f) //nolint:gosec // it is stored after the call has ended
 		return 0, ErrNoAnswer
 	default:
 	}

@@ -110,12 +110,12 @@ func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
 		if h := w.hosts[plane]; h != nil {
 			h.mu.Lock()
 			for _, n := range slices.Sorted(maps.Keys(h.units)) {
-				out = append(out, &identityv1.HeldPartition{Plane: plane, Partition: int32(n)}) //nolint:gosec // 64 at most
+				out = append(out, &identityv1.HeldPartition{Plane: plane, Partition: int32(n)})
 			}
 			h.mu.Unlock()
 		} else if w.keeper == nil && w.cfg.serves(plane) {
 			for n := range w.broker.partitions(plane) {
-				out = append(out, &identityv1.HeldPartition{Plane: plane, Partition: int32(n)}) //nolint:gosec // 64 at most
+				out = append(out, &identityv1.HeldPartition{Plane: plane, Partition: int32(n)})
 			}
 		}
 	}

@@ -141,7 +141,7 @@ func keep(t *testing.T, dir string) {
 	more, err2 := filepath.Glob(filepath.Join(dir, "*", "*", "*.log"))
 	require.NoError(t, err)
 	require.NoError(t, err2)
-	to, err := os.MkdirTemp("", "quartet-cluster-logs-")
+	to, err := os.MkdirTemp("", "quartet-cluster-logs-") //nolint:usetesting // it stays
 	require.NoError(t, err)
 	for _, path := range append(logs, more...) {
 		name, err := filepath.Rel(dir, path)

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -118,7 +120,7 @@ func (c *Cluster) verify(ctx context.Context) ([]verified, error) {
 // names reports whether the readiness of a process says a text.
 func (c *Cluster) names(t *testing.T, ctx context.Context, text string) bool {
 	for _, in := range c.Instances {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/readyz", in.Addr, httpPort), nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(in.Addr, strconv.Itoa(httpPort))+"/readyz", nil)
 		require.NoError(t, err)
 		resp, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)

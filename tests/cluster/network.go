@@ -98,7 +98,7 @@ func (n *Network) change(ctx context.Context, from, to string, by int) error {
 // each runs ip(8) with one command after another.
 func each(ctx context.Context, commands ...string) error {
 	for _, c := range commands {
-		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(c)...).CombinedOutput(); err != nil { //nolint:gosec // of this package
+		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(c)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s (of iproute2): %w: %s", c, err, out)
 		}
 	}

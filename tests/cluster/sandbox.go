@@ -17,7 +17,7 @@ func Inside() bool { return os.Getenv(insideVariable) != "" }
 // Enter runs this binary again, with the same arguments, in user, network and mount namespaces of its own, and returns
 // its exit code. What it makes there ends with it.
 func Enter(env ...string) (int, error) {
-	cmd := exec.Command(os.Args[0], os.Args[1:]...) //nolint:gosec,noctx // this very binary, which ends by its own deadline
+	cmd := exec.Command(os.Args[0], os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(append(os.Environ(), insideVariable+"=1"), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{

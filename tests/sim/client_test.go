@@ -85,7 +85,7 @@ type answered struct {
 
 func newClient(w *world, k *known, name string, seed uint64) *client {
 	return &client{
-		w: w, k: k, name: name, rnd: rand.New(rand.NewPCG(seed, 0xc1)), //nolint:gosec // it must be repeatable
+		w: w, k: k, name: name, rnd: rand.New(rand.NewPCG(seed, 0xc1)),
 		agents:  agentv1.NewAgentServiceClient(w.conn(nil, name, "agent")),
 		work:    workv1.NewWorkServiceClient(w.conn(nil, name, "work")),
 		waiting: waitingv1.NewWaitingServiceClient(w.conn(nil, name, "waiting")),

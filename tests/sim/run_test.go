@@ -92,7 +92,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 	rep = report{seed: seed, results: map[string]int{}}
 	k := newKnown()
 	synctest.Test(t, func(*testing.T) {
-		rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // it must be repeatable
+		rnd := rand.New(rand.NewPCG(seed, 1))
 		cfg := sim.Config{Seed: seed, Wait: synctest.Wait, Choices: keep < 0, Trace: func(line string) {
 			if rep.trace = append(rep.trace, line); keep > 0 && len(rep.trace) > 2*keep {
 				rep.trace = append(rep.trace[:0], rep.trace[len(rep.trace)-keep:]...)

@@ -27,7 +27,7 @@ type runner struct {
 // run takes turns until ctx ends.
 func (r *runner) run(ctx context.Context) {
 	ctx = planetest.As(ctx, rpc.RoleRunner)
-	for ctx.Err() == nil && r.k.check() == nil && !(r.extra && r.w.q.Calmed()) {
+	for ctx.Err() == nil && r.k.check() == nil && (!r.extra || !r.w.q.Calmed()) {
 		request := r.request()
 		var resp *agentv1.AcquireTurnResponse
 		for ctx.Err() == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +34,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	dir, err := os.MkdirTemp("/dev/shm", "quartet-sim")
 	if err != nil {
-		dir, err = os.MkdirTemp("", "quartet-sim") //nolint:usetesting // there is no test yet
+		dir, err = os.MkdirTemp("", "quartet-sim")
 	}
 	if err == nil {
 		if root, err = filepath.Abs(filepath.Join("..", "..")); err == nil {
@@ -43,7 +42,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	if _, err := os.Stat(base); err != nil {
 		base = dir
@@ -83,7 +83,7 @@ func TestSim(t *testing.T) {
 	for i := range processes {
 		running.Go(func() {
 			first, count := *seedFlag+uint64(i*n/processes), (i+1)*n/processes-i*n/processes
-			//nolint:gosec // it is this program
+
 			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestSim$", "-test.v", "-test.timeout", "0", "-seed", fmt.Sprint(first), "-seeds", fmt.Sprint(count), "-steps", fmt.Sprint(*totalFlag/processes))
 			cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 			cmd.Dir = filepath.Join(root, "tests", "sim")

@@ -163,6 +163,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	kept := f
 	kept.Body = bytes.Clone(f.Body)
 	switch fault {
+	case None, Last:
 	case Refused:
 		return 0, fmt.Errorf("%w: on order", framelog.ErrRefused)
 	case Full:

@@ -115,7 +115,7 @@ func (s *Sum) parse(b []byte) (r Record, n int, err error) {
 	seq := binary.LittleEndian.Uint64(b[4:])
 	r.Erased, r.Deletion = seq&erasedBit != 0, seq&deletionBit != 0
 	r.Seq = seq &^ (erasedBit | deletionBit)
-	r.At = int64(binary.LittleEndian.Uint64(b[12:])) //nolint:gosec // the two's complement is meant
+	r.At = int64(binary.LittleEndian.Uint64(b[12:]))
 	r.Subject = string(name)
 	return r, n, nil
 }
@@ -134,13 +134,13 @@ func (s *Sum) Append(block []byte, r Record) []byte {
 		seq |= deletionBit
 	}
 	at := len(block)
-	block = binary.LittleEndian.AppendUint32(block, uint32(length)) //nolint:gosec // bounded by the server's largest message
+	block = binary.LittleEndian.AppendUint32(block, uint32(length))
 	block = binary.LittleEndian.AppendUint64(block, seq)
-	block = binary.LittleEndian.AppendUint64(block, uint64(r.At))           //nolint:gosec // as parse reads it
-	block = binary.LittleEndian.AppendUint16(block, uint16(len(r.Subject))) //nolint:gosec // subjects are short
+	block = binary.LittleEndian.AppendUint64(block, uint64(r.At))
+	block = binary.LittleEndian.AppendUint16(block, uint16(len(r.Subject)))
 	block = append(block, r.Subject...)
 	if r.Header != nil {
-		block = binary.LittleEndian.AppendUint32(block, uint32(len(r.Header))) //nolint:gosec // bounded like the message
+		block = binary.LittleEndian.AppendUint32(block, uint32(len(r.Header)))
 		block = append(block, r.Header...)
 	}
 	block = append(block, r.Body...)

@@ -123,7 +123,7 @@ func Streams(ctx context.Context, nc *nats.Conn) ([]*identityv1.StreamUsage, err
 	all := js.ListStreams(ctx)
 	for info := range all.Info() {
 		if name := info.Config.Name; name == "EVENTS" || strings.HasPrefix(name, "quartet-") {
-			out = append(out, &identityv1.StreamUsage{Name: name, Messages: int64(info.State.Msgs), Bytes: int64(info.State.Bytes), MaxBytes: max(info.Config.MaxBytes, 0)}) //nolint:gosec // of a disk
+			out = append(out, &identityv1.StreamUsage{Name: name, Messages: int64(info.State.Msgs), Bytes: int64(info.State.Bytes), MaxBytes: max(info.Config.MaxBytes, 0)})
 		}
 	}
 	return out, all.Err()

