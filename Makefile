@@ -111,10 +111,10 @@ fmt: $(BUF) ## Format Go and proto in place
 # ./tests, which takes longest and mostly waits, is named first so that it starts first; three
 # packages at a time keep two cores busy.
 .PHONY: test
-test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything with the race detector (at most 10 minutes)
+test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything, with the race detector but for the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
 	$(GO) test -race -p 3 -timeout 40m ./tests $$($(GO) list ./... | grep -v /tests/cluster)
-	$(STATIC) $(GO) test -timeout 20m ./tests/cluster
+	$(STATIC) $(GO) test -timeout 30m ./tests/cluster ./tests/sim
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.
