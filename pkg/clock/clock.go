@@ -36,6 +36,14 @@ type systemTimer struct{ t *time.Timer }
 func (s systemTimer) C() <-chan time.Time { return s.t.C }
 func (s systemTimer) Stop() bool          { return s.t.Stop() }
 
+// Monotonic returns times whose differences are how much time has passed on c: of the machine's clock also while it is set.
+func Monotonic(c Clock) func() time.Time {
+	if _, ok := c.(system); ok {
+		return time.Now
+	}
+	return c.Now
+}
+
 // AfterFunc calls f in a goroutine of its own when d has passed on c. If stop is called
 // before, f is not called, unless its goroutine has started already.
 func AfterFunc(c Clock, d time.Duration, f func()) (stop func()) {

@@ -92,7 +92,8 @@ type Config[S State] struct {
 	ViewPatience   time.Duration
 	UnhealthyAfter time.Duration    // duration of a stall; default 30 s
 	FollowUpTerm   time.Duration    // how long a frame waits for follow-ups; default 0.5 ms
-	Mono           func() time.Time // measures stalls and ages; default time.Now. Tests only.
+	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
+	Elapsed        func() time.Time // by which requests become old; default Mono
 	// NewSecret returns 32 random bytes, which no reader of the log knows; default crypto/rand.
 	NewSecret func() [32]byte
 	// Arrive, if set, is called before a command is queued and before a View reads, and may block until ctx ends. A
@@ -118,7 +119,10 @@ func (c *Config[S]) complete() error {
 	if c.Mono == nil {
 		c.Mono = time.Now
 	}
-	c.ages = requests.NewAges(c.Now(), c.Mono)
+	if c.Elapsed == nil {
+		c.Elapsed = c.Mono
+	}
+	c.ages = requests.NewAges(c.Now(), c.Elapsed)
 	if c.Arrive == nil {
 		c.Arrive = atOnce
 	}

@@ -156,7 +156,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
-			Now: deps.Clock.Now, NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive,
+			Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive,
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }

@@ -124,7 +124,6 @@ func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
 
 // installation returns how all processes of the installation are examined.
 func (w *wiring) installation() installation.Config {
-	conn := func() *nats.Conn { return w.broker.readers }
 	return installation.Config{
 		Services: slices.DeleteFunc(slices.Clone(Services), func(name string) bool { return name == "worker" }),
 		Partitions: func(service string) int {
@@ -135,14 +134,14 @@ func (w *wiring) installation() installation.Config {
 		},
 		List: w.processes.bucket.List,
 		Ask: func(ctx context.Context, p *identityv1.Process) (bool, error) {
+			if p.GetProcessId() == w.processes.self.GetProcessId() {
+				return w.processes.ready() == nil, nil // it may not know the authority of its own certificate
+			}
 			resp, err := grpc_health_v1.NewHealthClient(w.network.Peer(p.GetAddress(), p.GetCertificateName())).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
 		},
-		Streams: func(ctx context.Context) ([]*identityv1.StreamUsage, error) { return installation.Streams(ctx, conn()) },
-		Store: func() (int64, int64) {
-			now := w.broker.room.Now()
-			return now.Used, now.Limit
-		},
+		Streams: func(ctx context.Context) ([]*identityv1.StreamUsage, error) { return installation.Streams(ctx, w.broker.readers) },
+		Store:   w.broker.room.Used,
 	}
 }
 

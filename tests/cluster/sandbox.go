@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,7 +18,7 @@ func Inside() bool { return os.Getenv(insideVariable) != "" }
 // Enter runs this binary again, with the same arguments, in user, network and mount namespaces of its own, and returns
 // its exit code. What it makes there ends with it.
 func Enter(env ...string) (int, error) {
-	cmd := exec.Command(os.Args[0], os.Args[1:]...)
+	cmd := exec.CommandContext(context.Background(), os.Args[0], os.Args[1:]...) // it ends by its own deadline
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(append(os.Environ(), insideVariable+"=1"), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{

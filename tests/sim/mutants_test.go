@@ -45,7 +45,7 @@ var mutants = []mutant{
 	},
 	{
 		"a request is not remembered", "pkg/journal/execute.go",
-		"		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: unix32(p.cfg.ages.Now())})\n", "",
+		"		p.core.memory.Add(c.key, requests.Entry{First: events[0].WalSeq, Args: c.argsHash, Count: uint32(len(events)), Unix: uint32(p.cfg.ages.Now().Unix())})\n", "",
 	},
 	{
 		"an append without an answer counts as refused", "pkg/journal/framelog/writer.go",

@@ -88,6 +88,12 @@ func (r *Room) Now() State {
 	return now
 }
 
+// Used returns how much of the store is in use, and how much it can hold; 0 if that is not known.
+func (r *Room) Used() (used, limit int64) {
+	now := r.Now()
+	return now.Used, now.Limit
+}
+
 // SetRefusing records whether the broker refused the last append for want of space. It is cheap if nothing changes.
 func (r *Room) SetRefusing(refusing bool) {
 	if r.refusing.Load() != refusing {
