@@ -140,8 +140,10 @@ func (w *wiring) installation() installation.Config {
 			resp, err := grpc_health_v1.NewHealthClient(w.network.Peer(p.GetAddress(), p.GetCertificateName())).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
 		},
-		Streams: func(ctx context.Context) ([]*identityv1.StreamUsage, error) { return installation.Streams(ctx, w.broker.readers) },
-		Store:   w.broker.room.Used,
+		Streams: func(ctx context.Context) ([]*identityv1.StreamUsage, error) {
+			return installation.Streams(ctx, w.broker.readers)
+		},
+		Store: w.broker.room.Used,
 	}
 }
 
