@@ -14,8 +14,7 @@ func Verify(ctx context.Context, cfg Config) ([]verify.Journal, error) {
 	}
 	v := verify.Config{DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), Planes: planes, Lock: datadir.Lock}
 	if cfg.NATSURL != "" {
-		remote := cfg.remote()
-		v.Remote = &remote
+		v.Remote = new(cfg.remote())
 	}
 	return verify.Run(ctx, v)
 }
