@@ -38,7 +38,7 @@ type harm struct {
 	do  func(t *testing.T, s *Server, older string)
 }
 
-// harms are done to one server, whose replicas of the journals they damage, or what Raft has of them.
+// harms are done to one server, whose replicas of the journals they damage.
 var harms = []harm{
 	{"removed", "killed", replicas(func(t *testing.T, stream, _ string) { require.NoError(t, os.RemoveAll(stream)) })},
 	{"rolled back", "stopped", replicas(func(t *testing.T, stream, older string) {
@@ -51,6 +51,10 @@ var harms = []harm{
 	})},
 	{"a bit at the beginning", "stopped", replicas(func(t *testing.T, stream, _ string) { flip(t, stream, 0.2) })},
 	{"a bit at the end", "stopped", replicas(func(t *testing.T, stream, _ string) { flip(t, stream, 0.97) })},
+}
+
+// raftHarms are done to what Raft has of the journals, with -chaos.
+var raftHarms = []harm{
 	{"a bit of each Raft log", "killed", func(t *testing.T, s *Server, _ string) {
 		groups, err := filepath.Glob(filepath.Join(s.Dir, "jetstream", "$SYS", "_js_", "*"))
 		require.NoError(t, err)
@@ -140,7 +144,7 @@ func (s *Server) streamDir(plane string) string {
 	return filepath.Join(s.Dir, "jetstream", "$G", "streams", jetlog.StreamName(plane))
 }
 
-// TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, and what
+// TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, and with -chaos what
 // Raft has of them, in files of one that was killed or stopped. Callers lose nothing. What Raft restores is no damage; what it
 // leaves is named by quartet verify with the server, and gone once the server has copied its store anew. With -chaos each
 // is done after both ends.
@@ -158,7 +162,11 @@ func TestR10_DamagedReplicas(t *testing.T) {
 	older := t.TempDir()
 	require.NoError(t, os.CopyFS(older, os.DirFS(c.NATS[0].Dir)))
 	<-time.After(2 * time.Second)
-	for _, h := range harms {
+	all := harms
+	if *chaos > 0 {
+		all = append(slices.Clone(harms), raftHarms...)
+	}
+	for _, h := range all {
 		ends := []string{h.end}
 		if *chaos > 0 {
 			ends = []string{"killed", "stopped"}
