@@ -3,10 +3,8 @@ package tests
 import (
 	"context"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,69 +70,40 @@ func random(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(s, s))
 }
 
-// workload is drivers, a runner and a watcher over one connection.
+// workload is a load.Workload whose errors fail the test.
 type workload struct {
+	*load.Workload
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // of the whole test
 	conn    *connection
 	drivers []*load.Driver
 	watcher *load.Watcher
 	runner  *load.Runner
-	cancel  context.CancelFunc
-	aside   sync.WaitGroup
 }
 
 func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand, ownIDs func(i int) bool, opts ...grpc.DialOption) *workload {
 	conn, err := load.Dial(addr, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	w := &workload{t: t, ctx: ctx, conn: conn, watcher: load.NewWatcher(conn), runner: load.NewRunner(conn, "runner")}
-	for i := range drivers {
-		d := load.NewDriver(conn, fmt.Sprintf("agent-%d", i), ownIDs(i), rng.Uint64())
-		require.NoError(t, d.Spawn(ctx))
-		w.drivers = append(w.drivers, d)
-	}
-	aside, cancel := context.WithCancel(ctx)
-	w.cancel = cancel
-	t.Cleanup(cancel)
-	w.aside.Go(func() { w.check(w.watcher.Run(aside)) })
-	w.aside.Go(func() { w.check(w.runner.Run(aside)) })
-	return w
-}
-
-func (w *workload) check(err error) {
-	if err != nil {
-		w.t.Error(err)
-	}
+	w, err := load.NewWorkload(ctx, conn, rng, drivers, ownIDs)
+	require.NoError(t, err)
+	t.Cleanup(w.Finish)
+	return &workload{Workload: w, t: t, conn: conn, drivers: w.Drivers, watcher: w.Watcher, runner: w.Runner}
 }
 
 // start runs the drivers; the returned function stops them and waits until
 // each mutation in flight was answered.
 func (w *workload) start() (stop func()) {
-	quit := make(chan struct{})
-	var all sync.WaitGroup
-	for _, d := range w.drivers {
-		all.Go(func() { w.check(d.Run(w.ctx, quit)) })
-	}
+	stop = w.Start()
 	return func() {
-		close(quit)
-		all.Wait()
-		if w.t.Failed() {
-			w.t.FailNow()
-		}
+		stop()
+		require.NoError(w.t, w.Err())
 	}
 }
 
 // finish ends the runner and the watcher.
 func (w *workload) finish() {
-	w.cancel()
-	w.aside.Wait()
+	w.Finish()
+	require.NoError(w.t, w.Err())
 }
 
-func (w *workload) answered() int {
-	n := 0
-	for _, d := range w.drivers {
-		n += d.Answered()
-	}
-	return n
-}
+func (w *workload) answered() int { return w.Answered() }

@@ -83,8 +83,9 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	conn, err := c.Dial(c.Instances...)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	w, err := load.StartWorkload(ctx, conn, rng, 8)
+	w, err := load.NewWorkload(ctx, conn, rng, 8, func(i int) bool { return i%2 == 0 })
 	require.NoError(t, err)
+	stop := w.Start()
 	p, err := StartProbe(ctx, conn, 12)
 	require.NoError(t, err)
 
@@ -119,8 +120,9 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	}
 	updates, err := p.Stop()
 	require.NoError(t, err)
-	require.NoError(t, w.Stop(ctx))
-	t.Logf("%d mutations of drivers and %d of probes answered, %d events: none lost, none twice", w.Answered(), updates, w.Events())
+	stop()
+	require.NoError(t, w.Audit(ctx))
+	t.Logf("%d mutations of drivers and %d of probes answered, %d events: none lost, none twice", w.Answered(), updates, len(w.Watcher.Seen))
 }
 
 // start starts a cluster, which ends with the test.

@@ -156,8 +156,9 @@ func TestR10_DamagedReplicas(t *testing.T) {
 	conn, err := c.Dial(c.Instances...)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	w, err := load.StartWorkload(ctx, conn, rand.New(rand.NewPCG(1, 1)), 4)
+	w, err := load.NewWorkload(ctx, conn, rand.New(rand.NewPCG(1, 1)), 4, func(i int) bool { return i%2 == 0 })
 	require.NoError(t, err)
+	stop := w.Start()
 	require.NoError(t, c.Settled(ctx))
 	older := t.TempDir()
 	require.NoError(t, os.CopyFS(older, os.DirFS(c.NATS[0].Dir)))
@@ -218,5 +219,6 @@ func TestR10_DamagedReplicas(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, w.Stop(ctx))
+	stop()
+	require.NoError(t, w.Audit(ctx))
 }

@@ -10,38 +10,50 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Workload is drivers, a runner and a watcher over one connection. Half of the drivers send request ids.
+// Workload is drivers, a runner and a watcher over one connection.
 type Workload struct {
-	conn    grpc.ClientConnInterface
-	drivers []*Driver
-	watcher *Watcher
-	quit    chan struct{}
-	driving sync.WaitGroup
-	aside   sync.WaitGroup
-	end     context.CancelFunc
+	Drivers []*Driver
+	Watcher *Watcher
+	Runner  *Runner
+
+	ctx   context.Context //nolint:containedctx // of all calls
+	conn  grpc.ClientConnInterface
+	aside sync.WaitGroup
+	end   context.CancelFunc
 
 	mu  sync.Mutex
 	err error
 }
 
-// StartWorkload makes n agents and begins.
-func StartWorkload(ctx context.Context, conn grpc.ClientConnInterface, rng *rand.Rand, n int) (*Workload, error) {
-	w := &Workload{conn: conn, watcher: NewWatcher(conn), quit: make(chan struct{})}
+// NewWorkload makes n agents with a driver each, of which ownIDs says whether it sends request ids, and begins to watch
+// events and to take turns. The calls end with ctx.
+func NewWorkload(ctx context.Context, conn grpc.ClientConnInterface, rng *rand.Rand, n int, ownIDs func(i int) bool) (*Workload, error) {
+	w := &Workload{ctx: ctx, conn: conn, Watcher: NewWatcher(conn), Runner: NewRunner(conn, "runner")}
 	for i := range n {
-		d := NewDriver(conn, fmt.Sprint("agent-", i), i%2 == 0, rng.Uint64())
+		d := NewDriver(conn, fmt.Sprint("agent-", i), ownIDs(i), rng.Uint64())
 		if err := d.Spawn(ctx); err != nil {
 			return nil, err
 		}
-		w.drivers = append(w.drivers, d)
+		w.Drivers = append(w.Drivers, d)
 	}
 	aside, end := context.WithCancel(ctx)
 	w.end = end
-	w.aside.Go(func() { w.failed(w.watcher.Run(aside)) })
-	w.aside.Go(func() { w.failed(NewRunner(conn, "runner").Run(aside)) })
-	for _, d := range w.drivers {
-		w.driving.Go(func() { w.failed(d.Run(ctx, w.quit)) })
-	}
+	w.aside.Go(func() { w.failed(w.Watcher.Run(aside)) })
+	w.aside.Go(func() { w.failed(w.Runner.Run(aside)) })
 	return w, nil
+}
+
+// Start runs the drivers; the returned function stops them and waits until each mutation in flight was answered.
+func (w *Workload) Start() (stop func()) {
+	quit := make(chan struct{})
+	var all sync.WaitGroup
+	for _, d := range w.Drivers {
+		all.Go(func() { w.failed(d.Run(w.ctx, quit)) })
+	}
+	return func() {
+		close(quit)
+		all.Wait()
+	}
 }
 
 func (w *Workload) failed(err error) {
@@ -62,29 +74,28 @@ func (w *Workload) Err() error {
 
 // Answered returns how many mutations were answered.
 func (w *Workload) Answered() (n int) {
-	for _, d := range w.drivers {
+	for _, d := range w.Drivers {
 		n += d.Answered()
 	}
 	return n
 }
 
-// Events returns how many events the watcher received, after Stop.
-func (w *Workload) Events() int { return len(w.watcher.Seen) }
-
-// Stop waits for the answers to what is under way, and compares the books with what the server says: each item, and
-// each event.
-func (w *Workload) Stop(ctx context.Context) error {
-	close(w.quit)
-	w.driving.Wait()
+// Finish ends the runner and the watcher. It is idempotent.
+func (w *Workload) Finish() {
 	w.end()
 	w.aside.Wait()
+}
+
+// Audit compares the books with what the server says, once the drivers have stopped: each item, and each event.
+func (w *Workload) Audit(ctx context.Context) error {
+	w.Finish()
 	if err := w.Err(); err != nil {
 		return err
 	}
-	for _, d := range w.drivers {
+	for _, d := range w.Drivers {
 		if err := d.Check(ctx, 1<<30); err != nil {
 			return fmt.Errorf("agent %s: %w", d.AgentID, err)
 		}
 	}
-	return Audit(ctx, w.conn, w.watcher, w.drivers)
+	return Audit(ctx, w.conn, w.Watcher, w.Drivers)
 }
