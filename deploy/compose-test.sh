@@ -85,7 +85,7 @@ export QUARTET_TOKEN SSL_CERT_FILE=$tree/installation/ca.pem
 QUARTET_TOKEN=$(cat "$tree/installation/admin.key")
 
 say "app tests"
-deployed -test.run 'TestOneLoop|TestX15_ContainersReach|TestX15_ACertificate|TestX4_ARuns|TestX5_Bad|TestW7_Every|TestW6_|TestP2_'
+deployed -test.run 'TestOneLoop|TestX15_ContainersReach|TestX15_ACertificate|TestX15_VerifyReads|TestX4_ARuns|TestX5_Bad|TestW7_Every|TestW6_|TestP2_'
 
 say "work while everything is killed or restarted, a piece at a time"
 deployed -test.v -test.run '^TestX1_NothingIsLostInTheDeployment$' -deployed-works 3

@@ -39,6 +39,17 @@ func TestX15_ContainersReachWhatTheyNeed(t *testing.T) {
 	}
 }
 
+// TestX15_VerifyReadsEachReplica: the command of the guide reads the replicas of all journals on each NATS server, beside the
+// services that run.
+func TestX15_VerifyReadsEachReplica(t *testing.T) {
+	c := &compose{t: t, dir: *deployedDir}
+	out := c.run("docker", "compose", "run", "--rm", "-T", "gateway", "verify")
+	for _, replica := range []string{"work/5 on nats-1", "work/5 on nats-2", "work/5 on nats-3", "identity/0 on nats-1"} {
+		require.Contains(t, out, replica)
+	}
+	require.Contains(t, out, "damaged: 0")
+}
+
 // TestX15_ACertificateForEachService: every service and NATS server has a certificate of its own, with its name and no
 // other's; what makes them has no capability, no network, and is not root.
 func TestX15_ACertificateForEachService(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/damages"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
@@ -114,7 +115,7 @@ func (r *report) journals(ctx context.Context, c Client) {
 		for _, text := range p.GetDamage() {
 			if !found[text] {
 				found[text] = true
-				r.add("journals", Problem, "stop the server; `quartet repair` says which intact copies there are, and repairs with --apply", "%s", text)
+				r.add("journals", Problem, damages.Remedy(text), "%s", text)
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -53,7 +54,7 @@ func (r *Registry) ReportReplica(partition, server string, damage error) {
 		r.replicas = map[[2]string]report{}
 	}
 	r.replicas[[2]string{partition, server}] = report{
-		reading: fmt.Errorf("the replica on the NATS server %s is damaged and another one is read: %w", server, damage), until: time.Now().Add(replicaTerm),
+		reading: fmt.Errorf(aReplica+" %s is damaged and another one is read: %w", server, damage), until: time.Now().Add(replicaTerm),
 	}
 }
 
@@ -90,6 +91,17 @@ func (of report) damage() error {
 		return of.stored
 	}
 	return of.loading
+}
+
+// aReplica begins what is said about a replica.
+const aReplica = "the replica on the NATS server"
+
+// Remedy returns what a person does about the damage that an error of All describes.
+func Remedy(text string) string {
+	if strings.HasPrefix(text, aReplica) {
+		return "stop that NATS server, remove jetstream in its store, and start it: it copies everything from the others; `quartet verify` names all damaged replicas"
+	}
+	return "stop the server; `quartet repair` says which intact copies there are, and repairs with --apply"
 }
 
 // All returns the errors, those of replicas too, in the order of their messages.

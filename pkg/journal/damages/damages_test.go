@@ -40,6 +40,8 @@ func TestADamagedReplica(t *testing.T) {
 		require.NoError(t, r.Of("work/0"))
 		require.Len(t, r.All(), 1)
 		require.EqualError(t, r.All()[0], "the replica on the NATS server nats-2 is damaged and another one is read: frame 8 is gone")
+		require.Contains(t, Remedy(r.All()[0].Error()), "stop that NATS server")
+		require.Contains(t, Remedy("the journal of work/0 is damaged"), "quartet repair")
 		<-time.After(replicaTerm)
 		require.Empty(t, r.All(), "nobody met it again")
 	})

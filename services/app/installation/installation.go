@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"quartet/pkg/journal/damages"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
@@ -135,7 +136,7 @@ func reported(all []*identityv1.Process) []*identityv1.InstallationProblem {
 	}
 	for _, p := range all {
 		for _, text := range p.GetDamage() {
-			add(text, "stop the server; `quartet verify` names all that is damaged. Keep a copy of its data-dir, and restore the newest backup with `quartet restore`")
+			add(text, damages.Remedy(text))
 		}
 	}
 	for _, p := range all {
