@@ -190,7 +190,11 @@ func (j *journal) describe(s *stream) (all []string) {
 	for _, f := range j.chain.broken {
 		all = append(all, fmt.Sprintf("the content of frame %d was changed", f.seq))
 	}
-	if n := len(j.chain.left); n > 0 {
+	switch n := len(j.chain.left); n {
+	case 0:
+	case 1:
+		all = append(all, fmt.Sprintf("frame %d does not continue it", j.chain.left[0].seq))
+	default:
 		all = append(all, fmt.Sprintf("frames %d to %d do not continue it", j.chain.left[0].seq, j.chain.left[n-1].seq))
 	}
 	return append(all, s.gaps...)

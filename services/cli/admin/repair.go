@@ -148,7 +148,7 @@ func showRepaired(s *session.Session, cmd *cobra.Command, r Repaired, applied bo
 			p.Printf("           %s\n", terminal.Printable(text))
 		}
 		for _, place := range slices.Sorted(maps.Keys(j.Copies)) {
-			p.Printf("           %d frames from %s\n", j.Copies[place], place)
+			p.Printf("           copies from %s: %d\n", place, j.Copies[place])
 		}
 		if j.Loss != nil {
 			j.Loss.show(p)
