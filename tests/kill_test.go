@@ -93,9 +93,9 @@ func newWorkload(t *testing.T, ctx context.Context, addr string, rng *rand.Rand,
 // start runs the drivers; the returned function stops them and waits until
 // each mutation in flight was answered.
 func (w *workload) start() (stop func()) {
-	stop = w.Start()
+	running := w.Start()
 	return func() {
-		stop()
+		running()
 		require.NoError(w.t, w.Err())
 	}
 }
