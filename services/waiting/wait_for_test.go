@@ -191,6 +191,17 @@ func TestP1_Replacement(t *testing.T) {
 	require.Zero(t, r.wait(fourth.GetWaitId()).GetConsumedCount())
 }
 
+// TestP1_ReplacedWhileTheClockWasSetBack: the new wait is the newer one, also by its creation, which items go by.
+func TestP1_ReplacedWhileTheClockWasSetBack(t *testing.T) {
+	r := newRig(t)
+	first := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	r.clk.Set(r.clk.Now().Add(-time.Hour))
+	second := r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA}).GetWait()
+	require.Equal(t, first.GetCreatedAt().AsTime().Add(time.Microsecond), second.GetCreatedAt().AsTime())
+	third := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemA}).GetWait()
+	require.True(t, third.GetCreatedAt().AsTime().After(second.GetCreatedAt().AsTime()))
+}
+
 // TestP1_AWaitAndItsReplacementShown: a turn that was shown a wait and the one that replaced it consumes once.
 func TestP1_AWaitAndItsReplacementShown(t *testing.T) {
 	r := newRig(t)
