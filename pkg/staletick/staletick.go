@@ -29,7 +29,11 @@ type Facts struct {
 // The scheduler leaves such an item alone.
 func Stalled(it *workv1.WorkItem, stalled []*agentv1.StalledItem) bool {
 	for _, s := range stalled {
-		if s.GetWorkItemId() == it.GetWorkItemId() {
+		switch {
+		case s.GetWorkItemId() != it.GetWorkItemId():
+		case s.GetRevision() > 0:
+			return it.GetRevision() <= s.GetRevision()
+		default:
 			return !it.GetUpdatedAt().AsTime().After(s.GetSince().AsTime())
 		}
 	}

@@ -17,7 +17,7 @@ const (
 )
 
 func item(id string, r workv1.Readiness) *workv1.WorkItem {
-	return &workv1.WorkItem{WorkItemId: id, Readiness: r, UpdatedAt: timestamppb.New(time.Unix(100, 0))}
+	return &workv1.WorkItem{WorkItemId: id, Readiness: r, Revision: 7, UpdatedAt: timestamppb.New(time.Unix(100, 0))}
 }
 
 // A tick is stale exactly when what it is about is no longer true (SPEC D4, D8).
@@ -37,6 +37,8 @@ func TestD4_StaleTicks(t *testing.T) {
 	picked := item("wi_1", runnable)
 	picked.IsCurrent = true
 	stalled := []*agentv1.StalledItem{{WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(100, 0))}}
+	changed := []*agentv1.StalledItem{{WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(200, 0)), Revision: 6}}
+	ahead := []*agentv1.StalledItem{{WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(1, 0)), Revision: 7}} // the clock was set back
 	written := []*agentv1.StalledItem{{WorkItemId: "wi_2", Turns: 3, Since: timestamppb.New(time.Unix(99, 0))}}
 	for name, c := range map[string]struct {
 		reason agentv1.TickReason
@@ -57,6 +59,8 @@ func TestD4_StaleTicks(t *testing.T) {
 		"another was picked and is blocked": {pick, "wi_1", Facts{Queue: &queue{Current: item("wi_2", blocked), Named: item("wi_1", runnable)}}, false},
 		"the current is stalled":            {pick, "wi_1", Facts{Queue: &queue{Current: item("wi_2", runnable), Named: item("wi_1", runnable)}, Stalled: stalled}, false},
 		"the stalled one was written since": {pick, "wi_1", Facts{Queue: &queue{Current: item("wi_2", runnable), Named: item("wi_1", runnable)}, Stalled: written}, true},
+		"the stalled one has changed":       {pick, "wi_1", Facts{Queue: &queue{Current: item("wi_2", runnable), Named: item("wi_1", runnable)}, Stalled: changed}, true},
+		"the clock was set back":            {pick, "wi_1", Facts{Queue: &queue{Current: item("wi_2", runnable), Named: item("wi_1", runnable)}, Stalled: ahead}, false},
 		"a trigger is there":                {review, "wi_1", Facts{Queue: &queue{TriggeredBlocked: []*workv1.WorkItem{triggered}}}, false},
 		"one of the current":                {review, "wi_1", Facts{Queue: &queue{Current: triggered}}, false},
 		"it was looked at":                  {review, "wi_1", Facts{Queue: &queue{Current: item("wi_1", blocked)}}, true},

@@ -270,7 +270,7 @@ func (s *Service) facts(ctx context.Context, k plane.Key, ahead bool) (Facts, er
 func passedOver(f *agentv1.AgentFacts) []*workv1.PassedOver {
 	var all []*workv1.PassedOver
 	for _, s := range f.GetStalledItems() {
-		all = append(all, &workv1.PassedOver{WorkItemId: s.GetWorkItemId(), UnlessWrittenAfter: s.GetSince()})
+		all = append(all, &workv1.PassedOver{WorkItemId: s.GetWorkItemId(), UnlessWrittenAfter: s.GetSince(), UnlessRevisionAfter: s.GetRevision()})
 	}
 	return all
 }

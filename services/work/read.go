@@ -301,10 +301,13 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 	return q
 }
 
-// isPassedOver reports whether all names an item that was not written after the time that its
-// entry gives.
+// isPassedOver reports whether all names an item that was not written after the revision or the time
+// that its entry gives.
 func isPassedOver(all []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
 	return slices.ContainsFunc(all, func(p *workv1.PassedOver) bool {
+		if p.GetWorkItemId() == it.GetWorkItemId() && p.GetUnlessRevisionAfter() > 0 {
+			return it.GetRevision() <= p.GetUnlessRevisionAfter()
+		}
 		return p.GetWorkItemId() == it.GetWorkItemId() && !before(p.GetUnlessWrittenAfter(), it.GetUpdatedAt())
 	})
 }

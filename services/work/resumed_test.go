@@ -82,6 +82,12 @@ func TestW9_NamedAndPassedOver(t *testing.T) {
 	r.update(&workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, PlanStatus: workv1.PlanStatus_PLAN_STATUS_READY})
 	q = ask(&workv1.GetWorkQueueRequest{PassedOver: []*workv1.PassedOver{{WorkItemId: open, UnlessWrittenAfter: written}}})
 	require.Len(t, q.GetQueuedRunnable(), 1)
+	// A revision says more than a time, which may have been set.
+	revision := r.get(open).GetRevision()
+	for after, shown := range map[int64]int{revision: 0, revision - 1: 1} {
+		q = ask(&workv1.GetWorkQueueRequest{PassedOver: []*workv1.PassedOver{{WorkItemId: open, UnlessWrittenAfter: written, UnlessRevisionAfter: after}}})
+		require.Len(t, q.GetQueuedRunnable(), shown)
+	}
 	for _, n := range []int{100, 101} {
 		_, err := r.client.GetWorkQueue(r.ctx, &workv1.GetWorkQueueRequest{AgentId: "keeper", WorkItemIds: make([]string, n)})
 		require.Equal(t, n > 100, err != nil, n)

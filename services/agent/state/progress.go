@@ -31,6 +31,9 @@ type stall struct {
 	itemID string
 	turns  int32
 	since  *timestamppb.Timestamp // when the last of them started
+	// revision is that of the item for which the last of them was started, 0 if its message does not say. Unlike times, revisions
+	// can be compared while clocks are set.
+	revision int64
 }
 
 // repeatable reports whether a call of a tool is progress only if it differs from those of
@@ -89,9 +92,9 @@ func localArguments(r *agentv1.Round, callID string) *structpb.Struct {
 // one that its tick is about. A turn about no item counts for none: what woke the agent
 // itself wakes it once.
 func (a *Agent) countProgress(t *agentv1.Turn, progressed bool) {
-	about := t.GetBoundWorkItemId()
+	about, tick := t.GetBoundWorkItemId(), a.Lane.Get(t.GetMessageId()).GetTick()
 	if about == "" {
-		about = a.Lane.Get(t.GetMessageId()).GetTick().GetWorkItemId()
+		about = tick.GetWorkItemId()
 	}
 	if progressed {
 		a.clearStalls(func(id string) bool { return id == about || id == t.GetWorkItemId() })
@@ -101,6 +104,9 @@ func (a *Agent) countProgress(t *agentv1.Turn, progressed bool) {
 		return
 	}
 	next := stall{itemID: about, turns: 1, since: t.GetStartedAt()}
+	if tick.GetWorkItemId() == about {
+		next.revision = tick.GetRevision()
+	}
 	for _, s := range a.stalls {
 		if s.itemID == about {
 			next.turns += s.turns
@@ -136,7 +142,7 @@ func (a *Agent) Stalled() []*agentv1.StalledItem {
 	var items []*agentv1.StalledItem
 	for _, s := range a.stalls {
 		if s.turns >= maxStalls {
-			items = append(items, &agentv1.StalledItem{WorkItemId: s.itemID, Turns: s.turns, Since: s.since})
+			items = append(items, &agentv1.StalledItem{WorkItemId: s.itemID, Turns: s.turns, Since: s.since, Revision: s.revision})
 		}
 	}
 	return items

@@ -2516,8 +2516,10 @@ type StalledItem struct {
 	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
 	// How many turns in a row made none.
 	Turns int32 `protobuf:"varint,2,opt,name=turns,proto3" json:"turns,omitempty"`
-	// When the last of them started. A change of the item after that ends the stall.
-	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// When the last of them started. If revision is not known, a change of the item after that ends the stall.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// The revision of the item for which the last of them was started; a later revision ends the stall. 0: it is not known.
+	Revision      int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2571,6 +2573,13 @@ func (x *StalledItem) GetSince() *timestamppb.Timestamp {
 		return x.Since
 	}
 	return nil
+}
+
+func (x *StalledItem) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // GetFactsRequest names an agent, or asks for all.
@@ -4831,12 +4840,13 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\rwake_wait_ids\x18\x13 \x03(\tR\vwakeWaitIds\x12B\n" +
 	"\rstalled_items\x18\x14 \x03(\v2\x1d.quartet.agent.v1.StalledItemR\fstalledItems\x12E\n" +
 	"\x0fasking_children\x18\x15 \x03(\v2\x1c.quartet.agent.v1.DelegationR\x0easkingChildren\x12!\n" +
-	"\fqueued_bytes\x18\x16 \x01(\x03R\vqueuedBytes\"w\n" +
+	"\fqueued_bytes\x18\x16 \x01(\x03R\vqueuedBytes\"\x93\x01\n" +
 	"\vStalledItem\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12\x14\n" +
 	"\x05turns\x18\x02 \x01(\x05R\x05turns\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"a\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"a\n" +
 	"\x0fGetFactsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +

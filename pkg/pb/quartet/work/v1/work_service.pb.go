@@ -1268,10 +1268,12 @@ type PassedOver struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The item.
 	WorkItemId string `protobuf:"bytes,1,opt,name=work_item_id,json=workItemId,proto3" json:"work_item_id,omitempty"`
-	// It is shown all the same if it was written after this time.
+	// It is shown all the same if it was written after this time. Used if unless_revision_after is 0.
 	UnlessWrittenAfter *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=unless_written_after,json=unlessWrittenAfter,proto3" json:"unless_written_after,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// It is shown all the same if it has a later revision than this.
+	UnlessRevisionAfter int64 `protobuf:"varint,3,opt,name=unless_revision_after,json=unlessRevisionAfter,proto3" json:"unless_revision_after,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *PassedOver) Reset() {
@@ -1316,6 +1318,13 @@ func (x *PassedOver) GetUnlessWrittenAfter() *timestamppb.Timestamp {
 		return x.UnlessWrittenAfter
 	}
 	return nil
+}
+
+func (x *PassedOver) GetUnlessRevisionAfter() int64 {
+	if x != nil {
+		return x.UnlessRevisionAfter
+	}
+	return 0
 }
 
 // WorkQueueCounts counts an agent's items by class.
@@ -2152,12 +2161,13 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"omit_plans\x18\x02 \x01(\bR\tomitPlans\x12\"\n" +
 	"\rwork_item_ids\x18\x03 \x03(\tR\vworkItemIds\x12<\n" +
 	"\vpassed_over\x18\x04 \x03(\v2\x1b.quartet.work.v1.PassedOverR\n" +
-	"passedOver\"|\n" +
+	"passedOver\"\xb0\x01\n" +
 	"\n" +
 	"PassedOver\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\x12L\n" +
-	"\x14unless_written_after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x12unlessWrittenAfter\"\xe5\x01\n" +
+	"\x14unless_written_after\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x12unlessWrittenAfter\x122\n" +
+	"\x15unless_revision_after\x18\x03 \x01(\x03R\x13unlessRevisionAfter\"\xe5\x01\n" +
 	"\x0fWorkQueueCounts\x12\x12\n" +
 	"\x04open\x18\x01 \x01(\x05R\x04open\x12+\n" +
 	"\x11triggered_blocked\x18\x02 \x01(\x05R\x10triggeredBlocked\x12'\n" +
