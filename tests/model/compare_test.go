@@ -295,7 +295,7 @@ func (r *run) newTick(a *agent, v verdict, m *agentv1.Message) {
 		r.m.remind(i)
 	}
 	r.order++
-	r.m.hear(a, &message{id: m.GetMessageId(), cause: m.GetMessageId(), kind: m.GetKind(), priority: m.GetPriority(), order: r.order, tick: t, known: true})
+	r.m.hear(a, &message{id: m.GetMessageId(), cause: m.GetMessageId(), kind: m.GetKind(), priority: m.GetPriority(), order: r.order, tick: t, decided: r.m.now, known: true})
 }
 
 // compareAgent checks turn, posture and decision. Nothing that can go on is

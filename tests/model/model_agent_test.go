@@ -295,6 +295,9 @@ func (m *model) progress(a *agent, t *turn) {
 	}
 	s.turns++
 	s.since = t.started
+	if t.msg.tick.GetWorkItemId() == about && t.msg.tick.GetReason() != agentv1.TickReason_TICK_REASON_RECHECK {
+		s.since = t.msg.decided // with the item as it was
+	}
 }
 
 // abort ends the open turn for good: its message is not heard again, and what it

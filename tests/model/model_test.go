@@ -128,8 +128,9 @@ type message struct {
 	attempts        int
 	progressed      int
 	tick            *agentv1.Tick
-	reached         []*wait // that a delivery reached
-	known           bool    // its id, priority and order were seen
+	decided         time.Time // when the tick was
+	reached         []*wait   // that a delivery reached
+	known           bool      // its id, priority and order were seen
 }
 
 type turn struct {

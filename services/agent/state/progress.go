@@ -104,7 +104,8 @@ func (a *Agent) countProgress(t *agentv1.Turn, progressed bool) {
 		return
 	}
 	next := stall{itemID: about, turns: 1, since: t.GetStartedAt()}
-	if tick.GetWorkItemId() == about {
+	// A reminder writes the item itself, after its tick was decided.
+	if tick.GetWorkItemId() == about && tick.GetReason() != agentv1.TickReason_TICK_REASON_RECHECK {
 		next.revision = tick.GetRevision()
 	}
 	for _, s := range a.stalls {
