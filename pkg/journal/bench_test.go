@@ -21,7 +21,7 @@ import (
 func jetLog(tb testing.TB) framelog.Log {
 	tb.Helper()
 	nc := natsdtest.Connect(tb)
-	_, err := jetlog.EnsureStream(context.Background(), nc, "test", 1, 1)
+	_, err := jetlog.Ensure(context.Background(), nc, "test", 1, 1)
 	require.NoError(tb, err)
 	log, err := jetlog.New(nc, "test", 0)
 	require.NoError(tb, err)

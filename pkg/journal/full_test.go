@@ -27,7 +27,7 @@ func TestX16_AFullServer(t *testing.T) {
 	nc, err := server.Connect("test")
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	_, err = jetlog.EnsureStream(t.Context(), nc, "test", 1, 1)
+	_, err = jetlog.Ensure(t.Context(), nc, "test", 1, 1)
 	require.NoError(t, err)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)

@@ -101,9 +101,7 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	if err != nil {
 		return err
 	}
-	if p.cfg.Witness != nil {
-		p.cfg.Witness.Record(end)
-	}
+	p.witness(end)
 	c.frames.Add(ev.WalSeq, end.Seq)
 	c.end = end
 	return c.apply(ev)

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/progress"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/rolling"
 	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
@@ -86,6 +87,7 @@ type Config[S State] struct {
 	RequestMemory int           // entries; default 4 000 000 (SPEC X2)
 	MaxFrame      int           // bytes; default 900 KB
 	MaxEvent      int           // bytes; default 3 MiB (SPEC X8)
+	SegmentSize   int64         // bytes after which the log goes on in a new segment; default 0: never
 	AppendTimeout time.Duration // of one attempt; default 5 s
 	// ViewPatience is how long a View waits for the log; default 5 s. A write has to wait for its outcome, but
 	// a reader is better served by an early error.
@@ -184,6 +186,7 @@ type Partition[S State] struct {
 	loop  loop[S]
 
 	log        *framelog.Writer
+	roller     *rolling.Roller
 	consumed   progress.Set[sourceKey]
 	metrics    *counters.Counters
 	frameCache framecache.Cache
@@ -211,6 +214,7 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID, Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
 		Secret: cfg.NewSecret(), Fencing: func() { p.loop.fencing.Store(true) }, Appended: p.metrics.Appended,
 	}
+	p.roller = rolling.New(cfg.Log, cfg.SegmentSize, cfg.Mono, cfg.Logger)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	core, err := p.load(ctx, nil, nil)
 	if err != nil {

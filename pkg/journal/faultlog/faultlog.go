@@ -68,7 +68,10 @@ type late struct {
 	frame  framelog.Frame
 }
 
-var _ framelog.Log = (*Log)(nil)
+var (
+	_ framelog.Log       = (*Log)(nil)
+	_ framelog.Segmented = (*Log)(nil)
+)
 
 // New wraps a log. Without Inject it behaves like inner.
 func New(inner framelog.Log) *Log {
@@ -278,4 +281,20 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 		return nil
 	}
 	return l.Log.Scan(ctx, from, fn)
+}
+
+// Prepare implements framelog.Segmented, as the inner log does, with the faults of reads.
+func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
+	if err := l.readFault(); err != nil {
+		return 0, err
+	}
+	return l.Log.(framelog.Segmented).Prepare(ctx, number)
+}
+
+// Size implements framelog.Segmented, as Prepare does.
+func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
+	if err := l.readFault(); err != nil {
+		return 0, err
+	}
+	return l.Log.(framelog.Segmented).Size(ctx, number)
 }

@@ -13,9 +13,13 @@ import (
 	"strings"
 )
 
-// Format is the format of the frames that are written. Frames of format 0 are not chained; a log
-// may begin with them.
-const Format = 1
+// The formats of frames. Frames of format 0 are not chained; a log may begin with them.
+const (
+	formatChained = 1
+	formatClosing = 2 // the last frame of a segment, which says where the next one begins
+	// Format is the newest format that is written.
+	Format = formatClosing
+)
 
 // Hash identifies a frame and all frames before it.
 type Hash [sha256.Size]byte
@@ -32,8 +36,9 @@ type Link struct {
 	// Incarnation counts how often the partition was restored, or lost frames that its operator
 	// gave up: what other places know of an earlier incarnation may not be in this log.
 	Incarnation uint64
-	Segment     uint64 // of the log; 0 as long as a log is one segment
+	Segment     uint64 // of the log, in which the frame is
 	First       uint64 // wal_seq of the frame's first line; of a frame without lines that of the next line
+	Next        uint64 // of a frame that closes its segment: the sequence number at which the next segment begins; 0 for all others
 	Salt        Salt
 	Prev        Hash // of the frame before; zero for the first
 	Hash        Hash // of this frame
@@ -44,7 +49,11 @@ func (l Link) String() string {
 	if l.Format == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d.%d.%d.%d.%s.%s.%s", l.Format, l.Incarnation, l.Segment, l.First, text.EncodeToString(l.Salt[:]), text.EncodeToString(l.Prev[:]), text.EncodeToString(l.Hash[:]))
+	numbers := fmt.Sprintf("%d.%d.%d.%d", l.Format, l.Incarnation, l.Segment, l.First)
+	if l.Format == formatClosing {
+		numbers += "." + strconv.FormatUint(l.Next, 10)
+	}
+	return fmt.Sprintf("%s.%s.%s.%s", numbers, text.EncodeToString(l.Salt[:]), text.EncodeToString(l.Prev[:]), text.EncodeToString(l.Hash[:]))
 }
 
 // ParseLink parses what Link.String returned.
@@ -53,10 +62,18 @@ func ParseLink(s string) (l Link, err error) {
 		return l, nil
 	}
 	var format uint64
-	err = parseParts(s, []*uint64{&format, &l.Incarnation, &l.Segment, &l.First}, l.Salt[:], l.Prev[:], l.Hash[:])
+	numbers := []*uint64{&format, &l.Incarnation, &l.Segment, &l.First}
+	if strings.HasPrefix(s, strconv.Itoa(formatClosing)+".") {
+		numbers = append(numbers, &l.Next)
+	}
+	err = parseParts(s, numbers, l.Salt[:], l.Prev[:], l.Hash[:])
 	l.Format = int(format & math.MaxInt32)
-	if err == nil && (format == 0 || format > math.MaxInt32) {
+	switch {
+	case err != nil:
+	case format == 0 || format > math.MaxInt32:
 		err = fmt.Errorf("its format is %d", format)
+	case (l.Format == formatClosing) != (l.Next > 0):
+		err = fmt.Errorf("a frame of format %d names %d as the beginning of the next segment", l.Format, l.Next)
 	}
 	if err != nil {
 		return Link{}, fmt.Errorf("framelog: %q is not a link: %w", s, err)
@@ -162,6 +179,9 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 	for _, n := range []uint64{uint64(f.Link.Format), f.Generation, f.Link.Incarnation, f.Link.Segment, f.Link.First, c.Lines()} {
 		buf = binary.BigEndian.AppendUint64(buf, n)
 	}
+	if f.Link.Format == formatClosing {
+		buf = binary.BigEndian.AppendUint64(buf, f.Link.Next)
+	}
 	buf = append(buf, f.Link.Prev[:]...)
 	return sha256.Sum256(c.sum.Sum(buf))
 }
@@ -175,7 +195,7 @@ type End struct {
 	WalSeq      uint64 // of the last line up to there
 	Hash        Hash   // of the frame
 	Incarnation uint64
-	Segment     uint64
+	Segment     uint64 // in which the next frame is; behind a frame that closes a segment, the one after that
 }
 
 // Broken says that the frames of a partition do not continue each other: some are missing, were
@@ -223,6 +243,9 @@ func (e End) behind(partition string, seq uint64, f Frame) (next End, intact boo
 	c := NewContent(f.Link.Salt)
 	c.Add(f.Body)
 	e.Seq, e.WalSeq, e.Hash = seq, e.WalSeq+c.Lines(), hashOf(partition, f, c)
+	if f.Link.Next > 0 {
+		e.Segment++
+	}
 	if f.Link.Format == 0 || e.Hash == f.Link.Hash {
 		return e, true
 	}
@@ -251,8 +274,8 @@ func (e End) join(f Frame) (End, string) {
 		return e, fmt.Sprintf("the frame has format %d, this version reads up to %d", l.Format, Format)
 	case l.Prev != e.Hash:
 		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
-	case l.Incarnation < e.Incarnation || l.Segment < e.Segment:
-		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, and follows %d, %d", l.Incarnation, l.Segment, e.Incarnation, e.Segment)
+	case l.Incarnation < e.Incarnation || l.Segment != e.Segment && e.chained():
+		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d goes on", l.Incarnation, l.Segment, e.Incarnation, e.Segment)
 	// Behind frames of format 0, of which an anchor does not know the wal_seq, Prev alone tells.
 	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && l.Incarnation == e.Incarnation:
 		return e, fmt.Sprintf("wal_seq %d follows %d", l.First, e.WalSeq)

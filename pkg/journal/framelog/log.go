@@ -22,6 +22,10 @@ var (
 	ErrTooLarge = fmt.Errorf("%w: the frame is too large", ErrRefused)
 	// ErrNoFrame means that Get found no frame at the sequence.
 	ErrNoFrame = errors.New("framelog: no such frame")
+	// ErrGone is the ErrRefused of a segment that the log does not have any more: another writer went on long ago.
+	ErrGone = fmt.Errorf("%w: the segment is gone", ErrRefused)
+	// ErrTrimmed means that frames were asked for that the log does not have any more.
+	ErrTrimmed = errors.New("framelog: the log begins later")
 )
 
 // Frame is a group of events that is written at once: the log has all of its lines or none.
@@ -38,11 +42,24 @@ type Bounded interface {
 	MaxBody() int
 }
 
-// Log is the durable, ordered log of one partition. Sequence numbers increase and may have gaps, since one
-// stream holds many partitions; 0 is before the first frame. Implementations are safe for concurrent use and
+// SegmentGap is how far apart segments begin at least: a segment that is prepared begins behind everything that may still
+// be written to the one before.
+const SegmentGap = 1 << 24
+
+// Segmented is what a Log implements whose frames are in segments, which are written one after the other and removed as a whole.
+type Segmented interface {
+	// Prepare makes sure that the segment behind number exists, and returns the sequence number at which it begins. It
+	// is idempotent.
+	Prepare(ctx context.Context, number uint64) (first uint64, err error)
+	// Size returns how many bytes the frames of a segment have in the log.
+	Size(ctx context.Context, number uint64) (int64, error)
+}
+
+// Log is the durable, ordered log of one partition. Sequence numbers increase and may have gaps, between segments and
+// where one stream holds many partitions; 0 is before the first frame. Implementations are safe for concurrent use and
 // pass journaltest.RunLog.
 type Log interface {
-	// Append stores f if the log's last sequence is expect, and returns f's sequence once f is on disk.
+	// Append stores f in the segment f.Link.Segment if the log's last sequence is expect, and returns f's sequence once f is on disk.
 	// ErrWrongSequence, ErrBusy and ErrRefused (wrapped) promise that this call stored nothing and never will.
 	// Any other error, including a context error, is ambiguous: f may be stored, may be stored later, or never.
 	// f.Body is not kept after a definite outcome.

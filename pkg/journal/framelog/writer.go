@@ -57,17 +57,31 @@ func (w *Writer) Salt(id string) (s Salt) {
 }
 
 // Seal chains f to the end of a log, and returns it with the end behind it, except for its sequence
-// number. c is the content of its body, with its salt.
+// number. c is the content of its body, with its salt. A frame whose Link.Next is set closes the segment.
 func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
-	f.Link = Link{Format: Format, Incarnation: max(end.Incarnation, 1), Segment: end.Segment, First: end.WalSeq + 1, Salt: c.salt, Prev: end.Hash}
+	l := Link{Format: formatChained, Incarnation: max(end.Incarnation, 1), Segment: end.Segment, First: end.WalSeq + 1, Next: f.Link.Next, Salt: c.salt, Prev: end.Hash}
+	behind := End{WalSeq: end.WalSeq + c.Lines(), Incarnation: l.Incarnation, Segment: l.Segment}
+	if l.Next > 0 {
+		l.Format = formatClosing
+		behind.Segment++
+	}
+	f.Link = l
 	f.Link.Hash = hashOf(w.Partition, f, c)
-	return f, End{WalSeq: end.WalSeq + c.Lines(), Hash: f.Link.Hash, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
+	behind.Hash = f.Link.Hash
+	return f, behind
+}
+
+// CloseSegment writes the frame that closes the segment at end, behind which the log goes on in the next one, which begins
+// at the sequence number next. The outcome is as for Write; a log that has the frame takes none of a writer that does not know it.
+func (w *Writer) CloseSegment(ctx context.Context, end End, generation, next uint64) Result {
+	f := Frame{ID: w.NewID(""), Generation: generation, Link: Link{Next: next}}
+	return w.Write(ctx, end, f, NewContent(w.Salt(f.ID)))
 }
 
 // Begin chains f to the end of a log as the first frame of a new incarnation of its partition, whose lines begin with the
 // wal_seq first. c is the content of its body, with its salt.
 func Begin(partition string, end End, incarnation, first uint64, f Frame, c *Content) Frame {
-	f.Link = Link{Format: Format, Incarnation: incarnation, Segment: end.Segment, First: first, Salt: c.salt, Prev: end.Hash}
+	f.Link = Link{Format: formatChained, Incarnation: incarnation, Segment: end.Segment, First: first, Salt: c.salt, Prev: end.Hash}
 	f.Link.Hash = hashOf(partition, f, c)
 	return f
 }
@@ -97,6 +111,8 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 		switch {
 		case err == nil:
 			return Result{Outcome: Stored, At: next, End: next, Clean: clean}
+		case errors.Is(err, ErrGone):
+			return Result{Outcome: Absent, End: end, Foreign: true, Err: err}
 		case errors.Is(err, ErrRefused):
 			return Result{Outcome: Refused, End: end, Err: err}
 		case errors.Is(err, ErrBusy):
@@ -119,6 +135,9 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 				end = next
 				continue
 			}
+			if errors.Is(err, ErrGone) {
+				return Result{Outcome: Absent, End: end, Foreign: true, Err: err}
+			}
 			if !errors.Is(err, ErrWrongSequence) {
 				return Result{Outcome: Abandoned, Err: err}
 			}
@@ -132,14 +151,14 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 }
 
 // fence appends an empty frame behind end until that is acknowledged or refused with
-// ErrWrongSequence. Any other error means that ctx ended. It adds the ids of its frames to fences.
+// ErrWrongSequence or ErrGone. Any other error means that ctx ended. It adds the ids of its frames to fences.
 func (w *Writer) fence(ctx context.Context, end End, generation uint64, fences map[string]struct{}) (End, error) {
 	pacer := NewPacer()
 	for {
 		f := Frame{ID: w.NewID(""), Generation: generation}
 		fences[f.ID] = struct{}{}
 		next, err := w.Append(ctx, end, f, NewContent(w.Salt(f.ID)))
-		if err == nil || errors.Is(err, ErrWrongSequence) {
+		if err == nil || errors.Is(err, ErrWrongSequence) || errors.Is(err, ErrGone) {
 			return next, err
 		}
 		if pacer.Wait(ctx) != nil {

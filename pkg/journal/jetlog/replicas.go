@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,9 +65,9 @@ func (r *replicas) forget() {
 // read calls fn with the frames from from on, up to last or indefinitely, and returns where to continue. Frames that fn
 // refuses with a *framelog.Broken are read again from the other replicas of the stream; if one has them as they were
 // written, the damaged one is reported.
-func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
+func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
 	for {
-		next, replica, err := l.readOnce(ctx, from, last, fn)
+		next, replica, err := s.readOnce(ctx, from, last, fn)
 		from = next
 		damage, term := broken(err), replicaTerm
 		switch {
@@ -75,12 +76,12 @@ func (l *Log) read(ctx context.Context, from, last uint64, fn func(uint64, frame
 		case damage == nil:
 			term = incompleteTerm
 		}
-		if l.replicas.avoid(replica, term) >= l.copies(ctx) {
-			l.replicas.forget()
+		if s.replicas.avoid(replica, term) >= s.copies() {
+			s.replicas.forget()
 			return from, err // no replica has it
 		}
-		if damage != nil && l.OnDamage != nil {
-			l.OnDamage(replica, damage)
+		if damage != nil {
+			s.onDamage(replica, damage)
 		}
 	}
 }
@@ -93,18 +94,12 @@ func broken(err error) error {
 	return nil
 }
 
-// copies returns how many replicas the stream has; 1 if that cannot be known.
-func (l *Log) copies(ctx context.Context) int {
-	s, err := l.handle(ctx)
-	if err != nil {
-		return 1
-	}
-	return s.CachedInfo().Config.Replicas
-}
+// copies returns how many replicas the segment has.
+func (s *segment) copies() int { return s.stored.CachedInfo().Config.Replicas }
 
 // readOnce is read from one replica, whose server it names, if it is in a cluster.
-func (l *Log) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, replica string, err error) {
-	cons, err := l.place(ctx, from, func(server string) bool { return !l.replicas.avoided(server) })
+func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, replica string, err error) {
+	cons, err := s.place(ctx, from, func(server string) bool { return !s.replicas.avoided(server) })
 	if err != nil {
 		return from, "", fmt.Errorf("jetlog: read: %w", err)
 	}
@@ -113,17 +108,17 @@ func (l *Log) readOnce(ctx context.Context, from, last uint64, fn func(uint64, f
 	if info.Cluster != nil {
 		replica = info.Cluster.Leader
 	}
-	l.remove(info)
+	s.remove(info)
 	return next, replica, err
 }
 
 // place returns a consumer of the frames from from on, in a cluster at a server that suits.
-func (l *Log) place(ctx context.Context, from uint64, suits func(server string) bool) (jetstream.Consumer, error) {
+func (s *segment) place(ctx context.Context, from uint64, suits func(server string) bool) (jetstream.Consumer, error) {
 	for n := 1; ; n++ {
 		// An attempt that was not answered may have made a consumer, which ends by itself.
 		cons, err := patiently(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
-			return l.js.OrderedConsumer(ctx, l.stream, jetstream.OrderedConsumerConfig{
-				FilterSubjects:    []string{l.subject},
+			return s.js.OrderedConsumer(ctx, s.Stream(), jetstream.OrderedConsumerConfig{
+				FilterSubjects:    []string{s.Subject()},
 				DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 				OptStartSeq:       max(from, 1),
 				InactiveThreshold: time.Minute,
@@ -136,7 +131,7 @@ func (l *Log) place(ctx context.Context, from uint64, suits func(server string) 
 		if info.Cluster == nil || suits(info.Cluster.Leader) {
 			return cons, nil
 		}
-		l.remove(info)
+		s.remove(info)
 		if n == placements {
 			return nil, fmt.Errorf("%d consumers in a row were placed at servers that do not suit", n)
 		}
@@ -145,30 +140,28 @@ func (l *Log) place(ctx context.Context, from uint64, suits func(server string) 
 
 // remove removes a consumer that is not used any more. The server would do so after a minute; whoever tries again and again
 // to load a partition would have too many until then.
-func (l *Log) remove(consumer *jetstream.ConsumerInfo) {
-	_ = l.nc.Publish("$JS.API.CONSUMER.DELETE."+l.stream+"."+consumer.Name, nil) // without an answer
+func (s *segment) remove(consumer *jetstream.ConsumerInfo) {
+	_ = s.nc.Publish("$JS.API.CONSUMER.DELETE."+s.Stream()+"."+consumer.Name, nil) // without an answer
 }
 
 // getElsewhere is Get of a frame that the leader does not have.
-func (l *Log) getElsewhere(ctx context.Context, s jetstream.Stream, seq uint64) (framelog.Frame, error) {
+func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	missing := fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
-	info, err := patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.Info(ctx) })
+	info, err := s.info(ctx)
 	if err != nil || info.Cluster == nil || seq > info.State.LastSeq {
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
 	leader := info.Cluster.Leader
-	for l.replicas.avoid(leader, replicaTerm) < info.Config.Replicas {
+	for s.replicas.avoid(leader, replicaTerm) < info.Config.Replicas {
 		var found *framelog.Frame
-		_, replica, err := l.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
+		_, replica, err := s.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
 			if at == seq {
 				found = &f
 			}
 			return nil
 		})
 		if found != nil {
-			if l.OnDamage != nil {
-				l.OnDamage(leader, fmt.Errorf("jetlog: frame %d, which the replica on %s has, is gone", seq, replica))
-			}
+			s.onDamage(leader, fmt.Errorf("jetlog: frame %d, which the replica on %s has, is gone", seq, replica))
 			return *found, nil
 		}
 		if replica == "" || err != nil && !errors.Is(err, ErrIncomplete) {
@@ -176,17 +169,13 @@ func (l *Log) getElsewhere(ctx context.Context, s jetstream.Stream, seq uint64) 
 		}
 		leader = replica
 	}
-	l.replicas.forget()
+	s.replicas.forget()
 	return framelog.Frame{}, missing
 }
 
-// Servers returns the servers with a replica of the log, the leader first; none outside of a cluster.
-func (l *Log) Servers(ctx context.Context) ([]string, error) {
-	s, err := l.handle(ctx)
-	if err != nil {
-		return nil, err
-	}
-	info, err := patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.Info(ctx) })
+// servers returns the servers with a replica of the segment, the leader first; none outside of a cluster.
+func (s *segment) servers(ctx context.Context) ([]string, error) {
+	info, err := s.info(ctx)
 	if err != nil || info.Cluster == nil || info.Config.Replicas < 2 {
 		return nil, err
 	}
@@ -197,21 +186,63 @@ func (l *Log) Servers(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// ScanReplica is Scan of the replica on one server, which it reads without regard to what is wrong with it. It returns an
-// error if that replica does not have the last frame that the leader has.
+// Servers returns the servers with a replica of a segment of the log; none outside of a cluster.
+func (l *Log) Servers(ctx context.Context) (all []string, err error) {
+	segments, err := l.refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range segments {
+		servers, err := s.servers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, servers...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// ScanReplica is Scan of the replicas on one server, which it reads without regard to what is wrong with them. It returns an
+// error if a replica there does not have the last frame of its segment that the leader has. Segments without a replica there are read
+// as Scan does.
 func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, framelog.Frame) error) error {
-	_, last, err := l.Tail(ctx)
-	if err != nil || last == 0 {
+	_, last, all, err := l.tail(ctx)
+	if err != nil {
 		return err
 	}
-	next := uint64(1)
+	for _, s := range all {
+		end, err := s.last(ctx)
+		if err != nil {
+			return err
+		}
+		servers, err := s.servers(ctx)
+		switch end = min(end, last); {
+		case err != nil:
+			return err
+		case end == 0:
+		case !slices.Contains(servers, server):
+			_, err = s.read(ctx, s.first, end, fn)
+		default:
+			err = s.scanReplica(ctx, server, end, fn)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scanReplica reads the segment up to last at one server.
+func (s *segment) scanReplica(ctx context.Context, server string, last uint64, fn func(uint64, framelog.Frame) error) error {
+	next := s.first
 	for n := 1; ; n++ {
-		cons, err := l.place(ctx, next, func(at string) bool { return at == server })
+		cons, err := s.place(ctx, next, func(at string) bool { return at == server })
 		if err != nil {
 			return err
 		}
 		next, err = read(ctx, cons, next, last, fn)
-		l.remove(cons.CachedInfo())
+		s.remove(cons.CachedInfo())
 		if n == 2 || !errors.Is(err, ErrIncomplete) {
 			return err
 		}

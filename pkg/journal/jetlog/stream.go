@@ -4,20 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// StreamConfig returns the configuration of the stream of a plane's journal (R6): on disk,
-// without any removal of messages, and with reads by the leader only, because a follower may
-// answer with old data after it was frozen.
-func StreamConfig(plane string, replicas int) jetstream.StreamConfig {
+// Config returns the configuration of the segment's stream (R6): on disk, without any removal of
+// messages, and with reads by the leader only, because a follower may answer with old data after it was frozen.
+// partitions is how many the plane has, which is fixed, because agents are assigned to partitions by it.
+func (p Place) Config(replicas, partitions int) jetstream.StreamConfig {
+	subject, description := p.Subject(), fmt.Sprintf("Quartet: journal of %s/%d, segment %d", p.Plane, p.Partition, p.Segment)
+	if p.Shared {
+		subject, description = SubjectPrefix(p.Plane)+"*", "Quartet: journal of the plane "+p.Plane
+	}
 	return jetstream.StreamConfig{
-		Name:              StreamName(plane),
-		Description:       "Quartet: journal of the plane " + plane,
-		Subjects:          []string{"quartet.journal." + plane + ".*"},
+		Name:              p.Stream(),
+		Description:       description,
+		Subjects:          []string{subject},
 		Retention:         jetstream.LimitsPolicy,
 		Discard:           jetstream.DiscardNew,
 		Storage:           jetstream.FileStorage,
@@ -29,6 +35,7 @@ func StreamConfig(plane string, replicas int) jetstream.StreamConfig {
 		MaxConsumers:      -1,
 		DenyDelete:        true,
 		DenyPurge:         true,
+		Metadata:          map[string]string{partitionsKey: strconv.Itoa(max(partitions, 1))},
 	}
 }
 
@@ -38,21 +45,69 @@ const (
 	codeNotClustered = 10074
 )
 
-// partitionsKey is the key of the stream's metadata with the number of partitions of its
-// plane. The number is fixed when the stream is created, because agents are assigned to
-// partitions by it.
+// partitionsKey is the key of a stream's metadata with the number of partitions of its plane.
 const partitionsKey = "quartet-partitions"
 
-// EnsureStream creates the stream of a plane's journal with the given number of partitions, or
-// verifies that the existing one has the required settings. It returns the number of
-// partitions that the plane has, which is that of the existing stream, whatever was given.
-func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, partitions int) (int, error) {
+// Ensure creates the first segments of a plane's journal with the given number of partitions, or
+// verifies that the existing ones have the required settings. It returns the number of
+// partitions that the plane has, which is that of an existing journal, whatever was given.
+func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitions int) (int, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return 0, fmt.Errorf("jetlog: %w", err)
 	}
-	want := StreamConfig(plane, replicas)
-	want.Metadata = map[string]string{partitionsKey: strconv.Itoa(max(partitions, 1))}
+	places, err := Places(ctx, js, plane)
+	if err != nil {
+		return 0, fmt.Errorf("jetlog: streams of the plane %s: %w", plane, err)
+	}
+	n, has := partitions, map[int]bool{}
+	for _, p := range places {
+		got, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, p.Stream()) })
+		if err != nil {
+			return 0, fmt.Errorf("jetlog: stream %s: %w", p.Stream(), err)
+		}
+		if n, err = existing(p, replicas, got); err != nil {
+			return 0, err
+		}
+		if p.Shared {
+			for i := range n {
+				has[i] = true
+			}
+		}
+		has[p.Partition] = true
+	}
+	for i := 0; i < max(n, 1); i++ {
+		if has[i] {
+			continue
+		}
+		p := Place{Plane: plane, Partition: i}
+		s, err := create(ctx, js, p.Config(replicas, n))
+		if err != nil {
+			return 0, err
+		}
+		if n, err = existing(p, replicas, s); err != nil { // another process may have been faster, with another number
+			return 0, err
+		}
+	}
+	return max(n, 1), nil
+}
+
+// existing verifies a stream and returns how many partitions its plane has.
+func existing(p Place, replicas int, s jetstream.Stream) (int, error) {
+	got := s.CachedInfo().Config
+	want := p.Config(replicas, 1)
+	n, err := Partitions(got)
+	if err != nil {
+		return 0, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
+	}
+	if p.Shared && len(got.Subjects) > 1 { // newer segments exist
+		want.Subjects = narrowed(p.Plane, n)
+	}
+	return n, verify(want, got)
+}
+
+// create creates a stream, or returns the one that has its name.
+func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (jetstream.Stream, error) {
 	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		s, err := js.CreateStream(ctx, want)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
@@ -62,20 +117,31 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, plane string, replicas, pa
 	})
 	var refused *jetstream.APIError
 	if errors.As(err, &refused) && (refused.ErrorCode == codeNoPeers || refused.ErrorCode == codeNotClustered) {
-		return 0, fmt.Errorf("jetlog: stream %s: replicas is %d, and there are not so many NATS servers in one cluster that have JetStream: start them, or lower replicas: %w", want.Name, want.Replicas, err)
+		return nil, fmt.Errorf("jetlog: stream %s: replicas is %d, and there are not so many NATS servers in one cluster that have JetStream: start them, or lower replicas: %w", want.Name, want.Replicas, err)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
+		return nil, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
 	}
-	got := s.CachedInfo().Config
-	if err := verify(want, got); err != nil {
-		return 0, err
+	return s, nil
+}
+
+// narrow restricts a shared stream to the subjects that it has frames of, so that streams of newer segments can exist beside it.
+func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.StreamConfig, partitions int) error {
+	p, _ := ParseStream(shared.Name)
+	if shared.Subjects = narrowed(p.Plane, partitions); len(shared.Subjects) == 0 {
+		return nil
 	}
-	n, err := Partitions(got)
-	if err != nil {
-		return 0, fmt.Errorf("jetlog: stream %s: %w", want.Name, err)
+	_, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, shared) })
+	return err
+}
+
+// narrowed returns the subjects of a shared stream beside which there are newer segments.
+func narrowed(plane string, partitions int) []string {
+	all := []string{Unused(plane)}
+	for i := range partitions {
+		all = append(all, Place{Plane: plane, Partition: i, Shared: true}.Subject())
 	}
-	return n, nil
+	return all
 }
 
 // Partitions returns the number of partitions in a stream's metadata, or 1 if it has none.
@@ -111,7 +177,7 @@ func verify(want, got jetstream.StreamConfig) error {
 		{"max_age must be unlimited", got.MaxAge != 0},
 		{"max_msgs_per_subject must be unlimited", got.MaxMsgsPerSubject > 0},
 		{"persist_mode must be default", got.PersistMode != jetstream.DefaultPersistMode},
-		{"subjects must be " + want.Subjects[0], len(got.Subjects) != 1 || got.Subjects[0] != want.Subjects[0]},
+		{"subjects must be " + strings.Join(want.Subjects, ", "), !slices.Equal(got.Subjects, want.Subjects)},
 		{"it must not be a mirror or have sources", got.Mirror != nil || len(got.Sources) > 0},
 	} {
 		if c.bad {

@@ -24,14 +24,14 @@ func TestR6_StreamIsVerified(t *testing.T) {
 		"bytes":  func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 20 },
 		"async":  func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode },
 	} {
-		cfg := jetlog.StreamConfig(plane, 1)
+		cfg := jetlog.Place{Plane: plane}.Config(1, 1)
 		spoil(&cfg)
 		_, err := js.CreateStream(t.Context(), cfg)
 		require.NoError(t, err, plane)
-		_, err = jetlog.EnsureStream(t.Context(), nc, plane, 1, 1)
+		_, err = jetlog.Ensure(t.Context(), nc, plane, 1, 1)
 		require.Error(t, err, plane)
 	}
-	_, err = jetlog.EnsureStream(t.Context(), nc, "good", 1, 1)
+	_, err = jetlog.Ensure(t.Context(), nc, "good", 1, 1)
 	require.NoError(t, err)
 }
 
@@ -42,13 +42,15 @@ func TestR6_PartitionsAreSettledOnce(t *testing.T) {
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	for i, asked := range []int{6, 3, 6} {
-		n, err := jetlog.EnsureStream(t.Context(), nc, "split", 1, asked)
+		n, err := jetlog.Ensure(t.Context(), nc, "split", 1, asked)
 		require.NoError(t, err, i)
 		require.Equal(t, 6, n)
 	}
-	_, err = js.CreateStream(t.Context(), jetlog.StreamConfig("silent", 1))
+	silent := jetlog.Place{Plane: "silent", Shared: true}.Config(1, 1)
+	silent.Metadata = nil
+	_, err = js.CreateStream(t.Context(), silent)
 	require.NoError(t, err)
-	n, err := jetlog.EnsureStream(t.Context(), nc, "silent", 1, 6)
+	n, err := jetlog.Ensure(t.Context(), nc, "silent", 1, 6)
 	require.NoError(t, err)
 	require.Equal(t, 1, n, "a stream that says nothing has one")
 	for _, text := range []string{"0", "-1", "six", ""} {
@@ -59,7 +61,7 @@ func TestR6_PartitionsAreSettledOnce(t *testing.T) {
 
 // TestR6_MoreReplicasThanServers: the error names the setting.
 func TestR6_MoreReplicasThanServers(t *testing.T) {
-	_, err := jetlog.EnsureStream(t.Context(), natsdtest.Connect(t), "work", 3, 1)
+	_, err := jetlog.Ensure(t.Context(), natsdtest.Connect(t), "work", 3, 1)
 	require.ErrorContains(t, err, "replicas is 3")
 	require.ErrorContains(t, err, "lower replicas")
 }

@@ -29,6 +29,7 @@ func RunLog(t *testing.T, open func(t *testing.T) framelog.Log) {
 		"follow":              logFollow,
 		"follow ends with fn": logFollowEnds,
 		"large frame":         logLarge,
+		"segments":            logSegments,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}

@@ -20,15 +20,22 @@ type Log struct {
 	frames []framelog.Frame
 	grown  chan struct{} // closed and replaced when a frame arrives
 	gap    uint64
+
+	segment uint64            // of the next frame
+	first   map[uint64]uint64 // where segments that were prepared begin, by number
+	sizes   map[uint64]int64
 }
 
-var _ framelog.Log = (*Log)(nil)
+var (
+	_ framelog.Log       = (*Log)(nil)
+	_ framelog.Segmented = (*Log)(nil)
+)
 
 // New returns an empty log. Sequences have gaps on purpose, as they have in a
 // stream that holds many partitions: a caller that adds one to a sequence and
 // expects a frame there is wrong.
 func New() *Log {
-	return &Log{grown: make(chan struct{}), gap: 3}
+	return &Log{grown: make(chan struct{}), gap: 3, first: map[uint64]uint64{}, sizes: map[uint64]int64{}}
 }
 
 // Append implements framelog.Log.
@@ -40,24 +47,59 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := l.last()
-	if last != expect {
+	if last != expect || f.Link.Segment < l.segment {
 		return 0, fmt.Errorf("%w: expected %d, is %d", framelog.ErrWrongSequence, expect, last)
 	}
+	if f.Link.Segment > l.segment {
+		return 0, fmt.Errorf("%w: segment %d", framelog.ErrGone, f.Link.Segment)
+	}
 	seq := last + 1 + uint64(len(l.seqs))%l.gap
-	l.seqs = append(l.seqs, seq)
-	l.frames = append(l.frames, f)
+	if n := len(l.frames); n > 0 && l.frames[n-1].Link.Next > 0 {
+		seq = l.frames[n-1].Link.Next
+	}
+	l.store(seq, f)
+	return seq, nil
+}
+
+// store appends a frame. The caller holds mu.
+func (l *Log) store(seq uint64, f framelog.Frame) {
+	l.seqs, l.frames = append(l.seqs, seq), append(l.frames, f)
+	l.sizes[f.Link.Segment] += int64(len(f.Body))
+	if l.segment = f.Link.Segment; f.Link.Next > 0 {
+		l.segment++
+	}
 	close(l.grown)
 	l.grown = make(chan struct{})
-	return seq, nil
+}
+
+// Prepare implements framelog.Segmented.
+func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.first[number+1] == 0 {
+		l.first[number+1] = l.last() + framelog.SegmentGap
+	}
+	return l.first[number+1], nil
+}
+
+// Size implements framelog.Segmented.
+func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sizes[number], nil
 }
 
 // Put stores a frame at a sequence number behind the last one, as a repaired journal has it.
 func (l *Log) Put(seq uint64, f framelog.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.seqs, l.frames = append(l.seqs, seq), append(l.frames, f)
-	close(l.grown)
-	l.grown = make(chan struct{})
+	l.store(seq, f)
 }
 
 func (l *Log) last() uint64 {

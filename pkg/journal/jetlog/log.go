@@ -1,0 +1,387 @@
+package jetlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// Log is one partition's log.
+type Log struct {
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	plane     string
+	partition int
+
+	// OnDamage, if set, is called with the server of a replica that does not have what others have, and what is wrong
+	// with it. The reader goes on at another one.
+	OnDamage func(server string, damage error)
+
+	mu       sync.Mutex
+	segments []*segment // that are known, by number
+}
+
+var (
+	_ framelog.Log       = (*Log)(nil)
+	_ framelog.Bounded   = (*Log)(nil)
+	_ framelog.Segmented = (*Log)(nil)
+)
+
+// New returns the log of a partition. Its first segment must exist; see Ensure.
+func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("jetlog: %w", err)
+	}
+	return &Log{nc: nc, js: js, plane: plane, partition: partition}, nil
+}
+
+// MaxBody implements framelog.Bounded: what max_payload of the server that the connection has now leaves for a body.
+func (l *Log) MaxBody() int { return int(max(l.nc.MaxPayload()-HeaderRoom, 0)) }
+
+// known returns the segments that are known, and looks them up if there are none.
+func (l *Log) known(ctx context.Context) ([]*segment, error) {
+	l.mu.Lock()
+	all := l.segments
+	l.mu.Unlock()
+	if len(all) > 0 {
+		return all, nil
+	}
+	return l.refresh(ctx)
+}
+
+// refresh looks up which segments there are.
+func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
+	places, err := Places(ctx, l.js, l.plane)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	had := l.segments
+	l.mu.Unlock()
+	var all []*segment
+	for _, p := range places {
+		switch {
+		case p.Shared:
+			p.Partition = l.partition
+		case p.Partition != l.partition:
+			continue
+		}
+		i := slices.IndexFunc(had, func(s *segment) bool { return *s.Place == p })
+		if i >= 0 {
+			all = append(all, had[i])
+			continue
+		}
+		s, err := l.open(ctx, p)
+		if errors.Is(err, jetstream.ErrStreamNotFound) { // removed meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	l.mu.Lock()
+	l.segments = all
+	l.mu.Unlock()
+	return all, nil
+}
+
+// at returns the segment with a number, or nil.
+func at(all []*segment, number uint64) *segment {
+	for _, s := range all {
+		if s.Segment == number {
+			return s
+		}
+	}
+	return nil
+}
+
+// Append implements framelog.Log. It sends one request and never repeats it.
+func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
+	}
+	all, err := l.known(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("jetlog: append: %w", err)
+	}
+	s := at(all, f.Link.Segment)
+	if s == nil {
+		if all, err = l.refresh(ctx); err != nil {
+			return 0, fmt.Errorf("jetlog: append: %w", err)
+		}
+		if s = at(all, f.Link.Segment); s == nil {
+			return 0, fmt.Errorf("%w: %s", framelog.ErrGone, Place{Plane: l.plane, Partition: l.partition, Segment: f.Link.Segment}.Stream())
+		}
+	}
+	return s.append(ctx, expect, f)
+}
+
+// Tail implements framelog.Log.
+func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
+	f, seq, _, err := l.tail(ctx)
+	return f, seq, err
+}
+
+// tail is Tail, which also returns the segments.
+func (l *Log) tail(ctx context.Context) (framelog.Frame, uint64, []*segment, error) {
+	all, err := l.refresh(ctx)
+	if err != nil {
+		return framelog.Frame{}, 0, nil, fmt.Errorf("jetlog: tail: %w", err)
+	}
+	for _, s := range slices.Backward(all) {
+		f, seq, err := s.tail(ctx)
+		if err != nil || seq > 0 {
+			return f, seq, all, err
+		}
+	}
+	return framelog.Frame{}, 0, all, nil
+}
+
+// Get implements framelog.Log.
+func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+	all, err := l.known(ctx)
+	if err != nil {
+		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
+	}
+	if err := begins(all, seq); err != nil {
+		return framelog.Frame{}, err
+	}
+	i := holds(all, seq)
+	if i < 0 {
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
+	}
+	f, err := all[i].get(ctx, seq)
+	if errors.Is(err, framelog.ErrNoFrame) && i == len(all)-1 || errors.Is(err, jetstream.ErrStreamNotFound) {
+		return l.getAnew(ctx, seq, all[i], err)
+	}
+	return f, err
+}
+
+// getAnew is Get of a frame that was not found in the newest segment that was known.
+func (l *Log) getAnew(ctx context.Context, seq uint64, was *segment, missing error) (framelog.Frame, error) {
+	all, err := l.refresh(ctx)
+	if err != nil {
+		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
+	}
+	if err := begins(all, seq); err != nil {
+		return framelog.Frame{}, err
+	}
+	i := holds(all, seq)
+	if i < 0 || all[i] == was {
+		return framelog.Frame{}, missing
+	}
+	return all[i].get(ctx, seq)
+}
+
+// holds returns the index of the segment in which seq is, or -1.
+func holds(all []*segment, seq uint64) int {
+	i := len(all) - 1
+	for i >= 0 && all[i].first > seq {
+		i--
+	}
+	return i
+}
+
+// begins returns ErrTrimmed if the log had frames from seq on that it does not have any more.
+func begins(all []*segment, seq uint64) error {
+	if len(all) > 0 && all[0].Segment > 0 && seq < all[0].first {
+		return fmt.Errorf("%w: at %d, not at %d", framelog.ErrTrimmed, all[0].first, seq)
+	}
+	return nil
+}
+
+// Scan implements framelog.Log with a reader that stops at the tail.
+func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	_, last, all, err := l.tail(ctx)
+	if err != nil || last < from {
+		return err
+	}
+	if err := begins(all, from); err != nil {
+		return err
+	}
+	_, err = l.scan(ctx, all, from, last, fn)
+	return err
+}
+
+// scan reads what there is in the segments from from on, up to last.
+func (l *Log) scan(ctx context.Context, all []*segment, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, err error) {
+	for i := max(holds(all, from), 0); i < len(all) && from <= last; i++ {
+		end := last
+		if holds(all, last) != i {
+			if end, err = all[i].last(ctx); err != nil {
+				return from, fmt.Errorf("jetlog: scan: %w", err)
+			}
+		}
+		if end < from {
+			continue
+		}
+		if from, err = all[i].read(ctx, from, end, fn); err != nil {
+			return from, err
+		}
+	}
+	return from, nil
+}
+
+// Follow implements framelog.Log.
+func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		next, closed, err := l.followSegment(ctx, from, fn)
+		var own *callbackError
+		switch {
+		case errors.As(err, &own):
+			return own.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, framelog.ErrTrimmed):
+			return err
+		}
+		from = next
+		if closed {
+			wait.Reset(0)
+		} else {
+			wait.Reset(200 * time.Millisecond)
+		}
+	}
+}
+
+// followSegment reads the segment in which from is, and future frames of it, until it is closed or an error occurs. It
+// returns where to continue. A segment behind which there are others is only read to its end, since that may be damaged.
+func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (next uint64, closed bool, err error) {
+	all, err := l.refresh(ctx)
+	if err != nil {
+		return from, false, err
+	}
+	if err := begins(all, from); err != nil {
+		return from, false, err
+	}
+	i := max(holds(all, from), 0)
+	if i >= len(all) {
+		return from, false, fmt.Errorf("%w: %s/%d has no stream", framelog.ErrNoFrame, l.plane, l.partition)
+	}
+	for ; i < len(all)-1; i++ {
+		end, err := all[i].last(ctx)
+		if err != nil {
+			return from, false, err
+		}
+		later, err := all[i+1].last(ctx)
+		if err != nil {
+			return from, false, err
+		}
+		if later == 0 {
+			break // the one behind it is prepared
+		}
+		if end >= from {
+			if from, err = all[i].read(ctx, from, end, func(seq uint64, f framelog.Frame) error {
+				if err := fn(seq, f); err != nil {
+					return &callbackError{err}
+				}
+				return nil
+			}); err != nil {
+				return from, false, err
+			}
+		}
+	}
+	next, err = all[i].read(ctx, from, 0, func(seq uint64, f framelog.Frame) error {
+		if err := fn(seq, f); err != nil {
+			return &callbackError{err}
+		}
+		if f.Link.Next > 0 {
+			from, closed = f.Link.Next, true
+			return errClosed
+		}
+		return nil
+	})
+	if closed {
+		return from, true, nil
+	}
+	return next, false, err
+}
+
+// errClosed ends a reader at the frame that closes a segment.
+var errClosed = errors.New("jetlog: the segment is closed")
+
+// callbackError is an error of the function that a follower calls.
+type callbackError struct{ error }
+
+func (e *callbackError) Unwrap() error { return e.error }
+
+// Prepare implements framelog.Segmented.
+func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
+	all, err := l.refresh(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("jetlog: prepare: %w", err)
+	}
+	if s := at(all, number+1); s != nil {
+		return s.first, nil
+	}
+	was := at(all, number)
+	if was == nil {
+		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrGone, number, l.plane, l.partition)
+	}
+	info, err := was.info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("jetlog: prepare: %w", err)
+	}
+	partitions, err := Partitions(info.Config)
+	if err != nil {
+		return 0, fmt.Errorf("jetlog: prepare: %w", err)
+	}
+	if was.Shared {
+		if err := narrow(ctx, l.js, info.Config, partitions); err != nil {
+			return 0, fmt.Errorf("jetlog: prepare: %w", err)
+		}
+	}
+	p := Place{Plane: l.plane, Partition: l.partition, Segment: number + 1}
+	want := p.Config(info.Config.Replicas, partitions)
+	want.FirstSeq = info.State.LastSeq + framelog.SegmentGap
+	s, err := create(ctx, l.js, want)
+	if err != nil {
+		return 0, err
+	}
+	if err := verify(want, s.CachedInfo().Config); err != nil {
+		return 0, err
+	}
+	if _, err := l.refresh(ctx); err != nil {
+		return 0, fmt.Errorf("jetlog: prepare: %w", err)
+	}
+	return s.CachedInfo().Config.FirstSeq, nil
+}
+
+// Size implements framelog.Segmented. The segment in the stream of all partitions of a plane, as versions before 0.2 wrote
+// it, is larger than any other.
+func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
+	all, err := l.known(ctx)
+	if err != nil {
+		return 0, err
+	}
+	s := at(all, number)
+	switch {
+	case s == nil:
+		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrGone, number, l.plane, l.partition)
+	case s.Shared:
+		return math.MaxInt64, nil
+	}
+	info, err := s.info(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return int64(min(info.State.Bytes, math.MaxInt64)), nil
+}

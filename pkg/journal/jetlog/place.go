@@ -1,0 +1,116 @@
+package jetlog
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Place is a segment of a partition's log. Shared is set for segment 0 of a plane whose partitions began in one stream, as
+// versions before 0.2 wrote it.
+type Place struct {
+	Plane     string
+	Partition int
+	Segment   uint64
+	Shared    bool
+}
+
+const streamPrefix = "quartet-journal-"
+
+// SubjectPrefix returns with what the subjects of a plane begin; the number of the partition follows.
+func SubjectPrefix(plane string) string { return "quartet.journal." + plane + "." }
+
+// Stream returns the name of the segment's stream.
+func (p Place) Stream() string {
+	if p.Shared {
+		return streamPrefix + p.Plane
+	}
+	return streamPrefix + p.Plane + "-" + p.number()
+}
+
+// Subject returns the subject of the segment's frames. It has the number of tokens that the subjects in a shared stream have, so that
+// a version before 0.2, which would create that stream, is refused by the server.
+func (p Place) Subject() string {
+	if p.Shared {
+		return SubjectPrefix(p.Plane) + strconv.Itoa(p.Partition)
+	}
+	return SubjectPrefix(p.Plane) + p.number()
+}
+
+// number returns the numbers of partition and segment as they are in names.
+func (p Place) number() string {
+	return strconv.Itoa(p.Partition) + "-" + strconv.FormatUint(p.Segment, 10)
+}
+
+// Unused returns the subject of empty messages that take the place of sequence numbers which a shared stream does not use, where a
+// server assigns the numbers.
+func Unused(plane string) string { return SubjectPrefix(plane) + "unused" }
+
+// ParseStream returns the segment whose stream has a name. Of a shared stream the partition is not known.
+func ParseStream(name string) (p Place, ok bool) {
+	rest, ok := strings.CutPrefix(name, streamPrefix)
+	if !ok || rest == "" {
+		return Place{}, false
+	}
+	plane, numbers, split := strings.Cut(rest, "-")
+	if !split {
+		return Place{Plane: plane, Shared: true}, true
+	}
+	p, ok = parseNumber(numbers)
+	p.Plane = plane
+	return p, ok && plane != ""
+}
+
+// ParseSubject returns the segment whose frames have a subject.
+func ParseSubject(subject string) (p Place, ok bool) {
+	rest, ok := strings.CutPrefix(subject, "quartet.journal.")
+	plane, numbers, split := strings.Cut(rest, ".")
+	if !ok || !split || plane == "" {
+		return Place{}, false
+	}
+	if n, err := strconv.Atoi(numbers); err == nil && n >= 0 && strconv.Itoa(n) == numbers {
+		return Place{Plane: plane, Partition: n, Shared: true}, true
+	}
+	p, ok = parseNumber(numbers)
+	p.Plane = plane
+	return p, ok
+}
+
+// parseNumber parses what number returned.
+func parseNumber(s string) (p Place, ok bool) {
+	partition, segment, _ := strings.Cut(s, "-")
+	var err1, err2 error
+	p.Partition, err1 = strconv.Atoi(partition)
+	p.Segment, err2 = strconv.ParseUint(segment, 10, 64)
+	return p, err1 == nil && err2 == nil && p.Partition >= 0 && p.number() == s
+}
+
+// Compare orders segments: by plane, a shared one first, by partition and number.
+func (p Place) Compare(other Place) int {
+	shared := func(p Place) int {
+		if p.Shared {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(p.Plane, other.Plane), cmp.Compare(shared(p), shared(other)),
+		cmp.Compare(p.Partition, other.Partition), cmp.Compare(p.Segment, other.Segment))
+}
+
+// Places returns the segments that a plane's journal has, in order. It does not need the servers that have them.
+func Places(ctx context.Context, js jetstream.JetStream, plane string) ([]Place, error) {
+	return patiently(ctx, func(ctx context.Context) (all []Place, err error) {
+		names := js.StreamNames(ctx, jetstream.WithStreamListSubject(SubjectPrefix(plane)+"*"))
+		for name := range names.Name() {
+			if p, ok := ParseStream(name); ok && p.Plane == plane {
+				all = append(all, p)
+			}
+		}
+		slices.SortFunc(all, Place.Compare)
+		return all, names.Err()
+	})
+}

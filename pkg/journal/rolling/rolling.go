@@ -1,0 +1,106 @@
+// Package rolling decides when the log of a partition goes on in a new segment, and prepares that segment while the
+// present one is still written to.
+package rolling
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// FrameRoom is about how many bytes a log needs for a frame beside its body.
+const FrameRoom = 320
+
+// retryAfter is how long a Roller waits after a segment could not be prepared.
+const retryAfter = 10 * time.Second
+
+// Roller counts what a partition writes. A nil *Roller never rolls.
+type Roller struct {
+	log    framelog.Segmented
+	limit  int64 // bytes of a segment
+	mono   func() time.Time
+	logger *zap.Logger
+
+	mu      sync.Mutex
+	segment uint64 // that is written to
+	size    int64  // of it, as far as it is known
+	asked   bool   // size has what was written before this process
+	busy    bool   // a goroutine asks the log
+	next    uint64 // where the next segment begins, once that is prepared
+	retry   time.Time
+}
+
+// New returns the Roller of a log. Segments are closed once they have limit bytes; 0 or less, and a log without segments:
+// nil. mono is a monotonic clock.
+func New(log framelog.Log, limit int64, mono func() time.Time, logger *zap.Logger) *Roller {
+	s, ok := log.(framelog.Segmented)
+	if !ok || limit <= 0 {
+		return nil
+	}
+	return &Roller{log: s, limit: limit, mono: mono, logger: logger}
+}
+
+// Wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a goroutine that
+// ends with ctx.
+func (r *Roller) Wrote(ctx context.Context, segment uint64, body int) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if segment != r.segment {
+		r.segment, r.size, r.asked, r.next = segment, 0, false, 0
+	}
+	r.size += int64(body) + FrameRoom
+	if r.busy || r.next > 0 || r.asked && r.size < r.limit || r.mono().Before(r.retry) {
+		return
+	}
+	r.busy = true
+	go r.prepare(ctx, segment, r.asked)
+}
+
+// prepare learns the size of a segment, and prepares the one behind it if it is large enough.
+func (r *Roller) prepare(ctx context.Context, segment uint64, asked bool) {
+	var size int64
+	var err error
+	if !asked {
+		size, err = r.log.Size(ctx, segment)
+	}
+	r.mu.Lock()
+	if err == nil && !asked && segment == r.segment {
+		r.size, r.asked = max(r.size, size), true
+	}
+	due := err == nil && segment == r.segment && r.size >= r.limit
+	r.mu.Unlock()
+	var next uint64
+	if due {
+		next, err = r.log.Prepare(ctx, segment)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.busy = false
+	if segment == r.segment {
+		r.next = next
+	}
+	if err != nil && ctx.Err() == nil {
+		r.retry = r.mono().Add(retryAfter)
+		r.logger.Warn("journal: the next segment could not be prepared; the present one goes on", zap.Uint64("segment", segment), zap.Error(err))
+	}
+}
+
+// Due returns where the segment behind the given one begins, if that is to be closed now, and otherwise 0.
+func (r *Roller) Due(segment uint64) uint64 {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if segment != r.segment {
+		return 0
+	}
+	return r.next
+}
