@@ -321,7 +321,7 @@ func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-ch
 		err = fnErr
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	case covered:
+	case covered, errors.Is(err, errCovered): // it may have gone on in between
 		err = nil
 	}
 	return *read.Load(), err

@@ -67,6 +67,7 @@ func (p *Partition[S]) startLoop() {
 		p.cancel()
 		close(l.work)
 		<-l.written
+		p.roller.Stop()
 		p.core.memory.Release()
 	}()
 }

@@ -22,9 +22,10 @@ func TestX1_NothingTwiceNothingMissing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := faultlog.New(memlog.New())
 		writers := make([]*partition, rapid.IntRange(1, 2).Draw(t, "writers"))
+		segment := rapid.SampledFrom([]int64{0, 1, 1500}).Draw(t, "segment size")
 		for i := range writers {
 			cfg := journaltest.Config(log)
-			cfg.AppendTimeout = 5 * time.Millisecond
+			cfg.AppendTimeout, cfg.SegmentSize = 5*time.Millisecond, segment
 			p, err := journal.Open(context.Background(), cfg)
 			require.NoError(t, err)
 			writers[i] = p

@@ -21,7 +21,7 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.
 		v := p.write(d)
 		if v.Outcome == framelog.Stored {
 			p.witness(v.At) // before anybody learns what is in the frame
-			p.roller.Wrote(p.ctx, v.At.Segment, len(d.frame.Body))
+			p.roller.Wrote(v.At.Segment, len(d.frame.Body))
 			p.metrics.Written(len(d.frame.Body), time.Since(began))
 			p.stall.End(p.cfg.Mono())
 			p.cfg.Room.Wrote(len(d.frame.Body))

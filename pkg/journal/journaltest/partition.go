@@ -19,13 +19,14 @@ import (
 )
 
 type rig struct {
-	log *faultlog.Log
-	p   *journal.Partition[*State]
+	log     *faultlog.Log
+	segment int64 // size of segments
+	p       *journal.Partition[*State]
 }
 
-// RunPartition tests a partition over a log, with and without failures of the log. open
+// RunPartition tests a partition over a log, with and without failures of the log. segmentSize is that of its segments, and open
 // returns an empty log.
-func RunPartition(t *testing.T, open func(t *testing.T) framelog.Log) {
+func RunPartition(t *testing.T, segmentSize int64, open func(t *testing.T) framelog.Log) {
 	for name, test := range map[string]func(*testing.T, *rig){
 		"X1 refused append changes nothing":  refused,
 		"X1 too large an event":              oversize,
@@ -52,7 +53,7 @@ func RunPartition(t *testing.T, open func(t *testing.T) framelog.Log) {
 		"close refuses and finishes":         closing,
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &rig{log: faultlog.New(open(t))}
+			r := &rig{log: faultlog.New(open(t)), segment: segmentSize}
 			r.p = r.open(t)
 			test(t, r)
 			r.log.Heal()
@@ -66,7 +67,7 @@ func RunPartition(t *testing.T, open func(t *testing.T) framelog.Log) {
 func (r *rig) open(t *testing.T) *journal.Partition[*State] {
 	t.Helper()
 	cfg := Config(r.log)
-	cfg.AppendTimeout = 2 * time.Second
+	cfg.AppendTimeout, cfg.SegmentSize = 2*time.Second, r.segment
 	p, err := journal.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	return p

@@ -18,8 +18,16 @@ const FrameRoom = 320
 // retryAfter is how long a Roller waits after a segment could not be prepared.
 const retryAfter = 10 * time.Second
 
+// stopTerm is how long Stop waits for a request that was sent.
+const stopTerm = 2 * time.Second
+
 // Roller counts what a partition writes. A nil *Roller never rolls.
 type Roller struct {
+	//nolint:containedctx // not a request's: it lasts until Stop
+	ctx    context.Context
+	cancel context.CancelFunc
+	idle   sync.WaitGroup
+
 	log    framelog.Segmented
 	limit  int64 // bytes of a segment
 	mono   func() time.Time
@@ -41,12 +49,27 @@ func New(log framelog.Log, limit int64, mono func() time.Time, logger *zap.Logge
 	if !ok || limit <= 0 {
 		return nil
 	}
-	return &Roller{log: s, limit: limit, mono: mono, logger: logger}
+	r := &Roller{log: s, limit: limit, mono: mono, logger: logger}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r
 }
 
-// Wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a goroutine that
-// ends with ctx.
-func (r *Roller) Wrote(ctx context.Context, segment uint64, body int) {
+// Stop ends the Roller. It waits for a moment for the log to answer, so that no segment is made behind its back.
+func (r *Roller) Stop() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.busy = true // nothing more is begun
+	r.mu.Unlock()
+	term := time.AfterFunc(stopTerm, r.cancel)
+	defer term.Stop()
+	r.idle.Wait()
+	r.cancel()
+}
+
+// Wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a goroutine.
+func (r *Roller) Wrote(segment uint64, body int) {
 	if r == nil {
 		return
 	}
@@ -60,15 +83,16 @@ func (r *Roller) Wrote(ctx context.Context, segment uint64, body int) {
 		return
 	}
 	r.busy = true
-	go r.prepare(ctx, segment, r.asked)
+	asked := r.asked
+	r.idle.Go(func() { r.prepare(segment, asked) })
 }
 
 // prepare learns the size of a segment, and prepares the one behind it if it is large enough.
-func (r *Roller) prepare(ctx context.Context, segment uint64, asked bool) {
+func (r *Roller) prepare(segment uint64, asked bool) {
 	var size int64
 	var err error
 	if !asked {
-		size, err = r.log.Size(ctx, segment)
+		size, err = r.log.Size(r.ctx, segment)
 	}
 	r.mu.Lock()
 	if err == nil && !asked && segment == r.segment {
@@ -78,15 +102,15 @@ func (r *Roller) prepare(ctx context.Context, segment uint64, asked bool) {
 	r.mu.Unlock()
 	var next uint64
 	if due {
-		next, err = r.log.Prepare(ctx, segment)
+		next, err = r.log.Prepare(r.ctx, segment)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.busy = false
+	r.busy = r.ctx.Err() != nil
 	if segment == r.segment {
 		r.next = next
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && r.ctx.Err() == nil {
 		r.retry = r.mono().Add(retryAfter)
 		r.logger.Warn("journal: the next segment could not be prepared; the present one goes on", zap.Uint64("segment", segment), zap.Error(err))
 	}
