@@ -135,7 +135,7 @@ func (d *damageable) quiet() {
 
 // stream returns the directory of a plane's journal.
 func stream(dataDir, plane string) string {
-	return filepath.Join(dataDir, "nats", "jetstream", "$G", "streams", jetlog.StreamName(plane))
+	return filepath.Join(dataDir, "nats", "jetstream", "$G", "streams", jetlog.Place{Plane: plane}.Stream())
 }
 
 // block returns the newest file of a plane's journal with its content.

@@ -135,7 +135,7 @@ func TestX15_TheDeploymentsNATS(t *testing.T) {
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	stream, err := js.Stream(t.Context(), jetlog.StreamName("agent"))
+	stream, err := js.Stream(t.Context(), jetlog.Place{Plane: "agent"}.Stream())
 	require.NoError(t, err)
 	require.Equal(t, 3, stream.CachedInfo().Config.Replicas)
 	conf, err := os.ReadFile("../deploy/nats/nats.conf")

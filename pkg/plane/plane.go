@@ -39,6 +39,8 @@ type Deps struct {
 	Witness func(plane string, partition int) framelog.Witness
 	// LossPatience is that of journal.Config.
 	LossPatience time.Duration
+	// SegmentSize is that of journal.Config.
+	SegmentSize int64
 	// Sources returns the journals of the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
 	// Partitions returns how many partitions a plane has; nil: each has one.
@@ -156,7 +158,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		log, err := deps.Log(cfg.Plane, partition)
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
-			Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive,
+			Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive, SegmentSize: deps.SegmentSize,
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }

@@ -172,7 +172,7 @@ func (b *broker) openJournal(ctx context.Context, plane string) error {
 	if err != nil {
 		return err
 	}
-	n, err := jetlog.EnsureStream(ctx, b.journals, plane, b.cfg.Replicas, want)
+	n, err := jetlog.Ensure(ctx, b.journals, plane, b.cfg.Replicas, want)
 	if err != nil {
 		return err
 	}

@@ -55,9 +55,11 @@ type Config struct {
 
 	MaxStore  int
 	ScrubRate int // MiB per second
-	Publish   bool
-	LogLevel  string
-	PProfAddr string
+	// SegmentSize is the size in MiB at which a segment of a journal is closed.
+	SegmentSize int
+	Publish     bool
+	LogLevel    string
+	PProfAddr   string
 
 	MetricsAddr     string
 	MetricsAuth     string
@@ -152,6 +154,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Duration(&c.PartitionLease, "partition-lease", lease.DefaultTerm, "Maximum time until other instances take over the partitions of one that was killed, 1s to 1h")
 	s.Int(&c.Replicas, "replicas", 1, "Number of copies of every journal; 3 in a cluster")
 	s.Int(&c.ScrubRate, "scrub-rate", 2, "MiB per second at which the embedded server's journals are read again in the background, to find damage; at most one pass an hour; 0: none")
+	s.Int(&c.SegmentSize, "segment-mib", 64, "Size in MiB at which a partition's journal goes on in a new segment, 1 to 4096; segments are read, kept and removed as a whole")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -254,6 +257,9 @@ func (c *Config) Complete() error {
 	}
 	if c.MaxConnections < 0 || c.MaxConnections == 1 {
 		return fmt.Errorf("max-connections is %d; it must be at least 2, or 0 for %d", c.MaxConnections, connlimit.DefaultTotal)
+	}
+	if c.SegmentSize < 1 || c.SegmentSize > 4096 {
+		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096", c.SegmentSize)
 	}
 	if c.ScrubRate < 0 {
 		return fmt.Errorf("scrub-rate is %d; it must be at least 1 MiB per second, or 0 for none", c.ScrubRate)

@@ -65,7 +65,7 @@ func (w *wiring) plane(p planeRow) (life.Service, error) {
 // newBackup builds the backup service.
 func (w *wiring) newBackup() (life.Service, error) {
 	return backup.New(backup.Config{
-		Journals: journalStreams(), Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: func() keyfile.Key { return w.keys.Ring().Active() }, Version: w.version,
+		Journals: journalStreams, Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: func() keyfile.Key { return w.keys.Ring().Active() }, Version: w.version,
 	}, backup.Deps{
 		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Record: w.recorder.Stream, Logger: w.logger.Named("backup"),
 	})

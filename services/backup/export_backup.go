@@ -96,22 +96,12 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	if err != nil {
 		return archive.Manifest{}, archive.Totals{}, err
 	}
-	m := archive.Manifest{Version: s.cfg.Version, Key: key.ID, Streams: s.cfg.Journals}
+	m := archive.Manifest{Version: s.cfg.Version, Key: key.ID}
 	if s.deps.Partitions != nil {
 		m.Partitions = s.deps.Partitions()
 	}
-	if s.cfg.Output != "" && !omitOutput {
-		switch _, err := js.Stream(ctx, s.cfg.Output); {
-		case err == nil:
-			m.Streams = append(m.Streams[:len(m.Streams):len(m.Streams)], s.cfg.Output)
-		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return m, archive.Totals{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
-		}
-	}
-	// The broker stamps messages as it stores them. What follows from a message
-	// is stored after it, so a moment cuts through all streams at once.
-	moment, err := chooseCut(ctx, js, m.Streams)
-	if err != nil {
+	var moment cut
+	if m.Streams, moment, err = s.streams(ctx, js, omitOutput); err != nil {
 		return m, archive.Totals{}, err
 	}
 	m.CutAt = moment.at.UTC()
@@ -135,6 +125,31 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	return m, totals, buffered.Flush()
 }
 
+// streams returns the streams of a backup and the moment up to which it has their messages. The broker stamps messages as it
+// stores them. What follows from a message is stored after it, so a moment cuts through all streams at once.
+func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutput bool) (names []string, moment cut, err error) {
+	var output []string
+	if s.cfg.Output != "" && !omitOutput {
+		switch _, err := js.Stream(ctx, s.cfg.Output); {
+		case err == nil:
+			output = []string{s.cfg.Output}
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return nil, cut{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
+		}
+	}
+	for {
+		journals, err := s.cfg.Journals(ctx, js)
+		// A segment that began since the moment was chosen may have messages of before it.
+		if all := slices.Concat(journals, output); err != nil || slices.Equal(all, names) {
+			return names, moment, err
+		}
+		names = slices.Concat(journals, output)
+		if moment, err = chooseCut(ctx, js, names); err != nil {
+			return nil, cut{}, err
+		}
+	}
+}
+
 // fill writes the streams of the manifest and the homes, and completes the archive.
 func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, moment cut, w *archive.Writer) (archive.Totals, error) {
 	for _, name := range m.Streams {
@@ -156,7 +171,7 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment
 		if err != nil || !in {
 			return false, err
 		}
-		if m.Subject == jetlog.Unused(name) {
+		if jetlog.IsUnused(m.Subject) {
 			return true, nil
 		}
 		return true, w.Message(m)

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -15,8 +16,8 @@ import (
 
 // Config says what is copied.
 type Config struct {
-	// Journals are the streams that must be there, one a plane.
-	Journals []string
+	// Journals returns the streams of the journals.
+	Journals func(ctx context.Context, js jetstream.JetStream) ([]string, error)
 	// Output is the stream of what commands wrote; it may be missing.
 	Output string
 	// Home is the directory of the agents' homes; it may be missing.
@@ -49,7 +50,7 @@ type Service struct {
 
 // New checks that cfg and deps are complete.
 func New(cfg Config, deps Deps) (*Service, error) {
-	if len(cfg.Journals) == 0 || cfg.Key == nil || deps.Conn == nil {
+	if cfg.Journals == nil || cfg.Key == nil || deps.Conn == nil {
 		return nil, errors.New("backup: Journals, Key and Deps.Conn are needed")
 	}
 	if deps.Logger == nil {

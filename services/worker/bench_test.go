@@ -17,7 +17,7 @@ import (
 // leased, run, ended; each durable. Eight callers for each of -cpu.
 func BenchmarkExecOverNATS(b *testing.B) {
 	nc := natsdtest.Connect(b)
-	_, err := jetlog.EnsureStream(b.Context(), nc, task.Plane, 1, 1)
+	_, err := jetlog.Ensure(b.Context(), nc, task.Plane, 1, 1)
 	require.NoError(b, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(b, err)

@@ -250,7 +250,7 @@ func TestT1_Outcomes(t *testing.T) {
 // The same over the real broker: journal, output and all.
 func TestOverNATS(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	_, err := jetlog.EnsureStream(t.Context(), nc, task.Plane, 1, 1)
+	_, err := jetlog.Ensure(t.Context(), nc, task.Plane, 1, 1)
 	require.NoError(t, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(t, err)

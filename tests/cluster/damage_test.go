@@ -22,7 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/journal/jetlog"
+	"quartet/services/app/datadir"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )
@@ -77,7 +77,9 @@ var raftHarms = []harm{
 func replicas(do func(t *testing.T, stream, older string)) func(*testing.T, *Server, string) {
 	return func(t *testing.T, s *Server, older string) {
 		for _, plane := range journals {
-			do(t, s.streamDir(plane), filepath.Join(older, strings.TrimPrefix(s.streamDir(plane), s.Dir)))
+			for _, dir := range s.streamDirs(t, plane) {
+				do(t, dir, filepath.Join(older, strings.TrimPrefix(dir, s.Dir)))
+			}
 		}
 	}
 }
@@ -139,9 +141,15 @@ func (c *Cluster) names(t *testing.T, ctx context.Context, text string) bool {
 	return false
 }
 
-// streamDir returns the directory of a journal's replica.
-func (s *Server) streamDir(plane string) string {
-	return filepath.Join(s.Dir, "jetstream", "$G", "streams", jetlog.StreamName(plane))
+// streamDirs returns the directories of the replicas of a journal's segments.
+func (s *Server) streamDirs(t *testing.T, plane string) (all []string) {
+	segments, err := datadir.Segments(s.Dir, "$G", plane)
+	require.NoError(t, err)
+	require.NotEmpty(t, segments)
+	for _, seg := range segments {
+		all = append(all, seg.Dir)
+	}
+	return all
 }
 
 // TestR10_DamagedReplicas removes, rolls back, cuts and changes all replicas of journals that are on one server, and with -chaos what

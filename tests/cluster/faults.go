@@ -29,7 +29,7 @@ type Fault struct {
 	Begin func(ctx context.Context, c *Cluster, rng *rand.Rand) (end func(context.Context) error, err error)
 }
 
-// Leader returns the server that leads the stream of a plane's journal.
+// Leader returns the server that leads the first partition of a plane's journal.
 func (c *Cluster) Leader(ctx context.Context, plane string) (*Server, error) {
 	js, err := jetstream.New(c.client)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Cluster) Leader(ctx context.Context, plane string) (*Server, error) {
 	}
 	for {
 		one, cancel := context.WithTimeout(ctx, time.Second)
-		s, err := js.Stream(one, jetlog.StreamName(plane))
+		s, err := js.Stream(one, jetlog.Place{Plane: plane}.Stream())
 		cancel()
 		if err == nil && s.CachedInfo().Cluster != nil {
 			for _, server := range c.NATS {

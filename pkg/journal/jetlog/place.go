@@ -46,9 +46,27 @@ func (p Place) number() string {
 	return strconv.Itoa(p.Partition) + "-" + strconv.FormatUint(p.Segment, 10)
 }
 
-// Unused returns the subject of empty messages that take the place of sequence numbers which a shared stream does not use, where a
+// Unused returns the subject of empty messages that take the place of sequence numbers which the segment's stream does not use, where a
 // server assigns the numbers.
-func Unused(plane string) string { return SubjectPrefix(plane) + "unused" }
+func (p Place) Unused() string {
+	if p.Shared {
+		return SubjectPrefix(p.Plane) + "unused"
+	}
+	return p.Subject() + unusedSuffix
+}
+
+const unusedSuffix = "-unused"
+
+// IsUnused reports whether a subject is one that Unused returns.
+func IsUnused(subject string) bool {
+	if of, found := strings.CutSuffix(subject, unusedSuffix); found {
+		p, ok := ParseSubject(of)
+		return ok && !p.Shared
+	}
+	rest, found := strings.CutPrefix(subject, "quartet.journal.")
+	plane, unused := strings.CutSuffix(rest, ".unused")
+	return found && unused && plane != "" && !strings.Contains(plane, ".")
+}
 
 // ParseStream returns the segment whose stream has a name. Of a shared stream the partition is not known.
 func ParseStream(name string) (p Place, ok bool) {

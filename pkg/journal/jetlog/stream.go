@@ -16,14 +16,14 @@ import (
 // messages, and with reads by the leader only, because a follower may answer with old data after it was frozen.
 // partitions is how many the plane has, which is fixed, because agents are assigned to partitions by it.
 func (p Place) Config(replicas, partitions int) jetstream.StreamConfig {
-	subject, description := p.Subject(), fmt.Sprintf("Quartet: journal of %s/%d, segment %d", p.Plane, p.Partition, p.Segment)
+	subjects, description := []string{p.Subject(), p.Unused()}, fmt.Sprintf("Quartet: journal of %s/%d, segment %d", p.Plane, p.Partition, p.Segment)
 	if p.Shared {
-		subject, description = SubjectPrefix(p.Plane)+"*", "Quartet: journal of the plane "+p.Plane
+		subjects, description = []string{SubjectPrefix(p.Plane) + "*"}, "Quartet: journal of the plane "+p.Plane
 	}
 	return jetstream.StreamConfig{
 		Name:              p.Stream(),
 		Description:       description,
-		Subjects:          []string{subject},
+		Subjects:          subjects,
 		Retention:         jetstream.LimitsPolicy,
 		Discard:           jetstream.DiscardNew,
 		Storage:           jetstream.FileStorage,
@@ -137,11 +137,50 @@ func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.Stream
 
 // narrowed returns the subjects of a shared stream beside which there are newer segments.
 func narrowed(plane string, partitions int) []string {
-	all := []string{Unused(plane)}
+	all := []string{Place{Plane: plane, Shared: true}.Unused()}
 	for i := range partitions {
 		all = append(all, Place{Plane: plane, Partition: i, Shared: true}.Subject())
 	}
 	return all
+}
+
+// Count returns how many partitions a plane has; 0 if it has no journal.
+func Count(ctx context.Context, js jetstream.JetStream, plane string) (int, error) {
+	places, err := Places(ctx, js, plane)
+	if err != nil || len(places) == 0 {
+		return 0, err
+	}
+	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return js.Stream(ctx, places[len(places)-1].Stream()) // older ones may be removed
+	})
+	if err != nil {
+		return 0, err
+	}
+	return Partitions(s.CachedInfo().Config)
+}
+
+// Create creates the empty stream of a segment that begins at the sequence number first. It is an error if it exists with frames.
+func Create(ctx context.Context, nc *nats.Conn, p Place, replicas, partitions int, first uint64) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("jetlog: %w", err)
+	}
+	want := p.Config(replicas, partitions)
+	if want.FirstSeq = first; p.Shared {
+		want.Subjects = narrowed(p.Plane, partitions)
+	}
+	s, err := create(ctx, js, want)
+	if err != nil {
+		return err
+	}
+	switch got := s.CachedInfo(); {
+	case got.State.Msgs > 0:
+		return fmt.Errorf("jetlog: stream %s has messages already", want.Name)
+	case max(got.Config.FirstSeq, 1) != max(first, 1):
+		return fmt.Errorf("jetlog: stream %s exists already and begins at %d, not at %d", want.Name, got.Config.FirstSeq, first)
+	default:
+		return verify(want, got.Config)
+	}
 }
 
 // Partitions returns the number of partitions in a stream's metadata, or 1 if it has none.

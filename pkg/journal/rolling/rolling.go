@@ -68,8 +68,33 @@ func (r *Roller) Stop() {
 	r.cancel()
 }
 
-// Wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a goroutine.
-func (r *Roller) Wrote(segment uint64, body int) {
+// Write writes a frame behind an end of the log as w does, in a new segment if the present one is to be closed. It calls record with the
+// end behind a frame that closes one. Whoever follows the log reads that frame there, so the result is not Clean then.
+func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End, f framelog.Frame, c *framelog.Content, record func(framelog.End)) framelog.Result {
+	next, clean := r.due(end.Segment), true
+	if next > 0 {
+		switch v := w.CloseSegment(ctx, end, f.Generation, next); {
+		case v.Outcome == framelog.Stored && !v.Foreign:
+			record(v.At)
+			end, clean = v.End, false
+		case v.Outcome == framelog.Stored:
+			v.Outcome = framelog.Absent // of f
+			return v
+		case v.Outcome == framelog.Refused: // it is closed later
+			end = v.End
+		default:
+			return v
+		}
+	}
+	v := w.Write(ctx, end, f, c)
+	if v.Clean = v.Clean && clean; v.Outcome == framelog.Stored {
+		r.wrote(v.At.Segment, len(f.Body))
+	}
+	return v
+}
+
+// wrote counts a frame that was stored in a segment. It does not block: what has to be asked or prepared is done by a goroutine.
+func (r *Roller) wrote(segment uint64, body int) {
 	if r == nil {
 		return
 	}
@@ -116,8 +141,8 @@ func (r *Roller) prepare(segment uint64, asked bool) {
 	}
 }
 
-// Due returns where the segment behind the given one begins, if that is to be closed now, and otherwise 0.
-func (r *Roller) Due(segment uint64) uint64 {
+// due returns where the segment behind the given one begins, if that is to be closed now, and otherwise 0.
+func (r *Roller) due(segment uint64) uint64 {
 	if r == nil {
 		return 0
 	}

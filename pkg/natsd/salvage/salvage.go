@@ -29,6 +29,8 @@ type Stream struct {
 	// Known is the last sequence number that the stream is known to have had. A record behind it that
 	// cannot be read is one that was being written and was not acknowledged.
 	Known uint64
+	// Closed says that nothing is written to the stream any more, so that no record of it is incomplete for a good reason.
+	Closed bool
 }
 
 // Config says what is checked.
@@ -90,7 +92,7 @@ func checkStream(cfg Config, s Stream) (found []Found, bytes int64, err error) {
 			return found, bytes, err
 		}
 		end := i == len(files)-1
-		torn := end && len(gaps) == 1 && gaps[0].Tail() && last >= s.Known
+		torn := end && !s.Closed && len(gaps) == 1 && gaps[0].Tail() && last >= s.Known
 		short := end && last < s.Known
 		if len(gaps) > 0 && !torn {
 			f := Found{Stream: s.Name, Block: file.Path, Gaps: gaps}

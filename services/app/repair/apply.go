@@ -32,44 +32,53 @@ const (
 // apply rebuilds the streams of which a damaged partition can be repaired, opens them with a server, reads what it
 // answers, and exchanges them for the damaged ones. It returns where these are. Other partitions stay as they are, damaged or not.
 func (r *run) apply(ctx context.Context) (replaced string, err error) {
-	var planes []string
-	for _, plane := range r.Planes {
-		if slices.ContainsFunc(r.ofPlane(plane), func(j *journal) bool { return j.Status == Repairable || j.Status == Accepted }) {
-			planes = append(planes, plane)
-		}
-	}
-	if len(planes) == 0 {
-		return "", nil
+	builds, err := r.builds()
+	if err != nil || len(builds) == 0 {
+		return "", err
 	}
 	building := r.store + unfinished
 	replaced = r.replaced()
 	if err := setAside(building, filepath.Join(replaced, "interrupted")); err != nil {
 		return "", err
 	}
-	if err := r.create(ctx, building, planes); err != nil {
+	if err := serve(building, func(nc *nats.Conn) error {
+		for _, b := range builds {
+			if err := jetlog.Create(ctx, nc, b.of, 1, r.streams[b.of.Plane].partitions, b.first); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
 		return "", err
 	}
-	for _, plane := range planes {
-		if err := r.fill(building, plane); err != nil {
-			return "", fmt.Errorf("the journal of %s: %w", plane, err)
+	for _, b := range builds {
+		if err := r.fill(building, b); err != nil {
+			return "", fmt.Errorf("stream %s: %w", b.of.Stream(), err)
 		}
 	}
-	if err := r.verify(ctx, building, planes); err != nil {
+	if err := r.verify(ctx, building, builds); err != nil {
 		return "", err
 	}
 	if err := r.Sync(building); err != nil {
 		return "", err
 	}
-	for _, plane := range planes {
-		for _, j := range r.ofPlane(plane) {
-			if j.Status == Accepted {
-				if err := j.Loss.write(filepath.Join(r.DataDir, "lost"), j.of, r.stamp()); err != nil {
-					return "", err
-				}
+	for _, j := range r.journals {
+		if j.Status == Accepted {
+			if err := j.Loss.write(filepath.Join(r.DataDir, "lost"), j.of, r.stamp()); err != nil {
+				return "", err
 			}
 		}
-		if err := r.exchange(building, replaced, plane); err != nil {
-			return "", fmt.Errorf("the journal of %s: %w", plane, err)
+	}
+	// What comes behind the end of a journal goes first, so that an interruption leaves a journal that is damaged, and not one
+	// that seems to be in order.
+	for _, of := range r.givenUp(builds) {
+		if err := r.remove(replaced, of); err != nil {
+			return "", fmt.Errorf("stream %s: %w", of.Stream(), err)
+		}
+	}
+	for _, b := range builds {
+		if err := r.exchange(building, replaced, b.of.Stream()); err != nil {
+			return "", fmt.Errorf("stream %s: %w", b.of.Stream(), err)
 		}
 	}
 	return replaced, os.RemoveAll(building)
@@ -84,28 +93,6 @@ func setAside(left, to string) error {
 		return err
 	}
 	return os.Rename(left, to)
-}
-
-// ofPlane returns the journals of a plane.
-func (r *run) ofPlane(plane string) (all []*journal) {
-	for _, j := range r.journals {
-		if j.of.plane == plane {
-			all = append(all, j)
-		}
-	}
-	return all
-}
-
-// create creates empty streams.
-func (r *run) create(ctx context.Context, store string, planes []string) error {
-	return serve(store, func(nc *nats.Conn) error {
-		for _, plane := range planes {
-			if _, err := jetlog.EnsureStream(ctx, nc, plane, 1, r.streams[plane].partitions); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }
 
 // serve runs fn with a connection to a server over a store.
@@ -123,30 +110,116 @@ func serve(store string, fn func(nc *nats.Conn) error) error {
 	return fn(nc)
 }
 
-// frames returns the frames of a plane's stream, in order.
-func (r *run) frames(plane string) (all []*copyOf, err error) {
-	for _, j := range r.ofPlane(plane) {
-		switch j.Status {
-		case Lost:
-			all = append(all, r.streams[plane].stored(j.of.number)...)
-		case Accepted:
-			all = append(append(all, j.chain.kept...), j.begin)
-		default:
-			all = append(all, j.chain.kept...)
+// build is a stream that is built anew.
+type build struct {
+	of     jetlog.Place
+	first  uint64 // sequence number at which the segment begins
+	frames []*copyOf
+}
+
+// repaired reports whether the streams of a journal are built anew.
+func (j *journal) repaired() bool { return j.Status == Repairable || j.Status == Accepted }
+
+// content returns the frames that a journal has when it is repaired, in order.
+func (j *journal) content(s *stream) []*copyOf {
+	switch j.Status {
+	case Lost:
+		return s.stored(j.of.number)
+	case Accepted:
+		return append(slices.Clip(j.chain.kept), j.begin)
+	default:
+		return j.chain.kept
+	}
+}
+
+// placeOf returns the segment in whose stream a frame is.
+func placeOf(f *copyOf) jetlog.Place {
+	p, _ := jetlog.ParseSubject(f.subject)
+	if p.Shared {
+		p.Partition = 0
+	}
+	return p
+}
+
+// builds returns the streams in which there are frames of a journal that is repaired, in order. A shared one has those of all partitions.
+func (r *run) builds() (all []*build, err error) {
+	byPlace := map[jetlog.Place]*build{}
+	for _, j := range r.journals {
+		if !j.repaired() {
+			continue
+		}
+		for _, f := range j.content(r.streams[j.of.plane]) {
+			if p := placeOf(f); byPlace[p] == nil {
+				byPlace[p] = &build{of: p, first: r.first(j, p)}
+				all = append(all, byPlace[p])
+			}
 		}
 	}
-	slices.SortFunc(all, func(a, b *copyOf) int { return cmp.Compare(a.seq, b.seq) })
-	for i := 1; i < len(all); i++ {
-		if all[i].seq == all[i-1].seq {
-			return nil, fmt.Errorf("message %d is claimed by %s and by %s: the stream was written to after it was damaged; restore a backup", all[i].seq, all[i-1].subject, all[i].subject)
+	for _, j := range r.journals {
+		for _, f := range j.content(r.streams[j.of.plane]) {
+			if b := byPlace[placeOf(f)]; b != nil {
+				b.frames = append(b.frames, f)
+			}
 		}
 	}
+	for _, b := range all {
+		slices.SortFunc(b.frames, func(x, y *copyOf) int { return cmp.Compare(x.seq, y.seq) })
+		for i := 1; i < len(b.frames); i++ {
+			if x, y := b.frames[i-1], b.frames[i]; x.seq == y.seq {
+				return nil, fmt.Errorf("message %d is claimed by %s and by %s: the stream was written to after it was damaged; restore a backup", x.seq, x.subject, y.subject)
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y *build) int { return x.of.Compare(y.of) })
 	return all, nil
 }
 
+// first returns the sequence number at which a segment begins: as its stream says, or the frame that closed the segment before it.
+func (r *run) first(j *journal, of jetlog.Place) uint64 {
+	for _, seg := range r.streams[of.Plane].segments {
+		if seg.Place == of {
+			return seg.First
+		}
+	}
+	for _, f := range j.chain.kept {
+		if f.frame.Link.Next > 0 && f.frame.Link.Segment+1 == of.Segment {
+			return f.frame.Link.Next
+		}
+	}
+	return 1
+}
+
+// givenUp returns the segments of partitions whose loss was accepted that are not built anew, the newest first.
+func (r *run) givenUp(builds []*build) (all []jetlog.Place) {
+	for _, j := range r.journals {
+		if j.Status != Accepted {
+			continue
+		}
+		for _, seg := range r.streams[j.of.plane].has(j.of.number) {
+			if !seg.Shared && !slices.ContainsFunc(builds, func(b *build) bool { return b.of == seg.Place }) {
+				all = append(all, seg.Place)
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y jetlog.Place) int { return y.Compare(x) })
+	return all
+}
+
+// remove moves the stream of a segment out of the store.
+func (r *run) remove(replaced string, of jetlog.Place) error {
+	if err := os.MkdirAll(replaced, 0o700); err != nil {
+		return err
+	}
+	from := blockfile.Stream(r.store, r.Account, of.Stream())
+	if err := os.Rename(from, filepath.Join(replaced, of.Stream())); err != nil {
+		return err
+	}
+	return errors.Join(salvage.SyncDir(filepath.Dir(from)), salvage.SyncDir(replaced))
+}
+
 // fill writes the blocks of a stream that has none.
-func (r *run) fill(store, plane string) error {
-	name := jetlog.StreamName(plane)
+func (r *run) fill(store string, of *build) error {
+	name, all := of.of.Stream(), of.frames
 	dir := blockfile.Messages(store, r.Account, name)
 	old, err := blockfile.Files(dir)
 	if err != nil {
@@ -158,10 +231,6 @@ func (r *run) fill(store, plane string) error {
 		}
 	}
 	if err := blockfile.DropIndex(dir); err != nil {
-		return err
-	}
-	all, err := r.frames(plane)
-	if err != nil {
 		return err
 	}
 	var b []byte
@@ -184,7 +253,7 @@ func (r *run) fill(store, plane string) error {
 		at = max(at, f.at, createdAt(f))
 		b = sum.Append(b, blockfile.Record{Seq: f.seq, At: at, Subject: f.subject, Header: f.header, Body: f.frame.Body})
 	}
-	if last := r.newest[plane]; len(all) == 0 || all[len(all)-1].seq < last {
+	if last := r.known.newest(of.of, r.streams[of.of.Plane].partitions); all[len(all)-1].seq < last && all[len(all)-1].frame.Link.Next == 0 {
 		b = sum.Append(b, blockfile.Record{Seq: last, At: r.Now.UnixNano(), Erased: true}) // no number is used twice
 	}
 	return flush()
@@ -205,18 +274,19 @@ func createdAt(f *copyOf) int64 {
 	return last.At.UnixNano()
 }
 
-// verify opens the rebuilt streams with a server and requires that each partition has the frames that it should have,
+// verify opens the rebuilt streams with a server and requires that each partition of which all is there has the frames that it should have,
 // each continuing the one before it.
-func (r *run) verify(ctx context.Context, store string, planes []string) error {
+func (r *run) verify(ctx context.Context, store string, builds []*build) error {
 	return serve(store, func(nc *nats.Conn) error {
-		for _, plane := range planes {
-			for _, j := range r.ofPlane(plane) {
-				if j.Status == Lost {
-					continue
-				}
-				if err := j.verify(ctx, nc); err != nil {
-					return fmt.Errorf("what was rebuilt of the journal of %s is not in order, and nothing was changed: %w", j.Partition, err)
-				}
+		for _, j := range r.journals {
+			all := j.content(r.streams[j.of.plane])
+			if j.Status == Lost || len(all) == 0 || slices.ContainsFunc(all, func(f *copyOf) bool {
+				return !slices.ContainsFunc(builds, func(b *build) bool { return b.of == placeOf(f) })
+			}) {
+				continue
+			}
+			if err := j.verify(ctx, nc); err != nil {
+				return fmt.Errorf("what was rebuilt of the journal of %s is not in order, and nothing was changed: %w", j.Partition, err)
 			}
 		}
 		return nil
@@ -252,8 +322,7 @@ func (j *journal) verify(ctx context.Context, nc *nats.Conn) error {
 
 // exchange puts a rebuilt stream into the place of the damaged one, which it keeps below replaced together with what was
 // salvaged of it. An interruption leaves one or the other in place.
-func (r *run) exchange(building, replaced, plane string) error {
-	name := jetlog.StreamName(plane)
+func (r *run) exchange(building, replaced, name string) error {
 	rebuilt, target := blockfile.Stream(building, r.Account, name), blockfile.Stream(r.store, r.Account, name)
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
 		return err

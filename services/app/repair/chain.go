@@ -43,7 +43,7 @@ func assemble(partition string, copies []*copyOf, witnessed framelog.End) chain 
 			unchained = append(unchained, f)
 			continue
 		}
-		if _, intact := framelog.Anchor(partition, f.seq, f.frame); !intact || f.frame.Link.Format != framelog.Format {
+		if _, intact := framelog.Anchor(partition, f.seq, f.frame); !intact || f.frame.Link.Format < 0 || f.frame.Link.Format > framelog.Format {
 			c.broken = append(c.broken, f)
 			continue
 		}

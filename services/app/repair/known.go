@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/natsd/blockfile"
 )
@@ -24,7 +25,7 @@ func (p partition) String() string { return framelog.PartitionName(p.plane, p.nu
 
 // known is what other places recorded of the journals: how far they read each.
 type known struct {
-	seq    map[string]uint64    // highest sequence number, by plane
+	seq    map[partition]uint64 // highest sequence number
 	walSeq map[partition]uint64 // highest wal_seq
 	events map[string][]event   // what EVENTS has, by plane, in the order of the stream
 }
@@ -38,13 +39,25 @@ type event struct {
 
 // newKnown returns a known without records.
 func newKnown() *known {
-	return &known{seq: map[string]uint64{}, walSeq: map[partition]uint64{}, events: map[string][]event{}}
+	return &known{seq: map[partition]uint64{}, walSeq: map[partition]uint64{}, events: map[string][]event{}}
 }
 
 // saw records that somebody read a partition up to an end.
 func (k *known) saw(p partition, end framelog.End) {
-	k.seq[p.plane] = max(k.seq[p.plane], end.Seq)
+	k.seq[p] = max(k.seq[p], end.Seq)
 	k.walSeq[p] = max(k.walSeq[p], end.WalSeq)
+}
+
+// newest returns the highest sequence number that is known in the stream of a segment of a partition, of how many the plane has. In a shared one
+// that of any partition counts.
+func (k *known) newest(of jetlog.Place, partitions int) (seq uint64) {
+	if !of.Shared {
+		return k.seq[partition{of.Plane, of.Partition}]
+	}
+	for i := range partitions {
+		seq = max(seq, k.seq[partition{of.Plane, i}])
+	}
+	return seq
 }
 
 // readPositions records the positions that the frames of a journal have of others.

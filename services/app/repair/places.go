@@ -1,14 +1,11 @@
 package repair
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -16,6 +13,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
+	"quartet/services/app/datadir"
 )
 
 // The places where copies of frames are, in the order in which they are preferred.
@@ -33,23 +31,34 @@ var placeNames = [...]string{"the journal", "salvaged blocks", "corrected bits",
 // stream has the copies of the frames of one plane's journal.
 type stream struct {
 	plane      string
-	partitions int // as far as the stream, its frames or the backup tell
-	exists     bool
-	copies     map[int][]*copyOf // by partition
-	gaps       []string          // what cannot be read in its blocks
-	newest     uint64            // sequence number in any of the places
+	partitions int                       // as far as the streams, their frames or the backup tell
+	segments   []datadir.Segment         // that the store has
+	shared     bool                      // the partitions began in one stream
+	copies     map[int][]*copyOf         // by partition
+	gaps       map[jetlog.Place][]string // what cannot be read in the blocks of the store
+	newest     map[int]uint64            // sequence number in any of the places, by partition
 }
 
 // add adds a copy. Subjects that are not of a partition are left out.
 func (s *stream) add(c *copyOf) {
-	number, found := strings.CutPrefix(c.subject, jetlog.SubjectPrefix(s.plane))
-	i, err := strconv.Atoi(number)
-	if !found || err != nil || i < 0 {
+	of, found := jetlog.ParseSubject(c.subject)
+	if !found || of.Plane != s.plane {
 		return
 	}
-	s.partitions = max(s.partitions, i+1)
-	s.newest = max(s.newest, c.seq)
-	s.copies[i] = append(s.copies[i], c)
+	s.shared = s.shared || of.Shared
+	s.partitions = max(s.partitions, of.Partition+1)
+	s.newest[of.Partition] = max(s.newest[of.Partition], c.seq)
+	s.copies[of.Partition] = append(s.copies[of.Partition], c)
+}
+
+// has returns the segments of a partition that the store has, in order.
+func (s *stream) has(partition int) (all []datadir.Segment) {
+	for _, seg := range s.segments {
+		if seg.Shared || seg.Partition == partition {
+			all = append(all, seg)
+		}
+	}
+	return all
 }
 
 // stored returns the frames of a partition that are in the store itself.
@@ -62,10 +71,14 @@ func (s *stream) stored(partition int) (all []*copyOf) {
 	return all
 }
 
-// record adds the message of a record.
-func (s *stream) record(r blockfile.Record, place int) {
-	if r.Erased {
-		s.newest = max(s.newest, r.Seq)
+// record adds the message of a record in the stream of a segment.
+func (s *stream) record(of jetlog.Place, r blockfile.Record, place int) {
+	if r.Erased && of.Shared {
+		for i := range s.partitions {
+			s.newest[i] = max(s.newest[i], r.Seq)
+		}
+	} else if r.Erased {
+		s.newest[of.Partition] = max(s.newest[of.Partition], r.Seq)
 	}
 	if !r.Message() {
 		return
@@ -79,48 +92,37 @@ func (s *stream) record(r blockfile.Record, place int) {
 
 // readStore reads the blocks of a plane's journal in the store of a server.
 func readStore(store, account, plane string) (*stream, error) {
-	s := &stream{plane: plane, copies: map[int][]*copyOf{}}
-	dir := blockfile.Stream(store, account, jetlog.StreamName(plane))
-	if _, err := os.Stat(dir); err == nil {
-		s.exists = true
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	s := &stream{plane: plane, copies: map[int][]*copyOf{}, gaps: map[jetlog.Place][]string{}, newest: map[int]uint64{}}
+	var err error
+	if s.segments, err = datadir.Segments(store, account, plane); err != nil {
 		return nil, err
 	}
-	s.partitions = storedPartitions(dir)
-	files, err := blockfile.Files(filepath.Join(dir, "msgs"))
-	if err != nil {
-		return nil, err
+	for _, seg := range s.segments {
+		s.partitions = max(s.partitions, seg.Partitions, seg.Partition+1)
+		s.shared = s.shared || seg.Shared
 	}
-	return s, s.readBlocks(files, placeStore)
+	for _, seg := range s.segments {
+		files, err := blockfile.Files(filepath.Join(seg.Dir, "msgs"))
+		if err == nil {
+			err = s.readBlocks(seg.Place, files, placeStore)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
 }
 
-// storedPartitions returns how many partitions a stream says that its plane has, 0 if that cannot be read.
-func storedPartitions(dir string) int {
-	raw, err := os.ReadFile(filepath.Join(dir, "meta.inf"))
-	if err != nil {
-		return 0
-	}
-	var meta struct{ Metadata map[string]string }
-	if json.Unmarshal(raw, &meta) != nil {
-		return 0
-	}
-	n, err := jetlog.PartitionsIn(meta.Metadata)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// readBlocks adds the frames in block files.
-func (s *stream) readBlocks(files []blockfile.File, place int) error {
-	name := jetlog.StreamName(s.plane)
+// readBlocks adds the frames in block files of the stream of a segment.
+func (s *stream) readBlocks(of jetlog.Place, files []blockfile.File, place int) error {
+	name := of.Stream()
 	for _, file := range files {
 		b, err := readBlock(file)
 		if err != nil {
 			return err
 		}
 		gaps, err := blockfile.Read(name, file.Index, b, []string{jetlog.SubjectPrefix(s.plane)}, func(r blockfile.Record) error {
-			s.record(r, place)
+			s.record(of, r, place)
 			return nil
 		})
 		if err != nil {
@@ -128,10 +130,10 @@ func (s *stream) readBlocks(files []blockfile.File, place int) error {
 		}
 		for _, gap := range gaps {
 			if place == placeStore {
-				s.gaps = append(s.gaps, fmt.Sprintf("%s, %s", file.Path, gap))
+				s.gaps[of] = append(s.gaps[of], fmt.Sprintf("%s, %s", file.Path, gap))
 			}
 			if r, ok := blockfile.Correct(name, file.Index, b[gap.From:gap.To]); ok {
-				s.record(r, placeCorrected)
+				s.record(of, r, placeCorrected)
 			}
 		}
 	}
@@ -140,26 +142,45 @@ func (s *stream) readBlocks(files []blockfile.File, place int) error {
 
 // readSalvaged adds what a start of the server copied aside.
 func (s *stream) readSalvaged(dir string) error {
-	files, err := salvage.Copies(dir, jetlog.StreamName(s.plane))
-	if err != nil {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return s.readBlocks(files, placeSalvage)
+	for _, e := range entries {
+		of, ok := jetlog.ParseStream(e.Name())
+		if !ok || of.Plane != s.plane {
+			continue
+		}
+		files, err := salvage.Copies(dir, e.Name())
+		if err == nil {
+			err = s.readBlocks(of, files, placeSalvage)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readOther adds what another store has: the directory of a server, whose account may have any name.
 func (s *stream) readOther(store string) error {
-	dirs, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", jetlog.StreamName(s.plane), "msgs"))
-	if err != nil {
+	accounts, err := os.ReadDir(filepath.Join(store, "jetstream"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, dir := range dirs {
-		files, err := blockfile.Files(dir)
+	for _, account := range accounts {
+		segments, err := datadir.Segments(store, account.Name(), s.plane)
 		if err != nil {
 			return err
 		}
-		if err := s.readBlocks(files, placeOther); err != nil {
-			return err
+		for _, seg := range segments {
+			files, err := blockfile.Files(filepath.Join(seg.Dir, "msgs"))
+			if err == nil {
+				err = s.readBlocks(seg.Place, files, placeOther)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -130,7 +130,7 @@ type run struct {
 	Config
 	store    string
 	streams  map[string]*stream // by plane
-	newest   map[string]uint64  // highest sequence number that any place knows, by plane
+	known    *known             // what all places know
 	journals []*journal
 }
 
@@ -180,7 +180,7 @@ func (c *chain) intact(copies int) bool {
 func (j *journal) describe(s *stream) (all []string) {
 	end := j.chain.end
 	switch {
-	case !s.exists:
+	case len(s.has(j.of.number)) == 0:
 		all = append(all, "the stream is gone")
 	case !j.chain.whole && j.witnessed.Seq > end.Seq:
 		all = append(all, fmt.Sprintf("behind frame %d, wal_seq %d, frames are missing up to frame %d, wal_seq %d, which was written", end.Seq, end.WalSeq, j.witnessed.Seq, j.witnessed.WalSeq))
@@ -197,7 +197,10 @@ func (j *journal) describe(s *stream) (all []string) {
 	default:
 		all = append(all, fmt.Sprintf("frames %d to %d do not continue it", j.chain.left[0].seq, j.chain.left[n-1].seq))
 	}
-	return append(all, s.gaps...)
+	for _, seg := range s.has(j.of.number) {
+		all = append(all, s.gaps[seg.Place]...)
+	}
+	return all
 }
 
 // checkAccepted returns an error if AcceptLoss names something that is not damaged.
@@ -248,7 +251,7 @@ func (r *run) search() error {
 	for _, j := range r.journals {
 		s := r.streams[j.of.plane]
 		k.saw(j.of, j.witnessed)
-		k.seq[j.of.plane] = max(k.seq[j.of.plane], s.newest)
+		k.seq[j.of] = max(k.seq[j.of], s.newest[j.of.number])
 	}
 	for _, j := range r.journals {
 		if j.Status != Intact {
@@ -257,7 +260,7 @@ func (r *run) search() error {
 			}
 		}
 	}
-	r.newest = k.seq
+	r.known = k
 	return nil
 }
 
@@ -275,15 +278,9 @@ func (r *run) searchBackup(damaged map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	byName := map[string]*stream{}
-	for plane, s := range r.streams {
-		if damaged[plane] {
-			byName[jetlog.StreamName(plane)] = s
-		}
-	}
 	m, _, err := opened.Read(archive.Visitor{Message: func(m archive.Message) error {
-		if s := byName[m.Stream]; s != nil {
-			s.message(m)
+		if of, ok := jetlog.ParseStream(m.Stream); ok && damaged[of.Plane] {
+			r.streams[of.Plane].message(m)
 		}
 		return nil
 	}})
@@ -322,12 +319,19 @@ func (r *run) decide(j *journal, k *known) error {
 		return nil
 	}
 	j.Status = Accepted
-	k.seq[j.of.plane] += margin // the next partition of the same stream begins behind it
-	return r.beginIncarnation(j, k.seq[j.of.plane], last+margin+1)
+	of := s.goesOn(j)
+	k.seq[j.of] = k.newest(of, s.partitions) + margin // the next partition of the same stream begins behind it
+	return r.beginIncarnation(j, of, k.seq[j.of], last+margin+1)
+}
+
+// goesOn returns the segment in which a journal goes on behind what is kept of it.
+func (s *stream) goesOn(j *journal) jetlog.Place {
+	n := j.chain.end.Segment
+	return jetlog.Place{Plane: j.of.plane, Partition: j.of.number, Segment: n, Shared: n == 0 && s.shared}
 }
 
 // beginIncarnation makes the frame with which a journal goes on.
-func (r *run) beginIncarnation(j *journal, seq, first uint64) error {
+func (r *run) beginIncarnation(j *journal, of jetlog.Place, seq, first uint64) error {
 	generation, number := uint64(0), max(j.chain.end.Incarnation, j.witnessed.Incarnation, 1)
 	for _, f := range slices.Concat(j.chain.kept, j.chain.left) {
 		generation, number = max(generation, f.frame.Generation), max(number, f.frame.Link.Incarnation)
@@ -341,8 +345,8 @@ func (r *run) beginIncarnation(j *journal, seq, first uint64) error {
 	if err != nil {
 		return err
 	}
-	header := jetlog.Header(jetlog.StreamName(j.of.plane), j.chain.end.Seq, f)
-	j.begin = &copyOf{seq: seq, at: r.Now.UnixNano(), subject: jetlog.Subject(j.of.plane, j.of.number), header: onWire(header), frame: f}
+	header := jetlog.Header(of.Stream(), j.chain.end.Seq, f)
+	j.begin = &copyOf{seq: seq, at: r.Now.UnixNano(), subject: of.Subject(), header: onWire(header), frame: f}
 	end, intact, err := j.chain.end.Next(j.Partition, seq, f)
 	if err != nil || !intact {
 		return fmt.Errorf("the journal of %s cannot go on behind frame %d: %w", j.Partition, j.chain.end.Seq, err)

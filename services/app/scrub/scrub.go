@@ -11,8 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
-	"strings"
+	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,6 +23,7 @@ import (
 	"quartet/pkg/meter"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
+	"quartet/services/app/datadir"
 )
 
 // interval is the least time between the beginnings of two passes.
@@ -153,14 +153,19 @@ func (p *pass) run(ctx context.Context) error {
 		compared, err := framelog.Compare(name, p.cfg.Witness(p.plane, i))
 		p.journals[i] = &progress{damage: err, compared: compared}
 	}
-	stream := jetlog.StreamName(p.plane)
-	files, err := blockfile.Files(blockfile.Messages(p.cfg.Store, p.cfg.Account, stream))
+	segments, err := datadir.Segments(p.cfg.Store, p.cfg.Account, p.plane)
 	if err != nil {
 		return err
 	}
-	for i, file := range files {
-		if err := p.block(ctx, stream, file, i == len(files)-1); err != nil {
+	for _, seg := range segments {
+		files, err := blockfile.Files(filepath.Join(seg.Dir, "msgs"))
+		if err != nil {
 			return err
+		}
+		for i, file := range files {
+			if err := p.block(ctx, seg.Stream(), file, i == len(files)-1); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -203,14 +208,13 @@ func (p *pass) block(ctx context.Context, stream string, file blockfile.File, la
 
 // frame verifies a frame.
 func (p *pass) frame(r blockfile.Record) {
-	number, found := strings.CutPrefix(r.Subject, jetlog.SubjectPrefix(p.plane))
-	i, err := strconv.Atoi(number)
-	j := p.journals[i]
-	if !r.Message() || !found || err != nil || j == nil {
+	of, found := jetlog.ParseSubject(r.Subject)
+	j := p.journals[of.Partition]
+	if !r.Message() || !found || j == nil {
 		return
 	}
 	p.frames.Inc()
-	name := framelog.PartitionName(p.plane, i)
+	name := framelog.PartitionName(p.plane, of.Partition)
 	h, err := nats.DecodeHeadersMsg(r.Header)
 	if err != nil {
 		h = nats.Header{} // a frame without a header continues no other

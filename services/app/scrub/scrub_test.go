@@ -46,7 +46,7 @@ func newRig(t *testing.T, frames int) *rig {
 	nc, err := srv.Connect("test")
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	_, err = jetlog.EnsureStream(t.Context(), nc, plane, 1, 1)
+	_, err = jetlog.Ensure(t.Context(), nc, plane, 1, 1)
 	require.NoError(t, err)
 	log, err := jetlog.New(nc, plane, 0)
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func (r *rig) put(t *testing.T, key string) {
 // block returns the block file of the journal, and its content.
 func (r *rig) block(t *testing.T) (string, []byte) {
 	t.Helper()
-	files, err := blockfile.Files(blockfile.Messages(r.store, "$G", jetlog.StreamName(plane)))
+	files, err := blockfile.Files(blockfile.Messages(r.store, "$G", jetlog.Place{Plane: plane}.Stream()))
 	require.NoError(t, err)
 	require.Len(t, files, 1)
 	b, err := os.ReadFile(files[0].Path)
@@ -109,7 +109,7 @@ func TestScrubReadsWhatIsOnTheDisk(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	require.NoError(t, r.scrubber.Pass(t.Context()))
 	require.ErrorContains(t, r.found["test/0"], "the journal of test/0 is damaged: wal_seq")
-	copies, err := salvage.Copies(r.salvaged, jetlog.StreamName(plane))
+	copies, err := salvage.Copies(r.salvaged, jetlog.Place{Plane: plane}.Stream())
 	require.NoError(t, err)
 	require.Len(t, copies, 1)
 	copied, err := os.ReadFile(copies[0].Path)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -19,6 +18,8 @@ import (
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/blockfile"
+	"quartet/services/app/datadir"
 )
 
 // Config says where the journals are.
@@ -62,16 +63,9 @@ func Run(ctx context.Context, cfg Config) (all []Journal, err error) {
 		if err != nil {
 			return nil, err
 		}
-		n := 0
-		s, err := js.Stream(ctx, jetlog.StreamName(plane))
-		switch {
-		case errors.Is(err, jetstream.ErrStreamNotFound):
-		case err != nil:
+		n, err := jetlog.Count(ctx, js, plane)
+		if err != nil {
 			return nil, fmt.Errorf("the journal of %s: %w", plane, err)
-		default:
-			if n, err = jetlog.Partitions(s.CachedInfo().Config); err != nil {
-				return nil, err
-			}
 		}
 		for i := range max(n, witnessed) {
 			vs, err := verifyPartition(ctx, cfg, nc, plane, i, n > 0)
@@ -104,9 +98,14 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 	}
 	remove := func() error { return errors.Join(os.RemoveAll(dir), unlock()) }
 	for _, plane := range cfg.Planes {
-		of := filepath.Join("jetstream", "$G", "streams", jetlog.StreamName(plane))
-		if err := os.CopyFS(filepath.Join(dir, of), os.DirFS(filepath.Join(store, of))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		segments, err := datadir.Segments(store, "$G", plane)
+		if err != nil {
 			return nil, nil, errors.Join(err, remove())
+		}
+		for _, seg := range segments {
+			if err := os.CopyFS(blockfile.Stream(dir, "$G", seg.Stream()), os.DirFS(seg.Dir)); err != nil {
+				return nil, nil, errors.Join(err, remove())
+			}
 		}
 	}
 	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess, Bulk: true})

@@ -1,0 +1,73 @@
+package datadir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/natsd/blockfile"
+)
+
+// Segment is a segment of a journal as it is in the store of a server that does not run.
+type Segment struct {
+	jetlog.Place
+	Dir        string
+	First      uint64 // sequence number at which it begins
+	Partitions int    // that its plane has; 0 if that cannot be read
+	Bytes      int64  // of its blocks
+}
+
+// Segments returns the segments of a plane's journal in a store, in order.
+func Segments(store, account, plane string) (all []Segment, err error) {
+	entries, err := os.ReadDir(filepath.Dir(blockfile.Stream(store, account, "any")))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		p, ok := jetlog.ParseStream(e.Name())
+		if !ok || p.Plane != plane || !e.IsDir() {
+			continue
+		}
+		s := Segment{Place: p, Dir: blockfile.Stream(store, account, e.Name())}
+		s.readConfig()
+		files, err := blockfile.Files(filepath.Join(s.Dir, "msgs"))
+		if err != nil {
+			return nil, fmt.Errorf("stream %s: %w", e.Name(), err)
+		}
+		for _, f := range files {
+			info, err := os.Stat(f.Path)
+			if err != nil {
+				return nil, err
+			}
+			s.Bytes += info.Size()
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Segment) int { return a.Compare(b.Place) })
+	return all, nil
+}
+
+// readConfig reads what the server wrote down of the stream's configuration. It may be damaged.
+func (s *Segment) readConfig() {
+	s.First = 1
+	raw, err := os.ReadFile(filepath.Join(s.Dir, "meta.inf"))
+	if err != nil {
+		return
+	}
+	var meta struct {
+		FirstSeq uint64 `json:"first_seq"`
+		Metadata map[string]string
+	}
+	if json.Unmarshal(raw, &meta) != nil {
+		return
+	}
+	s.First = max(meta.FirstSeq, 1)
+	if n, err := jetlog.PartitionsIn(meta.Metadata); err == nil {
+		s.Partitions = n
+	}
+}
