@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -258,9 +259,10 @@ func (c *Config) Complete() error {
 	if c.MaxConnections < 0 || c.MaxConnections == 1 {
 		return fmt.Errorf("max-connections is %d; it must be at least 2, or 0 for %d", c.MaxConnections, connlimit.DefaultTotal)
 	}
-	if c.SegmentSize < 1 || c.SegmentSize > 4096 {
-		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096", c.SegmentSize)
+	if c.SegmentSize < 0 || c.SegmentSize > 4096 {
+		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096, or 0 for 64", c.SegmentSize)
 	}
+	c.SegmentSize = cmp.Or(c.SegmentSize, 64)
 	if c.ScrubRate < 0 {
 		return fmt.Errorf("scrub-rate is %d; it must be at least 1 MiB per second, or 0 for none", c.ScrubRate)
 	}

@@ -136,6 +136,9 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 // tail is Tail, which also returns the segments.
 func (l *Log) tail(ctx context.Context) (framelog.Frame, uint64, []*segment, error) {
 	all, err := l.refresh(ctx)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("%s/%d has no stream", l.plane, l.partition)
+	}
 	if err != nil {
 		return framelog.Frame{}, 0, nil, fmt.Errorf("jetlog: tail: %w", err)
 	}
