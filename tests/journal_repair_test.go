@@ -59,7 +59,7 @@ func TestR10_ALossIsAccepted(t *testing.T) {
 	known, err := os.ReadFile(j.Loss.File)
 	require.NoError(t, err)
 	require.Contains(t, string(known), "PAID INVOICE 19")
-	require.DirExists(t, filepath.Join(r.Replaced, "quartet-journal-work"))
+	require.DirExists(t, filepath.Join(r.Replaced, "quartet-journal-work-0-0"))
 	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Zero(t, code, out)
 

@@ -112,15 +112,8 @@ func (s *segment) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 
 // last returns the sequence number of the last frame of the segment, 0 if it has none.
 func (s *segment) last(ctx context.Context) (uint64, error) {
-	if s.Shared {
-		_, seq, err := s.tail(ctx)
-		return seq, err
-	}
-	info, err := s.info(ctx)
-	if err != nil || info.State.Msgs == 0 {
-		return 0, err
-	}
-	return info.State.LastSeq, nil
+	_, seq, err := s.tail(ctx) // the stream's own last number may be one that is not used
+	return seq, err
 }
 
 // get returns the frame at seq, or ErrNoFrame.

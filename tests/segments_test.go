@@ -1,0 +1,178 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/app/datadir"
+	"quartet/tests/load"
+)
+
+// updates writes n revisions of some items at once, each as large as it may be, with request ids, until each is answered.
+func (d *damageable) updates(items []string, n int) {
+	d.t.Helper()
+	objective := strings.Repeat("𝕏", 1980)
+	var working sync.WaitGroup
+	errs := make(chan error, len(items))
+	for _, item := range items {
+		working.Go(func() {
+			for i := range n {
+				req := &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: item, Objective: new(fmt.Sprintf("%d %s", i, objective)), RequestId: fmt.Sprintf("%s-%d-%d", item, n, i)}
+				if _, err := load.Again(d.ctx, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
+					return d.work.UpdateWorkItem(ctx, req)
+				}); err != nil {
+					errs <- err
+					return
+				}
+			}
+			errs <- nil
+		})
+	}
+	working.Wait()
+	for range items {
+		require.NoError(d.t, <-errs)
+	}
+}
+
+// segments returns the segments of the journal of work that have frames.
+func (d *damageable) segments() (all []datadir.Segment) {
+	d.t.Helper()
+	found, err := datadir.Segments(datadir.Store(d.srv.DataDir), "$G", "work")
+	require.NoError(d.t, err)
+	for _, s := range found {
+		if s.Bytes > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// revisions returns how many revisions the history of an item has.
+func (d *damageable) revisions(item string) (n int) {
+	d.t.Helper()
+	req := &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: item, PageSize: 500}
+	for {
+		page, err := d.work.ListWorkItemHistory(d.ctx, req)
+		require.NoError(d.t, err)
+		n += len(page.GetMutations())
+		if req.PageToken = page.GetNextPageToken(); req.PageToken == "" {
+			return n
+		}
+	}
+}
+
+// TestR6_SegmentsOfARunningServer: a journal of many segments is written, while the server is killed, read back, followed, verified, backed up
+// and restored as one of a single segment; damage in a segment that is closed is named, and repaired from a backup.
+func TestR6_SegmentsOfARunningServer(t *testing.T) {
+	d := newDamageable(t, "--segment-mib", "1")
+	items := d.items()[:4]
+	const rounds, each = 4, 60
+	for round := range rounds {
+		killed := make(chan struct{})
+		go func() {
+			defer close(killed)
+			select {
+			case <-time.After(time.Duration(50+100*round) * time.Millisecond):
+			case <-d.ctx.Done():
+			}
+			_ = d.srv.Kill()
+		}()
+		working := make(chan struct{})
+		go func() {
+			defer close(working)
+			d.updates(items, each+round)
+		}()
+		<-killed
+		require.Empty(t, d.start())
+		<-working
+	}
+	revisions := 1 + rounds*each + 0 + 1 + 2 + 3
+	check := func() {
+		for _, item := range items {
+			require.Equal(t, revisions, d.revisions(item), item)
+		}
+	}
+	check()
+	require.GreaterOrEqual(t, len(d.segments()), 6)
+	d.completed("which waiting reads in the newest segment")
+	backup := filepath.Join(t.TempDir(), "quartet.backup")
+	out, code := d.quartet("backup", backup, "--address", d.srv.GRPC)
+	require.Zero(t, code, out)
+	d.updates(items, 1)
+	revisions++
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Zero(t, code, out)
+
+	closed := func() (string, []byte) { // the block of a segment that is closed
+		blocks, err := filepath.Glob(filepath.Join(d.segments()[2].Dir, "msgs", "*.blk"))
+		require.NoError(t, err)
+		require.Len(t, blocks, 1)
+		b, err := os.ReadFile(blocks[0])
+		require.NoError(t, err)
+		return blocks[0], b
+	}
+	for name, damage := range map[string]func(b []byte) []byte{
+		"a bit":             func(b []byte) []byte { b[len(b)/2] ^= 4; return b },
+		"its closing frame": func(b []byte) []byte { return b[:len(b)-20] },
+		"most of it":        func(b []byte) []byte { return b[:len(b)/5] },
+	} {
+		path, b := closed()
+		require.NoError(t, os.WriteFile(path, damage(b), 0o600), name)
+		named := d.start()
+		require.Len(t, named, 1, name)
+		require.Contains(t, named[0], "work/0", name)
+		require.NoError(t, d.srv.Kill())
+		r, code := d.repair("--from-backup", backup, "--apply")
+		require.Zero(t, code, name)
+		require.Equal(t, "repairable", r.of("work").Status, name)
+		require.Empty(t, d.start(), name)
+		check()
+		d.quiet()
+		require.NoError(t, d.srv.Kill())
+	}
+
+	// Without a copy of a closed segment, everything behind it is given up, and the journal goes on.
+	path, b := closed()
+	require.NoError(t, os.Truncate(path, int64(len(b)/5)))
+	require.NoError(t, os.RemoveAll(datadir.Salvage(d.srv.DataDir)))
+	r, code := d.repair("--accept-loss", "work/0", "--apply")
+	require.Zero(t, code)
+	require.Equal(t, "accepted", r.of("work").Status)
+	require.Len(t, d.segments(), 3)
+	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Zero(t, code, out)
+	require.Empty(t, d.start())
+	d.updates(items, 150)
+	require.Greater(t, len(d.segments()), 5)
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+
+	// The backup has what there was before.
+	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(d.srv.DataDir))
+	require.NoError(t, os.MkdirAll(d.srv.DataDir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(d.srv.DataDir, "key"), key, 0o600))
+	out, code = d.quartet("restore", backup, "--data-dir", d.srv.DataDir)
+	require.Zero(t, code, out)
+	require.Empty(t, d.start())
+	revisions--
+	check()
+	d.updates(items, 100)
+	revisions += 100
+	check()
+	require.NoError(t, d.srv.Interrupt(d.ctx))
+	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Zero(t, code, out)
+}
