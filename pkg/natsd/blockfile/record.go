@@ -61,6 +61,17 @@ func NewSum(stream string, index int) *Sum {
 	return &Sum{hash: h}
 }
 
+// ConfigSum returns the checksum of the configuration of a stream.
+func ConfigSum(stream string, config []byte) []byte {
+	key := sha256.Sum256([]byte(stream))
+	h, err := highwayhash.New64(key[:])
+	if err != nil {
+		panic(err) // the key has the right length
+	}
+	_, _ = h.Write(config) // a hash never fails
+	return h.Sum(nil)
+}
+
 // of returns the checksum of a record without its length and its checksum.
 func (s *Sum) of(fixed, subject, header, body []byte) []byte {
 	s.hash.Reset()

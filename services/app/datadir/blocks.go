@@ -11,9 +11,13 @@ import (
 	"quartet/pkg/natsd/salvage"
 )
 
-// CheckBlocks checks the blocks of the planes' journals before the embedded server opens them.
+// CheckBlocks completes the streams that the embedded server was creating when it died, and checks the blocks of the planes' journals, before
+// it opens them.
 func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error {
 	s := salvage.Config{Store: Store(dir), Account: account, Dir: Salvage(dir), Now: time.Now(), Logger: logger}
+	if err := salvage.Finish(s.Store, account, logger); err != nil {
+		return err
+	}
 	for _, plane := range planes {
 		segments, err := Segments(s.Store, account, plane)
 		if err != nil {

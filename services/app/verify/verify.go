@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
+	"quartet/pkg/natsd/salvage"
 	"quartet/services/app/datadir"
 )
 
@@ -107,6 +108,9 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 				return nil, nil, errors.Join(err, remove())
 			}
 		}
+	}
+	if err := salvage.Finish(dir, "$G", zap.NewNop()); err != nil {
+		return nil, nil, errors.Join(err, remove())
 	}
 	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess, Bulk: true})
 	if err != nil {

@@ -1,0 +1,68 @@
+package salvage
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/natsd/blockfile"
+)
+
+// The files in which a server has the configuration of a stream, and the checksum of that.
+const (
+	configFile = "meta.inf"
+	configSum  = "meta.sum"
+)
+
+// Finish completes the streams that a server was creating when it died. It writes the configuration of a stream and then its checksum,
+// and never again: a stream without a checksum takes messages as soon as it is created once more, and is left out at every later
+// start, with all of them. A stream of which only a part of the configuration was written, and that has no messages, is removed.
+func Finish(store, account string, logger *zap.Logger) error {
+	dir := filepath.Dir(blockfile.Stream(store, account, "any"))
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("salvage: %w", err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if err := finish(filepath.Join(dir, e.Name()), e.Name(), logger); err != nil {
+			return fmt.Errorf("salvage: stream %s: %w", e.Name(), err)
+		}
+	}
+	return nil
+}
+
+// finish completes one stream.
+func finish(dir, name string, logger *zap.Logger) error {
+	if sum, err := os.Stat(filepath.Join(dir, configSum)); err == nil && sum.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	config, err := os.ReadFile(filepath.Join(dir, configFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var named struct{ Name string }
+	if json.Unmarshal(config, &named) == nil && named.Name == name {
+		logger.Warn("completed a stream that the server was creating when it died", zap.String("stream", name))
+		return errors.Join(Write(filepath.Join(dir, configSum), []byte(hex.EncodeToString(blockfile.ConfigSum(name, config)))), SyncDir(dir))
+	}
+	files, err := blockfile.Files(filepath.Join(dir, "msgs"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file.Path); err != nil || info.Size() > 0 {
+			return err // loading the journal says what is missing
+		}
+	}
+	logger.Warn("removed a stream that the server was creating when it died", zap.String("stream", name))
+	return errors.Join(os.RemoveAll(dir), SyncDir(filepath.Dir(dir)))
+}
