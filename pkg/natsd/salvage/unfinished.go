@@ -59,7 +59,18 @@ func finish(dir, name string, logger *zap.Logger) error {
 		return err
 	}
 	for _, file := range files {
-		if info, err := os.Stat(file.Path); err != nil || info.Size() > 0 {
+		b, err := os.ReadFile(file.Path)
+		if err != nil {
+			return err
+		}
+		messages := 0
+		gaps, err := blockfile.Read(name, file.Index, b, []string{""}, func(r blockfile.Record) error {
+			if r.Message() {
+				messages++
+			}
+			return nil
+		})
+		if err != nil || len(gaps) > 0 || messages > 0 {
 			return err // loading the journal says what is missing
 		}
 	}
