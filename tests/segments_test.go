@@ -149,7 +149,7 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	r, code := d.repair("--accept-loss", "work/0", "--apply")
 	require.Zero(t, code)
 	require.Equal(t, "accepted", r.of("work").Status)
-	require.Len(t, d.segments(), 3)
+	require.Len(t, d.segments(), 4, "three, of which the last was cut, and the one in which it goes on")
 	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Zero(t, code, out)
 	require.Empty(t, d.start())

@@ -274,7 +274,7 @@ func (e End) join(f Frame) (End, string) {
 		return e, fmt.Sprintf("the frame has format %d, this version reads up to %d", l.Format, Format)
 	case l.Prev != e.Hash:
 		return e, fmt.Sprintf("the frame continues another one (%.12s, not %.12s)", l.Prev, e.Hash)
-	case l.Incarnation < e.Incarnation || l.Segment != e.Segment && e.chained():
+	case l.Incarnation < e.Incarnation, e.chained() && (l.Segment < e.Segment || l.Segment > e.Segment && l.Incarnation == e.Incarnation):
 		return e, fmt.Sprintf("the frame is of incarnation %d, segment %d, where %d, %d goes on", l.Incarnation, l.Segment, e.Incarnation, e.Segment)
 	// Behind frames of format 0, of which an anchor does not know the wal_seq, Prev alone tells.
 	case l.First <= e.WalSeq || l.First > e.WalSeq+1 && l.Incarnation == e.Incarnation:

@@ -79,9 +79,9 @@ func (w *Writer) CloseSegment(ctx context.Context, end End, generation, next uin
 }
 
 // Begin chains f to the end of a log as the first frame of a new incarnation of its partition, whose lines begin with the
-// wal_seq first. c is the content of its body, with its salt.
-func Begin(partition string, end End, incarnation, first uint64, f Frame, c *Content) Frame {
-	f.Link = Link{Format: formatChained, Incarnation: incarnation, Segment: end.Segment, First: first, Salt: c.salt, Prev: end.Hash}
+// wal_seq first, in a segment that is not before that of end. c is the content of its body, with its salt.
+func Begin(partition string, end End, segment, incarnation, first uint64, f Frame, c *Content) Frame {
+	f.Link = Link{Format: formatChained, Incarnation: incarnation, Segment: segment, First: first, Salt: c.salt, Prev: end.Hash}
 	f.Link.Hash = hashOf(partition, f, c)
 	return f
 }

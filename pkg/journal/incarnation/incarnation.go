@@ -26,6 +26,7 @@ type Beginning struct {
 	Plane     string
 	Partition int
 	Behind    framelog.End // the last frame of the former incarnation that is kept; the zero End: none is
+	Segment   uint64       // in which it begins, not before that of Behind
 	Number    uint64       // of the incarnation
 	First     uint64       // wal_seq of its first line, above every one that the former one may have had
 	// Generation is that of the writer of the frame, above those of the former incarnation.
@@ -57,7 +58,7 @@ func (b Beginning) Frame(newID func(prefix string) string, salt framelog.Salt) (
 	content := framelog.NewContent(salt)
 	content.Add(body)
 	f := framelog.Frame{ID: newID(""), Generation: b.Generation, Body: body}
-	return framelog.Begin(framelog.PartitionName(b.Plane, b.Partition), b.Behind, b.Number, b.First, f, content), nil
+	return framelog.Begin(framelog.PartitionName(b.Plane, b.Partition), b.Behind, max(b.Segment, b.Behind.Segment), b.Number, b.First, f, content), nil
 }
 
 // Behind returns behind which frame the frame f at seq begins a new incarnation, if it does.

@@ -181,6 +181,9 @@ func (r *run) first(j *journal, of jetlog.Place) uint64 {
 			return seg.First
 		}
 	}
+	if j.begin != nil && placeOf(j.begin) == of {
+		return j.begin.seq
+	}
 	for _, f := range j.chain.kept {
 		if f.frame.Link.Next > 0 && f.frame.Link.Segment+1 == of.Segment {
 			return f.frame.Link.Next
@@ -252,9 +255,6 @@ func (r *run) fill(store string, of *build) error {
 		// the one before it.
 		at = max(at, f.at, createdAt(f))
 		b = sum.Append(b, blockfile.Record{Seq: f.seq, At: at, Subject: f.subject, Header: f.header, Body: f.frame.Body})
-	}
-	if last := r.known.newest(of.of, r.streams[of.of.Plane].partitions); all[len(all)-1].seq < last && all[len(all)-1].frame.Link.Next == 0 {
-		b = sum.Append(b, blockfile.Record{Seq: last, At: r.Now.UnixNano(), Erased: true}) // no number is used twice
 	}
 	return flush()
 }

@@ -18,7 +18,7 @@ func sealed(t *testing.T, end framelog.End, seq, incarnation, first uint64, text
 	c := framelog.NewContent(framelog.Salt{1})
 	f := framelog.Frame{ID: text, Generation: 1, Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"%s"}`+"\n", first, text)}
 	c.Add(f.Body)
-	f = framelog.Begin(name, end, incarnation, first, f, c)
+	f = framelog.Begin(name, end, end.Segment, incarnation, first, f, c)
 	next, intact, err := end.Next(name, seq, f)
 	require.NoError(t, err)
 	require.True(t, intact)

@@ -10,7 +10,6 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/natsd/blockfile"
 )
@@ -48,14 +47,10 @@ func (k *known) saw(p partition, end framelog.End) {
 	k.walSeq[p] = max(k.walSeq[p], end.WalSeq)
 }
 
-// newest returns the highest sequence number that is known in the stream of a segment of a partition, of how many the plane has. In a shared one
-// that of any partition counts.
-func (k *known) newest(of jetlog.Place, partitions int) (seq uint64) {
-	if !of.Shared {
-		return k.seq[partition{of.Plane, of.Partition}]
-	}
+// newest returns the highest sequence number that is known of any of the partitions that a plane has: they may have begun in one stream.
+func (k *known) newest(plane string, partitions int) (seq uint64) {
 	for i := range partitions {
-		seq = max(seq, k.seq[partition{of.Plane, i}])
+		seq = max(seq, k.seq[partition{plane, i}])
 	}
 	return seq
 }

@@ -45,7 +45,7 @@ func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions 
 		var salt framelog.Salt
 		_, _ = rand.Read(salt[:]) // it never fails
 		f, err := incarnation.Beginning{
-			Plane: plane, Partition: i, Behind: end, Number: number + 1, First: last + margin + 1, Generation: generation + 1, At: now, Cause: "the journal was restored from a backup",
+			Plane: plane, Partition: i, Behind: end, Segment: end.Segment, Number: number + 1, First: last + margin + 1, Generation: generation + 1, At: now, Cause: "the journal was restored from a backup",
 		}.Frame(newID, salt)
 		if err != nil {
 			return err

@@ -130,7 +130,6 @@ type run struct {
 	Config
 	store    string
 	streams  map[string]*stream // by plane
-	known    *known             // what all places know
 	journals []*journal
 }
 
@@ -260,7 +259,6 @@ func (r *run) search() error {
 			}
 		}
 	}
-	r.known = k
 	return nil
 }
 
@@ -319,15 +317,20 @@ func (r *run) decide(j *journal, k *known) error {
 		return nil
 	}
 	j.Status = Accepted
-	of := s.goesOn(j)
-	k.seq[j.of] = k.newest(of, s.partitions) + margin // the next partition of the same stream begins behind it
-	return r.beginIncarnation(j, of, k.seq[j.of], last+margin+1)
+	return r.beginIncarnation(j, s.goesOn(j), k.newest(j.of.plane, s.partitions)+margin, last+margin+1)
 }
 
-// goesOn returns the segment in which a journal goes on behind what is kept of it.
+// goesOn returns the segment in which a journal goes on behind what is kept of it: one of its own, behind all that anybody
+// knows. Within a stream a server would keep account of each of the sequence numbers that are left out.
 func (s *stream) goesOn(j *journal) jetlog.Place {
-	n := j.chain.end.Segment
-	return jetlog.Place{Plane: j.of.plane, Partition: j.of.number, Segment: n, Shared: n == 0 && s.shared}
+	n := max(j.chain.end.Segment, j.witnessed.Segment)
+	for _, seg := range s.has(j.of.number) {
+		n = max(n, seg.Segment)
+	}
+	for _, f := range s.copies[j.of.number] {
+		n = max(n, f.frame.Link.Segment)
+	}
+	return jetlog.Place{Plane: j.of.plane, Partition: j.of.number, Segment: n + 1}
 }
 
 // beginIncarnation makes the frame with which a journal goes on.
@@ -339,13 +342,13 @@ func (r *run) beginIncarnation(j *journal, of jetlog.Place, seq, first uint64) e
 	var salt framelog.Salt
 	_, _ = rand.Read(salt[:]) // it never fails
 	f, err := incarnation.Beginning{
-		Plane: j.of.plane, Partition: j.of.number, Behind: j.chain.end, Number: number + 1, First: first, Generation: generation + 1, At: r.Now,
+		Plane: j.of.plane, Partition: j.of.number, Behind: j.chain.end, Segment: of.Segment, Number: number + 1, First: first, Generation: generation + 1, At: r.Now,
 		Cause: fmt.Sprintf("the loss of wal_seq %d to %d was accepted", j.Loss.First, j.Loss.Last),
 	}.Frame(r.NewID, salt)
 	if err != nil {
 		return err
 	}
-	header := jetlog.Header(of.Stream(), j.chain.end.Seq, f)
+	header := jetlog.Header(of.Stream(), 0, f)
 	j.begin = &copyOf{seq: seq, at: r.Now.UnixNano(), subject: of.Subject(), header: onWire(header), frame: f}
 	end, intact, err := j.chain.end.Next(j.Partition, seq, f)
 	if err != nil || !intact {
