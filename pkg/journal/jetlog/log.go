@@ -280,16 +280,17 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 		return from, false, fmt.Errorf("%w: %s/%d has no stream", framelog.ErrNoFrame, l.plane, l.partition)
 	}
 	for ; i < len(all)-1; i++ {
-		end, err := all[i].last(ctx)
-		if err != nil {
-			return from, false, err
-		}
 		later, err := all[i+1].last(ctx)
 		if err != nil {
 			return from, false, err
 		}
 		if later == 0 {
 			break // the one behind it is prepared
+		}
+		// Now that there is a frame behind it, the segment does not grow any more.
+		end, err := all[i].last(ctx)
+		if err != nil {
+			return from, false, err
 		}
 		if end >= from {
 			if from, err = all[i].read(ctx, from, end, func(seq uint64, f framelog.Frame) error {
