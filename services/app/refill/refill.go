@@ -1,0 +1,207 @@
+// Package refill writes what is in a backup into streams that have no messages.
+//
+// Owns: the order of the messages, their sequence numbers, and the comparison of what was written with the backup.
+// Never does: read a backup that was not authenticated; put directories into place. Package app does.
+package refill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/archive"
+	"quartet/pkg/journal/jetlog"
+	"quartet/services/app/repair"
+	"quartet/services/backup"
+)
+
+const (
+	// inFlight is how many messages of a restore may be unacknowledged at a time.
+	inFlight = 256
+	// ackTerm bounds each wait for acknowledgements, of up to inFlight messages.
+	ackTerm = 30 * time.Second
+)
+
+// Config says what is created.
+type Config struct {
+	Planes     []string
+	Partitions map[string]int // of the planes in the backup that have more than one
+	Replicas   int
+	Output     jetstream.StreamConfig // of the stream with the output of commands
+	// WitnessDir has what was witnessed of the installation before; it need not exist.
+	WitnessDir string
+	Servers    string // the NATS servers, for errors
+	Now        time.Time
+	NewID      func(prefix string) string
+}
+
+// Run creates the streams in nc, publishes the messages of the backup from and writes its
+// files below homes, and compares the streams with totals. It is an error if a stream has
+// messages already.
+func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *archive.File, totals archive.Totals) error {
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
+	if err != nil {
+		return err
+	}
+	for _, plane := range cfg.Planes {
+		n := max(cfg.Partitions[plane], 1)
+		if got, err := jetlog.EnsureStream(ctx, nc, plane, cfg.Replicas, n); err != nil {
+			return err
+		} else if got != n {
+			return fmt.Errorf("the journal of %s exists already and has %d partitions, that of the backup has %d; restore into a cluster without journals", plane, got, n)
+		}
+	}
+	if _, err := js.CreateOrUpdateStream(ctx, cfg.Output); err != nil {
+		return err
+	}
+	for name := range totals.Streams {
+		s, err := js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
+		if last := s.CachedInfo().State.LastSeq; last > 0 {
+			return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, cfg.Servers)
+		}
+	}
+	p := &publishing{js: js, output: cfg.Output.Name, last: map[string]uint64{}}
+	if _, _, err := from.Read(archive.Visitor{
+		Message: func(m archive.Message) error { return p.publish(ctx, m) },
+		File:    func(name string, mode, _ int64, body io.Reader) error { return putFile(homes, name, mode, body) },
+	}); err != nil {
+		return err
+	}
+	if err := p.drain(ctx, 0); err != nil {
+		return err
+	}
+	for name, want := range totals.Streams {
+		if name == cfg.Output.Name { // its sequences differ, and old messages may have expired
+			continue
+		}
+		if err := compare(ctx, js, name, want); err != nil {
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
+	}
+	for _, plane := range cfg.Planes {
+		if err := repair.BeginRestored(ctx, nc, plane, max(cfg.Partitions[plane], 1), cfg.WitnessDir, cfg.Now, cfg.NewID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publishing publishes messages without waiting for each acknowledgement.
+type publishing struct {
+	js     jetstream.JetStream
+	output string
+	waits  []sent            // the messages without an acknowledgement, in order
+	last   map[string]uint64 // the last sequence of each journal's stream
+}
+
+// sent is a message that was published and not acknowledged yet.
+type sent struct {
+	ack jetstream.PubAckFuture
+	m   archive.Message
+}
+
+// publish publishes a message; it waits while too many are unacknowledged. It may return
+// the error of an earlier message.
+func (p *publishing) publish(ctx context.Context, m archive.Message) error {
+	msg := &nats.Msg{Subject: m.Subject, Data: m.Data, Header: m.Header}
+	journal := m.Stream != p.output
+	if !journal {
+		// A chunk's expected sequences are those of the old stream.
+		msg.Header = nats.Header{}
+		for k, v := range m.Header {
+			if !strings.HasPrefix(k, "Nats-Expected-") {
+				msg.Header[k] = v
+			}
+		}
+	}
+	for journal && p.last[m.Stream] < m.Seq-1 { // sequences that a new incarnation left out
+		p.last[m.Stream]++
+		if err := p.send(ctx, &nats.Msg{Subject: jetlog.Unused(m.Stream)}, archive.Message{Stream: m.Stream, Seq: p.last[m.Stream]}); err != nil {
+			return err
+		}
+	}
+	p.last[m.Stream] = m.Seq
+	return p.send(ctx, msg, m)
+}
+
+// send publishes msg as m; see publish.
+func (p *publishing) send(ctx context.Context, msg *nats.Msg, m archive.Message) error {
+	ack, err := p.js.PublishMsgAsync(msg)
+	if err != nil {
+		return fmt.Errorf("publish %d of %s: %w", m.Seq, m.Stream, err)
+	}
+	m.Data = nil
+	p.waits = append(p.waits, sent{ack, m})
+	if len(p.waits) < inFlight {
+		return nil
+	}
+	return p.drain(ctx, inFlight/2)
+}
+
+// drain waits until at most n messages are unacknowledged. A journal's message that got
+// another sequence than in the backup is an error.
+func (p *publishing) drain(ctx context.Context, n int) error {
+	limit := time.NewTimer(ackTerm)
+	defer limit.Stop()
+	for len(p.waits) > n {
+		w := p.waits[0]
+		select {
+		case ack := <-w.ack.Ok():
+			// Planes refer to each other's messages by sequence, so these must not change.
+			if ack.Stream != w.m.Stream || w.m.Stream != p.output && ack.Sequence != w.m.Seq {
+				return fmt.Errorf("message %d of %s became message %d of %s", w.m.Seq, w.m.Stream, ack.Sequence, ack.Stream)
+			}
+		case err := <-w.ack.Err():
+			return fmt.Errorf("message %d of %s: %w", w.m.Seq, w.m.Stream, err)
+		case <-limit.C:
+			return fmt.Errorf("message %d of %s was not acknowledged within %s", w.m.Seq, w.m.Stream, ackTerm)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		p.waits = p.waits[1:]
+	}
+	return nil
+}
+
+// compare reads a stream again, and returns an error unless it has the messages of the backup.
+func compare(ctx context.Context, js jetstream.JetStream, name string, want archive.Sum) error {
+	got := archive.NewDigest()
+	if err := backup.Messages(ctx, js, name, func(m archive.Message, _ time.Time) (bool, error) {
+		if m.Subject != jetlog.Unused(name) {
+			got.Add(m)
+		}
+		return true, nil
+	}); err != nil {
+		return err
+	}
+	if sum := got.Sum(); sum != want {
+		return fmt.Errorf("what was written differs from the backup: %d messages up to %d", sum.Messages, sum.Last)
+	}
+	return nil
+}
+
+// putFile writes one file of an agent's home, which must not exist, below root.
+func putFile(root *os.Root, name string, mode int64, body io.Reader) error {
+	if dir := path.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, os.FileMode(mode))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, body)
+	return errors.Join(err, f.Close())
+}
