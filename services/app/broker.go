@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/witness"
@@ -48,6 +49,8 @@ type broker struct {
 	witnesses *witness.Files // of the partitions that this process holds; nil before Start
 
 	counts map[string]int // number of partitions of each plane; nil before Start
+
+	idle *idle.Watch // of those who follow journals
 
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
@@ -283,7 +286,7 @@ func (b *broker) sources(plane string) ([]journal.Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		all[i] = b.feeds.Source(journal.NewSource(plane, i, log))
+		all[i] = b.feeds.Source(b.idle.Source(journal.NewSource(plane, i, log)))
 	}
 	return all, nil
 }

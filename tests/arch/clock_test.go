@@ -62,6 +62,7 @@ var wallClock = map[string]string{
 	"services/worker":           "processes run in real time",
 	"pkg/natsd/salvage":         "how long reading took is logged",
 	"services/app/datadir":      "the date of a copy",
+	"services/app/refill":       "acknowledgements of the broker are waited for",
 	"services/app/scrub":        "disks are read at a rate in real time",
 }
 

@@ -20,8 +20,11 @@ var (
 	ErrFull = fmt.Errorf("%w: the store is full", ErrRefused)
 	// ErrTooLarge is the ErrRefused of a frame that is larger than the log allows.
 	ErrTooLarge = fmt.Errorf("%w: the frame is too large", ErrRefused)
-	// ErrNoFrame means that Get found no frame at the sequence.
+	// ErrNoFrame means that Get found no frame at the sequence. A server of a cluster that is no leader any more may
+	// answer so although there is one.
 	ErrNoFrame = errors.New("framelog: no such frame")
+	// ErrGone is the ErrNoFrame of a frame that no server has.
+	ErrGone = fmt.Errorf("%w: no server has it", ErrNoFrame)
 )
 
 // Frame is a group of events that is written at once: the log has all of its lines or none.
@@ -51,7 +54,7 @@ type Log interface {
 	// Tail returns the last frame and its sequence, or a zero Frame and 0.
 	Tail(ctx context.Context) (Frame, uint64, error)
 
-	// Get returns the frame at seq, or ErrNoFrame.
+	// Get returns the frame at seq, or ErrNoFrame, or ErrGone if asking again cannot find it.
 	Get(ctx context.Context, seq uint64) (Frame, error)
 
 	// Scan calls fn for each frame with sequence >= from, in order, and

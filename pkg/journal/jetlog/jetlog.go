@@ -199,7 +199,8 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	case errors.Is(err, jetstream.ErrMsgNotFound) && s.CachedInfo().Config.Replicas > 1:
 		return l.getElsewhere(ctx, s, seq)
 	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != l.subject:
-		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
+		// The only server that has the log says so, or a frame of another partition is there.
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
 	case err != nil:
 		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}

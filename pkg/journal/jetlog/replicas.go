@@ -108,8 +108,12 @@ func (l *Log) readOnce(ctx context.Context, from, last uint64, fn func(uint64, f
 	if err != nil {
 		return from, "", fmt.Errorf("jetlog: read: %w", err)
 	}
-	next, err = read(ctx, cons, from, last, fn)
 	info := cons.CachedInfo()
+	if from == last && info.NumPending == 0 {
+		err = ErrIncomplete // one frame is looked for, and the replica has nothing from there on
+	} else {
+		next, err = read(ctx, cons, from, last, fn)
+	}
 	if info.Cluster != nil {
 		replica = info.Cluster.Leader
 	}
@@ -149,15 +153,16 @@ func (l *Log) remove(consumer *jetstream.ConsumerInfo) {
 	_ = l.nc.Publish("$JS.API.CONSUMER.DELETE."+l.stream+"."+consumer.Name, nil) // without an answer
 }
 
-// getElsewhere is Get of a frame that the leader does not have.
+// getElsewhere is Get of a frame that the leader does not have. If the leader has later frames, and no other replica has this
+// one either, it is gone.
 func (l *Log) getElsewhere(ctx context.Context, s jetstream.Stream, seq uint64) (framelog.Frame, error) {
 	missing := fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	info, err := patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.Info(ctx) })
 	if err != nil || info.Cluster == nil || seq > info.State.LastSeq {
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
-	leader := info.Cluster.Leader
-	for l.replicas.avoid(leader, replicaTerm) < info.Config.Replicas {
+	leader, asked := info.Cluster.Leader, 1
+	for ; l.replicas.avoid(leader, replicaTerm) < info.Config.Replicas; asked++ {
 		var found *framelog.Frame
 		_, replica, err := l.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
 			if at == seq {
@@ -177,6 +182,9 @@ func (l *Log) getElsewhere(ctx context.Context, s jetstream.Stream, seq uint64) 
 		leader = replica
 	}
 	l.replicas.forget()
+	if asked >= info.Config.Replicas {
+		missing = fmt.Errorf("%w: %d", framelog.ErrGone, seq)
+	}
 	return framelog.Frame{}, missing
 }
 

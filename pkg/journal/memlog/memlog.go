@@ -89,7 +89,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	defer l.mu.Unlock()
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= seq })
 	if i == len(l.seqs) || l.seqs[i] != seq {
-		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
 	}
 	return l.frames[i], nil
 }

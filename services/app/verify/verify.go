@@ -1,4 +1,4 @@
-// Package verify reads the journals of an installation and reports what is missing or was changed.
+// Package verify reads the journals and the other streams of an installation and reports what is missing or was changed.
 package verify
 
 import (
@@ -19,6 +19,8 @@ import (
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/blockfile"
+	"quartet/services/app/derived"
 )
 
 // Config says where the journals are.
@@ -40,19 +42,53 @@ type Journal struct {
 	Damage         []error // in the order of the journal
 }
 
+// Result is what Run found.
+type Result struct {
+	Journals []Journal
+	Streams  []derived.Report // that are not journals: each that exists, in a cluster each replica
+}
+
 // copyDir begins the names of the directories in which Verify reads copies of journals.
 const copyDir = ".verify-"
 
 // Run reads all journals of an installation to their ends: that their frames continue each other and have the content
 // that was written, that each line can be read, and that they go as far as the witnesses of the data directory. It goes
 // on behind damage. Journals of an embedded NATS server are copied for that, since a server that opens damaged files
-// changes them, and no server may run. With Remote servers may run.
-func Run(ctx context.Context, cfg Config) (all []Journal, err error) {
+// changes them, and no server may run. With Remote servers may run. It also reads the streams that are not journals, which
+// need no copy.
+func Run(ctx context.Context, cfg Config) (all Result, err error) {
 	nc, done, err := connect(ctx, cfg)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
+	if all.Journals, err = journals(ctx, cfg, nc); err != nil {
+		return all, err
+	}
+	for _, s := range derived.Streams {
+		var found []derived.Report
+		if cfg.Remote != nil {
+			found, err = s.Replicas(ctx, nc)
+		} else {
+			found = make([]derived.Report, 1)
+			found[0], err = s.Read(store(cfg.DataDir), account)
+		}
+		if err != nil {
+			return all, err
+		}
+		all.Streams = append(all.Streams, found...)
+	}
+	return all, nil
+}
+
+// account is the account of the streams of an embedded server.
+const account = "$G"
+
+// store returns the directory of an embedded server.
+func store(dataDir string) string { return filepath.Join(dataDir, "nats") }
+
+// journals reads all journals.
+func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
@@ -90,8 +126,7 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 		nc, err = cfg.Remote.Connect(ctx, "quartet-verify", zap.NewNop())
 		return nc, func() error { nc.Close(); return nil }, err
 	}
-	store := filepath.Join(cfg.DataDir, "nats")
-	if _, err := os.Stat(store); err != nil {
+	if _, err := os.Stat(store(cfg.DataDir)); err != nil {
 		return nil, nil, fmt.Errorf("data-dir %s has no journals: %w", cfg.DataDir, err)
 	}
 	unlock, err := cfg.Lock(cfg.DataDir)
@@ -104,8 +139,8 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 	}
 	remove := func() error { return errors.Join(os.RemoveAll(dir), unlock()) }
 	for _, plane := range cfg.Planes {
-		of := filepath.Join("jetstream", "$G", "streams", jetlog.StreamName(plane))
-		if err := os.CopyFS(filepath.Join(dir, of), os.DirFS(filepath.Join(store, of))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		name := jetlog.StreamName(plane)
+		if err := os.CopyFS(blockfile.Stream(dir, account, name), os.DirFS(blockfile.Stream(store(cfg.DataDir), account, name))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, errors.Join(err, remove())
 		}
 	}

@@ -1,0 +1,147 @@
+package derived
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// placements is how often a consumer is placed until it is at the server that is read. NATS chooses the server.
+	placements = 40
+	// stalled is how long a server may take for the next message that it has.
+	stalled = 10 * time.Second
+)
+
+// Replicas reads a stream of NATS servers that run, in a cluster each of its replicas. A stream that does not exist has none.
+func (s Stream) Replicas(ctx context.Context, nc *nats.Conn) ([]Report, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := js.Stream(ctx, s.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the stream %s: %w", s.Name, err)
+	}
+	servers := []string{""}
+	if info := stream.CachedInfo(); info.Cluster != nil && info.Config.Replicas > 1 {
+		servers = []string{info.Cluster.Leader}
+		for _, r := range info.Cluster.Replicas {
+			servers = append(servers, r.Name)
+		}
+	}
+	var all []Report
+	for _, server := range servers {
+		r := replica{of: Report{Stream: s, Server: server}, stream: stream}
+		if err := r.read(ctx, js); err != nil {
+			return all, fmt.Errorf("the stream %s on %s: %w", s.Name, server, err)
+		}
+		all = append(all, r.of)
+	}
+	return all, nil
+}
+
+// replica reads one replica.
+type replica struct {
+	of     Report
+	stream jetstream.Stream
+	gaps   [][2]uint64 // first and last sequence number of what was not delivered between two messages
+}
+
+// read reads what the replica has.
+func (r *replica) read(ctx context.Context, js jetstream.JetStream) error {
+	cons, err := r.place(ctx, js)
+	if err != nil {
+		return err
+	}
+	if cons.CachedInfo().NumPending > 0 {
+		if err := r.messages(ctx, cons); err != nil {
+			return err
+		}
+	}
+	return r.judge(ctx)
+}
+
+// messages reads the messages that the replica had when the consumer was placed.
+func (r *replica) messages(ctx context.Context, cons jetstream.Consumer) error {
+	msgs, err := cons.Messages(jetstream.PullHeartbeat(time.Second))
+	if err != nil {
+		return err
+	}
+	defer msgs.Stop()
+	for pending := cons.CachedInfo().NumPending; pending > 0; {
+		one, cancel := context.WithTimeout(ctx, stalled)
+		m, err := msgs.Next(jetstream.NextContext(one))
+		late := one.Err() != nil && ctx.Err() == nil
+		cancel()
+		if late {
+			r.of.Damage = append(r.of.Damage, fmt.Sprintf("%d messages behind message %d are not delivered", pending, r.of.Last))
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		seq := meta.Sequence.Stream
+		if r.of.Last > 0 && seq > r.of.Last+1 {
+			r.gaps = append(r.gaps, [2]uint64{r.of.Last + 1, seq - 1})
+		}
+		r.of.add(seq, r.of.readable(m.Subject(), m.Headers(), m.Data()))
+		pending = min(pending-1, meta.NumPending)
+	}
+	return nil
+}
+
+// judge decides which gaps are damage: messages that were removed in order meanwhile, or from the middle where that is
+// allowed, are not missing.
+func (r *replica) judge(ctx context.Context) error {
+	info, err := r.stream.Info(ctx, jetstream.WithDeletedDetails(!r.of.gapless && len(r.gaps) > 0))
+	if err != nil {
+		return err
+	}
+	var damage []string
+	for _, gap := range r.gaps {
+		if from := max(gap[0], info.State.FirstSeq); from <= gap[1] && (r.of.gapless || !removed(info.State.Deleted, from, gap[1])) {
+			damage = append(damage, between(from, gap[1], "", r.of.gapless))
+		}
+	}
+	if lost := info.State.Lost; lost != nil && len(lost.Msgs) > 0 && (r.of.Server == "" || info.Cluster != nil && info.Cluster.Leader == r.of.Server) {
+		damage = append(damage, fmt.Sprintf("%d messages from message %d on were lost when the server started", len(lost.Msgs), slices.Min(lost.Msgs)))
+	}
+	r.of.Damage = append(damage, r.of.Damage...)
+	return nil
+}
+
+// removed reports whether all messages of a range are among those that were deleted, which are in order.
+func removed(deleted []uint64, from, to uint64) bool {
+	i, _ := slices.BinarySearch(deleted, from)
+	j, found := slices.BinarySearch(deleted, to)
+	return found && uint64(j-i) == to-from
+}
+
+// place returns a consumer of everything, at the server of the replica.
+func (r *replica) place(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	for range placements {
+		cons, err := js.OrderedConsumer(ctx, r.of.Name, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: time.Minute})
+		if err != nil {
+			return nil, err
+		}
+		info := cons.CachedInfo()
+		if r.of.Server == "" || info.Cluster != nil && info.Cluster.Leader == r.of.Server {
+			return cons, nil
+		}
+		_ = js.DeleteConsumer(ctx, r.of.Name, info.Name) // it ends by itself after a minute
+	}
+	return nil, fmt.Errorf("%d consumers in a row were placed at other servers", placements)
+}
