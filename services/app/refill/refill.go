@@ -19,6 +19,7 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/witness/shared"
 	"quartet/services/app/repair"
 	"quartet/services/backup"
 )
@@ -89,12 +90,17 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 			return fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
+	witnessed, err := shared.Read(ctx, nc)
+	if err != nil {
+		return err
+	}
 	for _, plane := range cfg.Planes {
-		if err := repair.BeginRestored(ctx, nc, plane, max(cfg.Partitions[plane], 1), cfg.WitnessDir, cfg.Now, cfg.NewID); err != nil {
+		if err := repair.BeginRestored(ctx, nc, plane, max(cfg.Partitions[plane], 1), cfg.WitnessDir, witnessed, cfg.Now, cfg.NewID); err != nil {
 			return err
 		}
 	}
-	return nil
+	// What was witnessed of the journals that were there before is not true of the restored ones.
+	return shared.Remove(ctx, nc)
 }
 
 // publishing publishes messages without waiting for each acknowledgement.

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/witness"
+	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/services/app/derived"
@@ -93,6 +94,10 @@ func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, er
 	if err != nil {
 		return nil, err
 	}
+	known, err := shared.Read(ctx, nc)
+	if err != nil {
+		return nil, err
+	}
 	for _, plane := range cfg.Planes {
 		witnessed, err := witness.Partitions(cfg.WitnessDir, plane)
 		if err != nil {
@@ -109,8 +114,9 @@ func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, er
 				return nil, err
 			}
 		}
-		for i := range max(n, witnessed) {
-			vs, err := verifyPartition(ctx, cfg, nc, plane, i, n > 0)
+		for i := range max(n, witnessed, shared.Partitions(known, plane)) {
+			recorded := shared.Or(witness.At(cfg.WitnessDir, plane, i), known[framelog.PartitionName(plane, i)])
+			vs, err := verifyPartition(ctx, recorded, nc, plane, i, n > 0)
 			if err != nil {
 				return nil, err
 			}
@@ -161,8 +167,7 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 
 // verifyPartition reads the journal of one partition, in a cluster each replica of it. stored is false if the plane has
 // no stream.
-func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane string, partition int, stored bool) ([]Journal, error) {
-	recorded := witness.At(cfg.WitnessDir, plane, partition)
+func verifyPartition(ctx context.Context, recorded framelog.Witness, nc *nats.Conn, plane string, partition int, stored bool) ([]Journal, error) {
 	if !stored {
 		v, err := verifyLog(framelog.PartitionName(plane, partition), recorded, func(func(uint64, framelog.Frame) error) error { return nil })
 		return []Journal{v}, err
