@@ -31,8 +31,8 @@ func Repair(ctx context.Context, cfg Config, from Backup, stores, acceptLoss []s
 		return repair.Result{}, err
 	}
 	if cfg.NATSURL != "" {
-		return repair.Result{}, errors.New("the journals are on the NATS servers of nats-url, which keep replicas of each: stop the server whose replica is damaged, " +
-			"move the directory of the stream away, and start it; it copies the stream from the others. If no replica is intact, restore a backup")
+		return repair.Result{}, errors.New("the journals are on the NATS servers of nats-url, which keep replicas of each: stop the server whose replica is damaged (`quartet verify` names it), " +
+			"remove jetstream in its store, and start it; it copies everything from the others. If no replica is intact, restore a backup")
 	}
 	r := repair.Config{
 		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), SalvageDir: datadir.Salvage(cfg.DataDir), Account: account, Planes: planes,

@@ -419,7 +419,8 @@ type Process struct {
 	// The id of the one with which it signs.
 	ActiveInstallationKeyId string `protobuf:"bytes,9,opt,name=active_installation_key_id,json=activeInstallationKeyId,proto3" json:"active_installation_key_id,omitempty"`
 	// What it knows to be wrong with journals that it holds or reads, one text for each partition: what is
-	// in such a partition is refused with STORAGE, and everything else is served.
+	// in such a partition is refused with STORAGE, and everything else is served. Also what is wrong with replicas, with
+	// EVENTS and with the stored output of commands, because of which nothing is refused.
 	Damage []string `protobuf:"bytes,10,rep,name=damage,proto3" json:"damage,omitempty"`
 	// The partitions that it holds. A plane that is held as a whole has partition 0.
 	Held []*HeldPartition `protobuf:"bytes,11,rep,name=held,proto3" json:"held,omitempty"`
