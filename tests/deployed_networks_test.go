@@ -26,7 +26,7 @@ func TestX15_ContainersReachWhatTheyNeed(t *testing.T) {
 		"front":   {"gateway 7481", "gateway 7480"},
 		"default": {"gateway 7481", "gateway 7480", "agent 7481"}, // only the gateway serves REST
 		// The services are beside NATS, and demand the credentials that they demand elsewhere.
-		"nats":       {"gateway 7481", "gateway 7480", "agent 7481", "nats-1 4222", "nats-1 6222"},
+		"nats": {"gateway 7481", "gateway 7480", "agent 7481", "nats-1 4222", "nats-1 6222"},
 		// The services read the settings of the NATS servers there.
 		"monitoring": {"gateway 7481", "gateway 7480", "agent 7481", "nats-1 4222", "nats-1 6222", "nats-1 8222", "nats-1.monitoring 8222"},
 	} {

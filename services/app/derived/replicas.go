@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/retry"
 )
 
 const (
@@ -56,34 +58,46 @@ type replica struct {
 	gaps   [][2]uint64 // first and last sequence number of what was not delivered between two messages
 }
 
-// read reads what the replica has.
+// read reads what the replica has, up to the last message that the leader had before.
 func (r *replica) read(ctx context.Context, js jetstream.JetStream) error {
+	info, err := r.stream.Info(ctx)
+	if err != nil {
+		return err
+	}
+	last := info.State.LastSeq
+	if info.State.Msgs == 0 {
+		last = 0
+	} else if _, err := r.stream.GetMsg(ctx, last); errors.Is(err, jetstream.ErrMsgNotFound) {
+		last = 0 // it was removed
+	} else if err != nil {
+		return err
+	}
 	cons, err := r.place(ctx, js)
 	if err != nil {
 		return err
 	}
-	if cons.CachedInfo().NumPending > 0 {
-		if err := r.messages(ctx, cons); err != nil {
+	if cons.CachedInfo().NumPending > 0 || last > 0 {
+		if err := r.messages(ctx, cons, last); err != nil {
 			return err
 		}
 	}
 	return r.judge(ctx)
 }
 
-// messages reads the messages that the replica had when the consumer was placed.
-func (r *replica) messages(ctx context.Context, cons jetstream.Consumer) error {
+// messages reads the messages up to last; 0: those that the replica had when the consumer was placed.
+func (r *replica) messages(ctx context.Context, cons jetstream.Consumer, last uint64) error {
 	msgs, err := cons.Messages(jetstream.PullHeartbeat(time.Second))
 	if err != nil {
 		return err
 	}
 	defer msgs.Stop()
-	for pending := cons.CachedInfo().NumPending; pending > 0; {
+	for pending := cons.CachedInfo().NumPending; last == 0 && pending > 0 || r.of.Last < last; {
 		one, cancel := context.WithTimeout(ctx, stalled)
 		m, err := msgs.Next(jetstream.NextContext(one))
 		late := one.Err() != nil && ctx.Err() == nil
 		cancel()
 		if late {
-			r.of.Damage = append(r.of.Damage, fmt.Sprintf("%d messages behind message %d are not delivered", pending, r.of.Last))
+			r.of.Damage = append(r.of.Damage, fmt.Sprintf("what is behind message %d is not delivered", r.of.Last))
 			return nil
 		}
 		if err != nil {
@@ -98,7 +112,7 @@ func (r *replica) messages(ctx context.Context, cons jetstream.Consumer) error {
 			r.gaps = append(r.gaps, [2]uint64{r.of.Last + 1, seq - 1})
 		}
 		r.of.add(seq, r.of.readable(m.Subject(), m.Headers(), m.Data()))
-		pending = min(pending-1, meta.NumPending)
+		pending = meta.NumPending
 	}
 	return nil
 }
@@ -111,6 +125,15 @@ func (r *replica) judge(ctx context.Context) error {
 		return err
 	}
 	var damage []string
+	// The leader may remove old messages a moment later than the replica.
+	for pacer, n := retry.New(time.Second, time.Second), 0; r.missesBeginning(info) && n < 5 && pacer.Wait(ctx) == nil; n++ {
+		if info, err = r.stream.Info(ctx); err != nil {
+			return err
+		}
+	}
+	if r.missesBeginning(info) {
+		damage = append(damage, between(info.State.FirstSeq, r.of.First-1, "", true))
+	}
 	for _, gap := range r.gaps {
 		if from := max(gap[0], info.State.FirstSeq); from <= gap[1] && (r.of.gapless || !removed(info.State.Deleted, from, gap[1])) {
 			damage = append(damage, between(from, gap[1], "", r.of.gapless))
@@ -121,6 +144,11 @@ func (r *replica) judge(ctx context.Context) error {
 	}
 	r.of.Damage = append(damage, r.of.Damage...)
 	return nil
+}
+
+// missesBeginning reports whether the replica does not have the first messages of a stream that loses no others.
+func (r *replica) missesBeginning(info *jetstream.StreamInfo) bool {
+	return r.of.gapless && r.of.Messages > 0 && info.State.Msgs > 0 && r.of.First > info.State.FirstSeq
 }
 
 // removed reports whether all messages of a range are among those that were deleted, which are in order.
