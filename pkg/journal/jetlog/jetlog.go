@@ -247,9 +247,12 @@ func (e *callbackError) Unwrap() error { return e.error }
 // stalled is how long a reader of frames that exist waits for the next one.
 const stalled = 10 * time.Second
 
+// errMoved means that a consumer was made again by its client, after heartbeats were missing, maybe at another server.
+var errMoved = errors.New("jetlog: the consumer was made again")
+
 // read calls fn with the frames that a consumer delivers from from on, up to last or indefinitely, and returns where to
-// continue.
-func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
+// continue. If only is not empty, it ends with errMoved when another consumer than the one of that name delivers.
+func read(ctx context.Context, cons jetstream.Consumer, only string, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ctx = reading
@@ -282,6 +285,9 @@ func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn fu
 		meta, err := m.Metadata()
 		if err != nil {
 			return from, fmt.Errorf("jetlog: read: %w", err)
+		}
+		if only != "" && meta.Consumer != only {
+			return from, errMoved
 		}
 		seq := meta.Sequence.Stream
 		if seq < from {

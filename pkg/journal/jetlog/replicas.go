@@ -112,7 +112,8 @@ func (l *Log) readOnce(ctx context.Context, from, last uint64, fn func(uint64, f
 	if from == last && info.NumPending == 0 {
 		err = ErrIncomplete // one frame is looked for, and the replica has nothing from there on
 	} else {
-		next, err = read(ctx, cons, from, last, fn)
+		next, err = read(ctx, cons, "", from, last, fn)
+		info = cons.CachedInfo() // the client may have made it again elsewhere
 	}
 	if info.Cluster != nil {
 		replica = info.Cluster.Leader
@@ -218,9 +219,9 @@ func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, fr
 		if err != nil {
 			return err
 		}
-		next, err = read(ctx, cons, next, last, fn)
+		next, err = read(ctx, cons, cons.CachedInfo().Name, next, last, fn)
 		l.remove(cons.CachedInfo())
-		if n == 2 || !errors.Is(err, ErrIncomplete) {
+		if moved := errors.Is(err, errMoved) && n < placements; !moved && (n >= 2 || !errors.Is(err, ErrIncomplete)) {
 			return err
 		}
 	}

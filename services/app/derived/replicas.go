@@ -72,23 +72,28 @@ func (r *replica) read(ctx context.Context, js jetstream.JetStream) error {
 	} else if err != nil {
 		return err
 	}
-	cons, err := r.place(ctx, js)
-	if err != nil {
-		return err
-	}
-	if cons.CachedInfo().NumPending > 0 || last > 0 {
-		if err := r.messages(ctx, cons, last); err != nil {
+	for again := true; again; {
+		cons, err := r.place(ctx, js)
+		if err != nil {
+			return err
+		}
+		if cons.CachedInfo().NumPending == 0 && last == 0 {
+			break
+		}
+		if again, err = r.messages(ctx, cons, last); err != nil {
 			return err
 		}
 	}
 	return r.judge(ctx)
 }
 
-// messages reads the messages up to last; 0: those that the replica had when the consumer was placed.
-func (r *replica) messages(ctx context.Context, cons jetstream.Consumer, last uint64) error {
+// messages reads the messages up to last; 0: those that the replica had when the consumer was placed. moved says that the client
+// made the consumer again, after heartbeats were missing, maybe at another server: what that one has is not read.
+func (r *replica) messages(ctx context.Context, cons jetstream.Consumer, last uint64) (moved bool, err error) {
+	name := cons.CachedInfo().Name
 	msgs, err := cons.Messages(jetstream.PullHeartbeat(time.Second))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer msgs.Stop()
 	for pending := cons.CachedInfo().NumPending; last == 0 && pending > 0 || r.of.Last < last; {
@@ -98,14 +103,17 @@ func (r *replica) messages(ctx context.Context, cons jetstream.Consumer, last ui
 		cancel()
 		if late {
 			r.of.Damage = append(r.of.Damage, fmt.Sprintf("what is behind message %d is not delivered", r.of.Last))
-			return nil
+			return false, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return err
+			return false, err
+		}
+		if meta.Consumer != name {
+			return true, nil
 		}
 		seq := meta.Sequence.Stream
 		if r.of.Last > 0 && seq > r.of.Last+1 {
@@ -114,7 +122,7 @@ func (r *replica) messages(ctx context.Context, cons jetstream.Consumer, last ui
 		r.of.add(seq, r.of.readable(m.Subject(), m.Headers(), m.Data()))
 		pending = meta.NumPending
 	}
-	return nil
+	return false, nil
 }
 
 // judge decides which gaps are damage: messages that were removed in order meanwhile, or from the middle where that is
@@ -158,10 +166,10 @@ func removed(deleted []uint64, from, to uint64) bool {
 	return found && uint64(j-i) == to-from
 }
 
-// place returns a consumer of everything, at the server of the replica.
+// place returns a consumer of what was not read yet, at the server of the replica.
 func (r *replica) place(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	for range placements {
-		cons, err := js.OrderedConsumer(ctx, r.of.Name, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: time.Minute})
+		cons, err := js.OrderedConsumer(ctx, r.of.Name, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.of.Last + 1, InactiveThreshold: time.Minute})
 		if err != nil {
 			return nil, err
 		}
