@@ -153,6 +153,23 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	require.ErrorContains(t, err, "bucket quartet-witness")
 }
 
+// nothing is a witness that remembers nothing.
+type nothing struct{}
+
+// Last implements framelog.Witness.
+func (nothing) Last() (framelog.End, error) { return framelog.End{}, nil }
+
+// Record implements framelog.Witness.
+func (nothing) Record(framelog.End) {}
+
+// BenchmarkRecord is what the bucket adds to each frame, beside what it writes in the background.
+func BenchmarkRecord(b *testing.B) {
+	w := machine(b, natsdtest.Connect(b)).Of(plane, 0, nothing{})
+	for seq := uint64(1); b.Loop(); seq++ {
+		w.Record(end(seq))
+	}
+}
+
 // BenchmarkMutation is what a mutation of a single caller costs with the bucket and without it.
 func BenchmarkMutation(b *testing.B) {
 	for _, with := range []bool{false, true} {
