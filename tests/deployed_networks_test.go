@@ -17,8 +17,8 @@ import (
 )
 
 // TestX15_ContainersReachWhatTheyNeed tries, from a container in each network of the deployment, the ports of the others:
-// a worker reaches the gateway and nothing else, and NATS's monitoring, which asks for no credential, is reached by nobody
-// who was not put beside it.
+// a worker reaches the gateway and nothing else, and NATS's monitoring, which asks for no credential, is reached by the services
+// and by nobody else who was not put beside it.
 func TestX15_ContainersReachWhatTheyNeed(t *testing.T) {
 	c := &compose{t: t, dir: *deployedDir}
 	ports := []string{"gateway 7481", "gateway 7480", "agent 7481", "agent 7480", "nats-1 4222", "nats-1 6222", "nats-1 8222", "nats-1.monitoring 8222"}
@@ -26,8 +26,9 @@ func TestX15_ContainersReachWhatTheyNeed(t *testing.T) {
 		"front":   {"gateway 7481", "gateway 7480"},
 		"default": {"gateway 7481", "gateway 7480", "agent 7481"}, // only the gateway serves REST
 		// The services are beside NATS, and demand the credentials that they demand elsewhere.
-		"nats":       {"gateway 7481", "gateway 7480", "agent 7481", "nats-1 4222", "nats-1 6222"},
-		"monitoring": {"nats-1 4222", "nats-1 6222", "nats-1 8222", "nats-1.monitoring 8222"},
+		"nats": {"gateway 7481", "gateway 7480", "agent 7481", "nats-1 4222", "nats-1 6222"},
+		// The services read the settings of the NATS servers there.
+		"monitoring": {"gateway 7481", "gateway 7480", "agent 7481", "nats-1 4222", "nats-1 6222", "nats-1 8222", "nats-1.monitoring 8222"},
 	} {
 		script := ""
 		for _, port := range ports {

@@ -114,6 +114,20 @@ func (d *damageable) start() []string {
 	return ready.Damaged
 }
 
+// ready returns what the server, which runs, says is damaged.
+func (d *damageable) ready() []string {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, "http://"+d.srv.HTTP+"/readyz", nil)
+	require.NoError(d.t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(d.t, err)
+	defer resp.Body.Close()
+	require.Equal(d.t, http.StatusOK, resp.StatusCode)
+	var ready struct{ Damaged []string }
+	require.NoError(d.t, json.NewDecoder(resp.Body).Decode(&ready))
+	return ready.Damaged
+}
+
 // quiet waits until nothing is written any more.
 func (d *damageable) quiet() {
 	d.t.Helper()

@@ -56,18 +56,25 @@ func servers() cli.Servers {
 			r, err := app.Restore(ctx, cfg, app.Backup(b))
 			return admin.Restored(r), err
 		},
-		Verify: func(ctx context.Context, _ *pflag.FlagSet) ([]admin.VerifiedJournal, error) {
+		Verify: func(ctx context.Context, _ *pflag.FlagSet) (admin.Verified, error) {
 			if err := settings.Load(config); err != nil {
-				return nil, err
+				return admin.Verified{}, err
 			}
 			all, err := app.Verify(ctx, cfg)
-			out := make([]admin.VerifiedJournal, 0, len(all))
-			for _, v := range all {
+			out := admin.Verified{Journals: []admin.VerifiedJournal{}, Streams: []admin.VerifiedStream{}}
+			for _, v := range all.Journals {
 				j := admin.VerifiedJournal{Partition: v.Partition, Server: v.Server, Frames: v.Frames, Events: v.Events, End: v.End.Hash.String()}
 				for _, damage := range v.Damage {
 					j.Damage = append(j.Damage, damage.Error())
 				}
-				out = append(out, j)
+				out.Journals = append(out.Journals, j)
+			}
+			for _, v := range all.Streams {
+				s := admin.VerifiedStream{Name: v.Name, Server: v.Server, Messages: v.Messages, First: v.First, Last: v.Last, Damage: v.Damage, Again: v.Again}
+				if len(v.Damage) > 0 {
+					s.Remedy = v.Remedy()
+				}
+				out.Streams = append(out.Streams, s)
 			}
 			return out, err
 		},
@@ -78,7 +85,7 @@ func servers() cli.Servers {
 			r, err := app.Repair(ctx, cfg, app.Backup(o.From), o.Stores, o.AcceptLoss, o.Apply)
 			out := admin.Repaired{Replaced: r.Replaced}
 			for _, d := range r.Derived {
-				out.Streams = append(out.Streams, admin.DamagedStream(d))
+				out.Streams = append(out.Streams, admin.DamagedStream{Name: d.Name, Damage: d.Damage, Again: d.Again})
 			}
 			for _, j := range r.Journals {
 				repaired := admin.RepairedJournal{

@@ -115,13 +115,22 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	s, err := js.Stream(ctx, Stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		_, err = js.CreateStream(ctx, cfg)
-	case err == nil:
+		if _, err = js.CreateStream(ctx, cfg); errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return nil // another process has just created it
+		}
+	case err == nil && !same(s.CachedInfo().Config, cfg):
 		// The mode cannot be changed on a stream that exists.
 		cfg.PersistMode = s.CachedInfo().Config.PersistMode
 		_, err = js.UpdateStream(ctx, cfg)
 	}
 	return err
+}
+
+// same reports whether a stream has the settings of want that can change. An update that changes nothing occupies the leader
+// of a cluster all the same, for each partition that moves.
+func same(got, want jetstream.StreamConfig) bool {
+	return got.Description == want.Description && slices.Equal(got.Subjects, want.Subjects) && got.Storage == want.Storage && got.Discard == want.Discard &&
+		got.MaxBytes == want.MaxBytes && got.MaxAge == want.MaxAge && got.Replicas == want.Replicas && got.AllowBatchPublish == want.AllowBatchPublish
 }
 
 // Config holds the settings and dependencies of a Publisher.

@@ -268,12 +268,13 @@ func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(frame
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-idle.C:
-			if !s.feed.chain.Due() {
+			head, due := s.feed.chain.Due()
+			if !due {
 				continue
 			}
 			// After an error the next interval tries again.
 			if end, err := s.End(ctx); err == nil {
-				s.feed.chain.Verify(end.Seq + 1)
+				s.feed.chain.Verify(head, end.Seq)
 			}
 		}
 	}

@@ -15,5 +15,5 @@
 // drift apart by the difference, 0.2 terms, within one term.
 //
 // The bucket is in memory. Its loss causes a delay and no loss of data, because writes are
-// fenced by the log (ARCHITECTURE R5, R6, section 7).
+// fenced by the log (SPEC R5, R6).
 package lease

@@ -28,9 +28,11 @@ const maxAffinity = 100_000
 type affinity struct {
 	mu sync.RWMutex
 	at map[owner]string // "address name"
+	// split is true once an instance was named: the service has partitions, whose methods have no long polls.
+	split bool
 }
 
-// directTerm is how long the instance of affinity may take before another one is called. A
+// directTerm is how long one instance of a service with partitions may take before another one is called. A
 // frozen instance does not respond, and only the others know who replaced it.
 const directTerm = 2 * time.Second
 
@@ -52,12 +54,20 @@ func (a *affinity) learn(o owner, at string) {
 		delete(a.at, o)
 		return
 	}
-	a.at[o] = at
+	a.at[o], a.split = at, true
+}
+
+func (a *affinity) isSplit() bool {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.split
 }
 
 // invoke calls a service of another process, at the instance that responded for the
 // same agent before, if that is known. If that one does not respond within directTerm,
-// or does not hold the agent any more, the call is repeated at another one.
+// or does not hold the agent any more, the call is repeated at another one, and so is one of
+// a service with partitions that another instance does not respond to: which one is called then is the
+// turn of the connection, and one that is frozen has its turns too.
 func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
 	q, ok := args.(interface{ GetAgentId() string })
 	if !ok || q.GetAgentId() == "" {
@@ -73,19 +83,37 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 		addr, name, _ := strings.Cut(at, " ")
 		if conn := c.network.holder(addr, name); conn != nil {
 			args = identified(args, c.network.cfg.NewID)
-			direct, cancel := context.WithTimeout(ctx, directTerm)
-			err := conn.Invoke(direct, method, args, reply, opts...)
-			cancel()
-			if !unreached(ctx, err) {
+			late, err := attempt(ctx, conn, method, args, reply, opts)
+			if !late && !unreached(ctx, err) {
 				c.observeOwner(o, header)
 				return err
 			}
 			c.affinity.learn(o, "")
 		}
 	}
-	err := c.ClientConn.Invoke(ctx, method, args, reply, opts...)
-	c.observeOwner(o, header)
-	return err
+	if !c.affinity.isSplit() {
+		err := c.ClientConn.Invoke(ctx, method, args, reply, opts...)
+		c.observeOwner(o, header)
+		return err
+	}
+	args = identified(args, c.network.cfg.NewID)
+	for {
+		if late, err := attempt(ctx, c.ClientConn, method, args, reply, opts); !late {
+			c.observeOwner(o, header)
+			return err
+		}
+	}
+}
+
+// attempt makes a call and gives it up after directTerm, which late reports. The callee is not told of that term, but of
+// the caller's deadline only: it would answer that it ran out of time.
+func attempt(ctx context.Context, conn grpc.ClientConnInterface, method string, args, reply any, opts []grpc.CallOption) (late bool, err error) {
+	one, cancel := context.WithCancel(ctx)
+	defer cancel()
+	term := time.AfterFunc(directTerm, cancel)
+	defer term.Stop()
+	err = conn.Invoke(one, method, args, reply, opts...)
+	return err != nil && one.Err() != nil && ctx.Err() == nil, err
 }
 
 func (c *Conn) observeOwner(o owner, header metadata.MD) {
@@ -107,8 +135,7 @@ func identified(args any, newID func(string) string) any {
 }
 
 // unreached reports whether a call at one instance is to be repeated at another: the instance could
-// not be reached, took longer than directTerm, or does not hold the partition any more. It is false
-// once ctx, the caller's context, has ended.
+// not be reached, or does not hold the partition any more. It is false once ctx, the caller's context, has ended.
 func unreached(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false

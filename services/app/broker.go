@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,9 +16,11 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/witness"
+	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/life"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
@@ -46,8 +49,11 @@ type broker struct {
 	readers  *nats.Conn
 
 	witnesses *witness.Files // of the partitions that this process holds; nil before Start
+	shared    *shared.Bucket // of all partitions; nil with an embedded server, and before Start
 
 	counts map[string]int // number of partitions of each plane; nil before Start
+
+	idle *idle.Watch // of those who follow journals
 
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
@@ -99,6 +105,11 @@ func (b *broker) Start(ctx context.Context) error {
 		return joinStop(ctx, err, b)
 	}
 	b.witnesses = witnesses
+	if b.cfg.clustered() && slices.ContainsFunc(planes, b.cfg.serves) {
+		if b.shared, err = shared.Open(ctx, b.readers, b.cfg.Replicas, b.logger); err != nil {
+			return joinStop(ctx, err, b)
+		}
+	}
 	b.counts = map[string]int{}
 	for _, plane := range planes {
 		if err := b.openJournal(ctx, plane); err != nil {
@@ -202,7 +213,11 @@ func (c *Config) storeRemedy() string {
 
 // witness returns the witness of a partition. It is valid after Start.
 func (b *broker) witness(plane string, partition int) framelog.Witness {
-	return b.witnesses.Of(plane, partition)
+	local := b.witnesses.Of(plane, partition)
+	if b.shared == nil {
+		return local
+	}
+	return b.shared.Of(plane, partition, local)
 }
 
 // lossPatience returns for how long a journal that ends before its witness is read again: a server of a cluster may
@@ -219,6 +234,10 @@ func (b *broker) partitions(plane string) int { return max(b.counts[plane], 1) }
 
 // Stop closes the connections and the embedded server, and unlocks the data directory.
 func (b *broker) Stop(context.Context) error {
+	if b.shared != nil {
+		b.shared.Close()
+		b.shared = nil
+	}
 	for _, nc := range b.conns {
 		nc.Close()
 	}
@@ -283,7 +302,7 @@ func (b *broker) sources(plane string) ([]journal.Source, error) {
 		if err != nil {
 			return nil, err
 		}
-		all[i] = b.feeds.Source(journal.NewSource(plane, i, log))
+		all[i] = b.feeds.Source(b.idle.Source(journal.NewSource(plane, i, log)))
 	}
 	return all, nil
 }

@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/life"
 	"quartet/pkg/meter"
 	"quartet/pkg/plane"
+	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 	"quartet/services/identity"
 )
@@ -38,9 +39,9 @@ type planeService interface {
 // unit is what one lease covers: a partition of a split plane, or all partitions of
 // another one.
 type unit struct {
-	service    planeService
-	calls      *rpc.Instance
-	publishers []*bus.Publisher
+	service planeService
+	calls   *rpc.Instance
+	unsend  func() // stops copying its events to EVENTS
 }
 
 // host is the module that runs a plane which several processes serve. It has a unit for
@@ -206,10 +207,7 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 	if err := service.Start(ctx); err != nil {
 		return fmt.Errorf("%s: %w", h.name, err)
 	}
-	if err := h.publish(ctx, u, share); err != nil {
-		h.end(u)
-		return err
-	}
+	u.unsend = h.publish(n, share)
 	h.opening.Observe(time.Since(started).Seconds())
 	h.taken.Inc()
 	h.held.Inc()
@@ -219,27 +217,55 @@ func (h *host) take(ctx context.Context, n int, l *lease.Lease) error {
 	return nil
 }
 
-// publish starts to copy the unit's events to the EVENTS stream, if the process does
-// that.
-func (h *host) publish(ctx context.Context, u *unit, share partitions.Share) error {
+// publish copies the events of unit n to the EVENTS stream until it is stopped, if the process does that. The unit does not
+// wait for the stream: in a cluster that elects a leader, callers would wait for as long.
+func (h *host) publish(n int, share partitions.Share) (stop func()) {
 	if !h.copy || h.name == identity.Plane { // events of API keys are not published
-		return nil
+		return func() {}
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		pacer := retry.New(100*time.Millisecond, 5*time.Second)
+		for {
+			running, err := h.publishers(ctx, share)
+			if err == nil {
+				<-ctx.Done()
+			} else if ctx.Err() == nil {
+				h.logger.Warn("events are not copied to EVENTS yet; trying again", zap.String("plane", h.name), zap.Int("partition", n), zap.Error(err))
+			}
+			for _, p := range running {
+				p.Stop()
+			}
+			if err == nil || pacer.Wait(ctx) != nil {
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// publishers starts the publishers of a share. It returns those that it started, also after an error.
+func (h *host) publishers(ctx context.Context, share partitions.Share) (running []*bus.Publisher, err error) {
 	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas, h.broker.room); err != nil {
-		return err
+		return nil, err
 	}
 	sources, err := h.broker.sources(h.name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, src := range sources[share.First : share.First+share.Count] {
-		pub, err := bus.Start(ctx, bus.Config{Conn: h.broker.readers, Source: src, Logger: h.logger, Metrics: h.deps.Metrics, Room: h.broker.room})
+		p, err := bus.Start(ctx, bus.Config{Conn: h.broker.readers, Source: src, Logger: h.logger, Metrics: h.deps.Metrics, Room: h.broker.room})
 		if err != nil {
-			return err
+			return running, err
 		}
-		u.publishers = append(u.publishers, pub)
+		running = append(running, p)
 	}
-	return nil
+	return running, nil
 }
 
 // over reports whether the journal of unit n has given up its partition before its lease ended: the
@@ -273,9 +299,7 @@ func (h *host) end(u *unit) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTerm)
 	u.calls.Drain(ctx)
 	cancel()
-	for _, p := range u.publishers {
-		p.Stop()
-	}
+	u.unsend()
 	ctx, cancel = context.WithTimeout(context.Background(), drainTerm)
 	defer cancel()
 	if err := u.service.Stop(ctx); err != nil {

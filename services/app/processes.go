@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app/installation"
+	"quartet/services/identity"
 )
 
 const (
@@ -124,8 +125,16 @@ func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
 
 // installation returns how all processes of the installation are examined.
 func (w *wiring) installation() installation.Config {
+	var publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
+	if w.cfg.Publish {
+		published := slices.DeleteFunc(slices.Clone(planes), func(plane string) bool { return plane == identity.Plane })
+		publishers = func(ctx context.Context) ([]*identityv1.PublisherLag, error) {
+			return installation.Publishers(ctx, w.broker.readers, published, w.broker.partitions)
+		}
+	}
 	return installation.Config{
-		Services: slices.DeleteFunc(slices.Clone(Services), func(name string) bool { return name == "worker" }),
+		Publishers: publishers,
+		Services:   slices.DeleteFunc(slices.Clone(Services), func(name string) bool { return name == "worker" }),
 		Partitions: func(service string) int {
 			if !slices.Contains(planes, service) {
 				return 0

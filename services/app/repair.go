@@ -8,9 +8,9 @@ import (
 
 	"quartet/pkg/id"
 	"quartet/services/app/datadir"
+	"quartet/services/app/derived"
 	"quartet/services/app/repair"
 	"quartet/services/app/scrub"
-	taskoutput "quartet/services/task/output"
 )
 
 // account is the account of the streams of an embedded server.
@@ -19,7 +19,7 @@ const account = "$G"
 // newScrubber builds the module that reads the journals of the embedded server in the background.
 func newScrubber(w *wiring) *scrub.Scrubber {
 	return scrub.New(scrub.Config{
-		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Rate: int64(w.cfg.ScrubRate) << 20,
+		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Streams: derived.Streams, Rate: int64(w.cfg.ScrubRate) << 20,
 		Partitions: w.broker.partitions, Witness: w.broker.witness, Report: w.broker.feeds.Damage.ReportStored, Metrics: w.metrics, Logger: w.logger.Named("scrub"),
 	})
 }
@@ -31,11 +31,11 @@ func Repair(ctx context.Context, cfg Config, from Backup, stores, acceptLoss []s
 		return repair.Result{}, err
 	}
 	if cfg.NATSURL != "" {
-		return repair.Result{}, errors.New("the journals are on the NATS servers of nats-url, which keep replicas of each: stop the server whose replica is damaged, " +
-			"move the directory of the stream away, and start it; it copies the stream from the others. If no replica is intact, restore a backup")
+		return repair.Result{}, errors.New("the journals are on the NATS servers of nats-url, which keep replicas of each: stop the server whose replica is damaged (`quartet verify` names it), " +
+			"remove jetstream in its store, and start it; it copies everything from the others. If no replica is intact, restore a backup")
 	}
 	r := repair.Config{
-		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), SalvageDir: datadir.Salvage(cfg.DataDir), Account: account, Planes: planes, Output: taskoutput.StreamName,
+		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), SalvageDir: datadir.Salvage(cfg.DataDir), Account: account, Planes: planes,
 		Stores: stores, AcceptLoss: acceptLoss, Apply: apply, Lock: datadir.Lock, Sync: datadir.Sync, Now: time.Now(), NewID: id.New().New,
 	}
 	if from.File != "" {

@@ -252,9 +252,8 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 	}
 	if err == nil {
 		err = refill.Run(ctx, refill.Config{
-			Planes: planes, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL),
-			WitnessDir: datadir.Witness(cfg.DataDir), Now: time.Now(), NewID: id.New().New,
-		}, m, nc, homes, from, totals)
+			Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
+		}, nc, homes, from, totals)
 		nc.Close()
 	}
 	closeBroker()

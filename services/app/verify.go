@@ -7,10 +7,10 @@ import (
 	"quartet/services/app/verify"
 )
 
-// Verify reads the journals of the installation with these settings; see verify.Run.
-func Verify(ctx context.Context, cfg Config) ([]verify.Journal, error) {
+// Verify reads the journals and other streams of the installation with these settings; see verify.Run.
+func Verify(ctx context.Context, cfg Config) (verify.Result, error) {
 	if err := cfg.Complete(); err != nil {
-		return nil, err
+		return verify.Result{}, err
 	}
 	v := verify.Config{DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), Planes: planes, Lock: datadir.Lock}
 	if cfg.NATSURL != "" {

@@ -9,8 +9,10 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/room"
 	"quartet/pkg/keyfile"
@@ -82,7 +84,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Transport: w.tls.dial, Tracer: a.tracer, NewID: id.New().New,
 	})
 	w.calls = calls.Planes{Network: w.network}
-	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), room: &room.Room{Remedy: w.cfg.storeRemedy()}}
+	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()), room: &room.Room{Remedy: w.cfg.storeRemedy()}}
 	w.output = &output{broker: w.broker}
 	w.fill = w.broker.fill(w.metrics)
 	w.creds.follow(w.broker, w.calls, a.logger)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -20,6 +22,7 @@ func (p *planes) ListProcesses(ctx context.Context, r *identityv1.ListProcessesR
 			{ProcessId: "prc_2", Host: "two", Address: "two:7481", Services: []string{"task"}, Version: "1.2.3", Answer: identityv1.ProcessAnswer_PROCESS_ANSWER_NOT_READY},
 		},
 		Streams:        []*identityv1.StreamUsage{{Name: "EVENTS", Messages: 3, Bytes: 3 << 20, MaxBytes: 256 << 20}, {Name: "quartet-journal-work", Messages: 7, Bytes: 1 << 19}},
+		Publishers:     []*identityv1.PublisherLag{{Plane: "agent"}, {Plane: "work", Partition: 2, Frames: 1200, Behind: durationpb.New(41300 * time.Millisecond)}},
 		StoreUsedBytes: 700 << 20, StoreLimitBytes: 1000 << 20,
 	}
 	for _, name := range []string{"agent", "work", "task"} {

@@ -40,7 +40,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		r.unreachable(c, err)
-		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "journals"} {
+		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "events", "journals"} {
 			r.skip(check, "there is no server to ask")
 		}
 		return false
@@ -68,7 +68,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	if err != nil {
 		r.skip("clock", "the server tells its time to those it knows")
 		r.skip("version", "the server tells its version to those it knows")
-		for _, check := range []string{"planes", "store", "journals"} {
+		for _, check := range []string{"planes", "store", "events", "journals"} {
 			r.skip(check, "the server tells what is wrong to admins")
 		}
 		return true
@@ -106,10 +106,12 @@ func (r *report) journals(ctx context.Context, c Client) {
 		r.skip("journals", "what is damaged is told to admins: %s", fault.From(err).Message())
 		r.skip("planes", "who serves what is told to admins")
 		r.skip("store", "how full it is is told to admins")
+		r.skip("events", "how far EVENTS is behind is told to admins")
 		return
 	}
 	r.planes(all)
 	r.store(all)
+	r.events(all)
 	found := map[string]bool{}
 	for _, p := range all.GetProcesses() {
 		for _, text := range p.GetDamage() {
@@ -175,6 +177,29 @@ func (r *report) store(all *identityv1.ListProcessesResponse) {
 		r.add("store", Warning, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	default:
 		r.ok("store", "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
+	}
+}
+
+// eventsNoted is how long an event may wait for its copy in EVENTS before it is reported.
+const eventsNoted = 30 * time.Second
+
+// events reports the partitions of which EVENTS is far behind.
+func (r *report) events(all *identityv1.ListProcessesResponse) {
+	most, found := time.Duration(0), false
+	for _, l := range all.GetPublishers() {
+		behind := l.GetBehind().AsDuration()
+		most = max(most, behind)
+		if behind >= eventsNoted {
+			found = true
+			r.add("events", Warning, "see the log of the process that holds the partition (`quartet status` says which) for interruptions of the bus, and whether the store has room; nothing is lost, as the journal has all",
+				"EVENTS is %s and %d frames behind the journal of %s/%d", behind.Round(time.Second), l.GetFrames(), l.GetPlane(), l.GetPartition())
+		}
+	}
+	switch {
+	case len(all.GetPublishers()) == 0:
+		r.skip("events", "events are not copied to EVENTS, or the server is older than this program")
+	case !found:
+		r.ok("events", "EVENTS is %s behind the journals at most", most.Round(time.Millisecond))
 	}
 }
 

@@ -113,7 +113,7 @@ func TestP1_WhoWaits(t *testing.T) {
 	require.Len(t, l.GetWaits(), 3, "one wait per owner, not per agent")
 }
 
-// The end of a task against the beginning of the wait for it (ARCHITECTURE R8).
+// The end of a task against the beginning of the wait for it (SPEC R8).
 func TestP1_ATaskThatEnds(t *testing.T) {
 	req := func() *waitingv1.WaitForRequest {
 		return &waitingv1.WaitForRequest{Wake: taskResult, Resource: taskX, WorkItemId: itemA}

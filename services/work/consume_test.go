@@ -15,7 +15,7 @@ import (
 )
 
 // The waiting plane is heard through its journal, and once: after a restart
-// what was heard is not heard again (ARCHITECTURE R8).
+// what was heard is not heard again (SPEC R8).
 func TestX14_WaitsAreHeardOnceAcrossRestarts(t *testing.T) {
 	r := newRig(t)
 	writer := r.journals.NewWriter(t, "waiting", waitingv1.File_quartet_waiting_v1_waiting_event_proto)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -86,7 +87,14 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	w, err := load.NewWorkload(ctx, conn, rng, 8, func(i int) bool { return i%2 == 0 })
 	require.NoError(t, err)
 	stop := w.Start()
-	p, err := StartProbe(ctx, conn, 12)
+	var each []grpc.ClientConnInterface
+	for _, in := range c.Instances {
+		one, err := c.Dial(in)
+		require.NoError(t, err)
+		defer func() { _ = one.Close() }()
+		each = append(each, one)
+	}
+	p, err := StartProbe(ctx, 12, each...)
 	require.NoError(t, err)
 
 	one := func(f Fault) {

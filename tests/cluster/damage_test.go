@@ -110,8 +110,21 @@ type verified struct {
 	Damage                 []string
 }
 
+// verifiedStream is what quartet verify says of a replica of a stream that is not a journal.
+type verifiedStream struct {
+	Name, Server string
+	Messages     uint64
+	Damage       []string
+}
+
 // verify runs quartet verify over the cluster.
 func (c *Cluster) verify(ctx context.Context) ([]verified, error) {
+	found, _, err := c.verifyAll(ctx)
+	return found, err
+}
+
+// verifyAll is verify, which also returns the streams that are not journals.
+func (c *Cluster) verifyAll(ctx context.Context) ([]verified, []verifiedStream, error) {
 	binary, args := c.Network.Command(c.Instances[0].Host, c.cfg.Quartet, "verify", "--nats-url", c.natsURL(), "--data-dir", filepath.Join(c.cfg.Dir, "nowhere"), "-o", "json")
 	out, err := exec.CommandContext(ctx, binary, args...).Output()
 	var failed *exec.ExitError
@@ -119,10 +132,14 @@ func (c *Cluster) verify(ctx context.Context) ([]verified, error) {
 		err = nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("quartet verify: %w: %s", err, out)
+		return nil, nil, fmt.Errorf("quartet verify: %w: %s", err, out)
 	}
-	var found struct{ Journals []verified }
-	return found.Journals, json.Unmarshal(out, &found)
+	var found struct {
+		Journals []verified
+		Streams  []verifiedStream
+	}
+	err = json.Unmarshal(out, &found)
+	return found.Journals, found.Streams, err
 }
 
 // names reports whether the readiness of a process says a text.

@@ -30,7 +30,8 @@ type Probe struct {
 }
 
 type probed struct {
-	items    workv1.WorkServiceClient
+	items    []workv1.WorkServiceClient // of each instance
+	asked    int                        // the one that is asked
 	agent    string
 	item     string
 	revision int64
@@ -41,18 +42,22 @@ type probed struct {
 	updates int
 }
 
-// StartProbe makes n agents, and begins.
-func StartProbe(ctx context.Context, conn grpc.ClientConnInterface, n int) (*Probe, error) {
+// StartProbe makes n agents, and begins. conns lead to one instance each.
+func StartProbe(ctx context.Context, n int, conns ...grpc.ClientConnInterface) (*Probe, error) {
 	p := &Probe{}
 	for i := range n {
-		a := &probed{items: workv1.NewWorkServiceClient(conn), agent: fmt.Sprint("probe-", i)}
+		a := &probed{asked: i % len(conns), agent: fmt.Sprint("probe-", i)}
+		for _, conn := range conns {
+			a.items = append(a.items, workv1.NewWorkServiceClient(conn))
+		}
+		conn := conns[a.asked]
 		if _, err := load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
 			return agentv1.NewAgentServiceClient(conn).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: a.agent, RequestId: a.agent, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
 		}); err != nil {
 			return nil, err
 		}
 		made, err := load.Again(ctx, func(ctx context.Context) (*workv1.CreateWorkItemResponse, error) {
-			return a.items.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: a.agent, Objective: "be updated", RequestId: a.agent})
+			return a.items[a.asked].CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: a.agent, Objective: "be updated", RequestId: a.agent})
 		})
 		if err != nil {
 			return nil, err
@@ -81,7 +86,11 @@ func (a *probed) run(ctx context.Context) error {
 			Objective: new(fmt.Sprintf("update %d", n)),
 		}
 		got, err := load.AgainEach(ctx, attempt, func(ctx context.Context) (*workv1.UpdateWorkItemResponse, error) {
-			return a.items.UpdateWorkItem(ctx, req)
+			resp, err := a.items[a.asked].UpdateWorkItem(ctx, req)
+			if err != nil {
+				a.asked = (a.asked + 1) % len(a.items)
+			}
+			return resp, err
 		})
 		if err != nil {
 			return err

@@ -93,13 +93,24 @@ func (of report) damage() error {
 	return of.loading
 }
 
-// aReplica begins what is said about a replica.
-const aReplica = "the replica on the NATS server"
+// aReplica begins what is said about a replica, and aStream what is said about a stream that is not a journal, in which
+// copied says that there is another copy of what it has.
+const (
+	aReplica = "the replica on the NATS server"
+	aStream  = "the stream "
+	copied   = ", which is copied from the journals,"
+)
 
 // Remedy returns what a person does about the damage that an error of All describes.
 func Remedy(text string) string {
 	if strings.HasPrefix(text, aReplica) {
 		return "stop that NATS server, remove jetstream in its store, and start it: it copies everything from the others; `quartet verify` names all damaged replicas"
+	}
+	if strings.HasPrefix(text, aStream) && strings.Contains(text, copied) {
+		return "stop the server; `quartet repair --apply` moves the stream away, and the next start copies it again from the journals, as far back as it keeps events"
+	}
+	if strings.HasPrefix(text, aStream) {
+		return "nothing is refused, and what cannot be read is gone: it cannot be copied again; a restore of a backup has what was kept then"
 	}
 	return "stop the server; `quartet repair` says which intact copies there are, and repairs with --apply"
 }

@@ -42,6 +42,8 @@ func TestADamagedReplica(t *testing.T) {
 		require.EqualError(t, r.All()[0], "the replica on the NATS server nats-2 is damaged and another one is read: frame 8 is gone")
 		require.Contains(t, Remedy(r.All()[0].Error()), "stop that NATS server")
 		require.Contains(t, Remedy("the journal of work/0 is damaged"), "quartet repair")
+		require.Contains(t, Remedy("the stream EVENTS, which is copied from the journals, is damaged: message 7 is missing"), "copies it again")
+		require.Contains(t, Remedy("the stream quartet-output, of which there is no other copy, is damaged: message 7 is missing"), "cannot be copied again")
 		<-time.After(replicaTerm)
 		require.Empty(t, r.All(), "nobody met it again")
 	})

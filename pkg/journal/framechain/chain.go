@@ -103,27 +103,28 @@ func (c *Chain[T]) Next(from uint64) (value *T, seq uint64, covered bool, change
 	return nil, 0, true, c.changed
 }
 
-// Due reports whether the end of the log is to be verified with Verify. It returns true to one
-// caller in each CheckInterval in which no frame was added.
-func (c *Chain[T]) Due() bool {
+// Due reports whether the end of the log is to be read and given to Verify, together with head, where the log ends as far
+// as the chain knows. It returns true to one caller in each CheckInterval in which no frame was added.
+func (c *Chain[T]) Due() (head uint64, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.open || time.Since(c.checked) < CheckInterval {
-		return false
+		return 0, false
 	}
 	c.checked = time.Now()
-	return true
+	return c.head, true
 }
 
-// Verify closes the chain if the log continues behind its head: end is the sequence number that
-// the next frame gets at least. Then another process holds the partition and its former holder
-// here has not noticed yet. A frame of this process whose acknowledgement has not arrived looks
-// the same; followers then read it from the log, and Add opens the chain again.
-func (c *Chain[T]) Verify(end uint64) {
+// Verify closes the chain if the log, whose last frame is at last, does not end at the head of the chain; head is what Due
+// returned. If it goes on behind it, another process holds the partition and its former holder here has not
+// noticed yet. A frame of this process whose acknowledgement has not arrived looks
+// the same. If it ends before, it was shortened, or the server that answered is no leader any more. Followers then read
+// the log, where they verify what they have read last, and Add opens the chain again.
+func (c *Chain[T]) Verify(head, last uint64) {
 	c.mu.Lock()
-	beyond := c.open && end > c.head+1
+	differs := c.open && (last > c.head || last < head)
 	c.mu.Unlock()
-	if beyond {
+	if differs {
 		c.Close()
 	}
 }

@@ -89,17 +89,31 @@ func TestChangesWakeWaiters(t *testing.T) {
 func TestVerify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New[int]()
-		require.False(t, c.Due(), "it is closed")
+		due := func() bool { _, due := c.Due(); return due }
+		require.False(t, due(), "it is closed")
 		c.Open(1)
-		require.False(t, c.Due())
+		require.False(t, due())
 		<-time.After(CheckInterval)
-		require.True(t, c.Due())
-		require.False(t, c.Due(), "one caller for each interval")
-		c.Verify(2)
+		head, is := c.Due()
+		require.True(t, is)
+		require.EqualValues(t, 1, head)
+		require.False(t, due(), "one caller for each interval")
+		c.Verify(head, 1)
 		_, covered := next(t, c, 2)
 		require.True(t, covered)
-		c.Verify(3) // the log has a frame at 2
+		c.Verify(head, 2) // the log has a frame at 2
 		_, covered = next(t, c, 2)
+		require.False(t, covered)
+
+		c.Open(7)
+		<-time.After(CheckInterval)
+		head, _ = c.Due()
+		add(c, 7, 8, 8)
+		c.Verify(head, 7) // read before the frame at 8 was added
+		_, covered = next(t, c, 9)
+		require.True(t, covered)
+		c.Verify(head, 6) // the log was shortened
+		_, covered = next(t, c, 9)
 		require.False(t, covered)
 	})
 }

@@ -37,15 +37,15 @@ func Follow(ctx context.Context, log Log, partition string, after End, fn func(a
 	})
 }
 
-// verifyAttempts is how often a frame that is not found is looked for, over three seconds: a server of a cluster that is
-// no leader any more may not have it.
+// verifyAttempts is how often a frame that is not found is looked for, over 2.3 s, unless the log says that it is gone: a
+// server of a cluster that is no leader any more may not have it.
 const verifyAttempts = 10
 
 // verify returns a *Broken if the log does not have the frame at end.
 func verify(ctx context.Context, log Log, partition string, end End) error {
 	f, err := log.Get(ctx, end.Seq)
 	pacer := NewPacer()
-	for n := 1; n < verifyAttempts && errors.Is(err, ErrNoFrame) && pacer.Wait(ctx) == nil; n++ {
+	for n := 1; n < verifyAttempts && errors.Is(err, ErrNoFrame) && !errors.Is(err, ErrGone) && pacer.Wait(ctx) == nil; n++ {
 		f, err = log.Get(ctx, end.Seq)
 	}
 	switch {

@@ -212,7 +212,11 @@ type Broken struct {
 func (b *Broken) Error() string {
 	switch {
 	case b.First > b.After.WalSeq+1:
-		return fmt.Sprintf("the journal of %s is damaged: wal_seq %d to %d are missing between frames %d and %d", b.Partition, b.After.WalSeq+1, b.First-1, b.After.Seq, b.Seq)
+		missing := fmt.Sprintf("wal_seq %d to %d are", b.After.WalSeq+1, b.First-1)
+		if b.After.WalSeq+1 == b.First-1 {
+			missing = fmt.Sprintf("wal_seq %d is", b.First-1)
+		}
+		return fmt.Sprintf("the journal of %s is damaged: %s missing between frames %d and %d", b.Partition, missing, b.After.Seq, b.Seq)
 	case b.First == 0:
 		return fmt.Sprintf("the journal of %s is damaged at frame %d: %s", b.Partition, b.Seq, b.Cause)
 	}

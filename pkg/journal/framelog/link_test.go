@@ -153,6 +153,8 @@ func TestEveryChangeIsSeen(t *testing.T) {
 	}
 	_, err := check(append(frames()[:3], frames()[7:]...))
 	require.EqualError(t, err, "the journal of work/3 is damaged: wal_seq 4 to 6 are missing between frames 6 and 15")
+	_, err = check(append(frames()[:4], frames()[5:]...))
+	require.ErrorContains(t, err, "the journal of work/3 is damaged: wal_seq 4 is missing between frames ")
 	other := framelog.End{}
 	_, _, err = other.Next("work/4", original[0].seq, original[0].Frame)
 	require.NoError(t, err, "only the hash covers the partition")

@@ -20,10 +20,13 @@ var (
 	ErrFull = fmt.Errorf("%w: the store is full", ErrRefused)
 	// ErrTooLarge is the ErrRefused of a frame that is larger than the log allows.
 	ErrTooLarge = fmt.Errorf("%w: the frame is too large", ErrRefused)
-	// ErrNoFrame means that Get found no frame at the sequence.
+	// ErrNoFrame means that Get found no frame at the sequence. A server of a cluster that is no leader any more may
+	// answer so although there is one.
 	ErrNoFrame = errors.New("framelog: no such frame")
-	// ErrGone is the ErrRefused of a segment that the log does not have any more: another writer went on long ago.
-	ErrGone = fmt.Errorf("%w: the segment is gone", ErrRefused)
+	// ErrGone is the ErrNoFrame of a frame that no server has.
+	ErrGone = fmt.Errorf("%w: no server has it", ErrNoFrame)
+	// ErrSegmentGone is the ErrRefused of a segment that the log does not have any more: another writer went on long ago.
+	ErrSegmentGone = fmt.Errorf("%w: the segment is gone", ErrRefused)
 	// ErrTrimmed means that frames were asked for that the log does not have any more.
 	ErrTrimmed = errors.New("framelog: the log begins later")
 )
@@ -68,7 +71,7 @@ type Log interface {
 	// Tail returns the last frame and its sequence, or a zero Frame and 0.
 	Tail(ctx context.Context) (Frame, uint64, error)
 
-	// Get returns the frame at seq, or ErrNoFrame.
+	// Get returns the frame at seq, or ErrNoFrame, or ErrGone if asking again cannot find it.
 	Get(ctx context.Context, seq uint64) (Frame, error)
 
 	// Scan calls fn for each frame with sequence >= from, in order, and

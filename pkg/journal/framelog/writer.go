@@ -111,7 +111,7 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 		switch {
 		case err == nil:
 			return Result{Outcome: Stored, At: next, End: next, Clean: clean}
-		case errors.Is(err, ErrGone):
+		case errors.Is(err, ErrSegmentGone):
 			return Result{Outcome: Absent, End: end, Foreign: true, Err: err}
 		case errors.Is(err, ErrRefused):
 			return Result{Outcome: Refused, End: end, Err: err}
@@ -135,7 +135,7 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 				end = next
 				continue
 			}
-			if errors.Is(err, ErrGone) {
+			if errors.Is(err, ErrSegmentGone) {
 				return Result{Outcome: Absent, End: end, Foreign: true, Err: err}
 			}
 			if !errors.Is(err, ErrWrongSequence) {
@@ -151,14 +151,14 @@ func (w *Writer) Write(ctx context.Context, end End, f Frame, c *Content) Result
 }
 
 // fence appends an empty frame behind end until that is acknowledged or refused with
-// ErrWrongSequence or ErrGone. Any other error means that ctx ended. It adds the ids of its frames to fences.
+// ErrWrongSequence or ErrSegmentGone. Any other error means that ctx ended. It adds the ids of its frames to fences.
 func (w *Writer) fence(ctx context.Context, end End, generation uint64, fences map[string]struct{}) (End, error) {
 	pacer := NewPacer()
 	for {
 		f := Frame{ID: w.NewID(""), Generation: generation}
 		fences[f.ID] = struct{}{}
 		next, err := w.Append(ctx, end, f, NewContent(w.Salt(f.ID)))
-		if err == nil || errors.Is(err, ErrWrongSequence) || errors.Is(err, ErrGone) {
+		if err == nil || errors.Is(err, ErrWrongSequence) || errors.Is(err, ErrSegmentGone) {
 			return next, err
 		}
 		if pacer.Wait(ctx) != nil {

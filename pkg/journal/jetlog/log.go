@@ -121,7 +121,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 			return 0, fmt.Errorf("jetlog: append: %w", err)
 		}
 		if s = at(all, f.Link.Segment); s == nil {
-			return 0, fmt.Errorf("%w: %s", framelog.ErrGone, Place{Plane: l.plane, Partition: l.partition, Segment: f.Link.Segment}.Stream())
+			return 0, fmt.Errorf("%w: %s", framelog.ErrSegmentGone, Place{Plane: l.plane, Partition: l.partition, Segment: f.Link.Segment}.Stream())
 		}
 	}
 	return s.append(ctx, expect, f)
@@ -162,7 +162,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	}
 	i := holds(all, seq)
 	if i < 0 {
-		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
 	}
 	f, err := all[i].get(ctx, seq)
 	if errors.Is(err, framelog.ErrNoFrame) && i == len(all)-1 || errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -181,7 +181,10 @@ func (l *Log) getAnew(ctx context.Context, seq uint64, was *segment, missing err
 		return framelog.Frame{}, err
 	}
 	i := holds(all, seq)
-	if i < 0 || all[i] == was {
+	if i < 0 {
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
+	}
+	if all[i] == was {
 		return framelog.Frame{}, missing
 	}
 	return all[i].get(ctx, seq)
@@ -338,7 +341,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	}
 	was := at(all, number)
 	if was == nil {
-		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrGone, number, l.plane, l.partition)
+		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrSegmentGone, number, l.plane, l.partition)
 	}
 	info, err := was.info(ctx)
 	if err != nil {
@@ -379,7 +382,7 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	s := at(all, number)
 	switch {
 	case s == nil:
-		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrGone, number, l.plane, l.partition)
+		return 0, fmt.Errorf("%w: segment %d of %s/%d", framelog.ErrSegmentGone, number, l.plane, l.partition)
 	case s.Shared:
 		return math.MaxInt64, nil
 	}

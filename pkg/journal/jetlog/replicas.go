@@ -103,8 +103,13 @@ func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint6
 	if err != nil {
 		return from, "", fmt.Errorf("jetlog: read: %w", err)
 	}
-	next, err = read(ctx, cons, from, last, fn)
 	info := cons.CachedInfo()
+	if from == last && info.NumPending == 0 {
+		err = ErrIncomplete // one frame is looked for, and the replica has nothing from there on
+	} else {
+		next, err = read(ctx, cons, "", from, last, fn)
+		info = cons.CachedInfo() // the client may have made it again elsewhere
+	}
 	if info.Cluster != nil {
 		replica = info.Cluster.Leader
 	}
@@ -144,15 +149,16 @@ func (s *segment) remove(consumer *jetstream.ConsumerInfo) {
 	_ = s.nc.Publish("$JS.API.CONSUMER.DELETE."+s.Stream()+"."+consumer.Name, nil) // without an answer
 }
 
-// getElsewhere is Get of a frame that the leader does not have.
+// getElsewhere is Get of a frame that the leader does not have. If the leader has later frames, and no other replica has this
+// one either, it is gone.
 func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	missing := fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	info, err := s.info(ctx)
 	if err != nil || info.Cluster == nil || seq > info.State.LastSeq {
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
-	leader := info.Cluster.Leader
-	for s.replicas.avoid(leader, replicaTerm) < info.Config.Replicas {
+	leader, asked := info.Cluster.Leader, 1
+	for ; s.replicas.avoid(leader, replicaTerm) < info.Config.Replicas; asked++ {
 		var found *framelog.Frame
 		_, replica, err := s.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
 			if at == seq {
@@ -170,6 +176,9 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 		leader = replica
 	}
 	s.replicas.forget()
+	if asked >= info.Config.Replicas {
+		missing = fmt.Errorf("%w: %d", framelog.ErrGone, seq)
+	}
 	return framelog.Frame{}, missing
 }
 
@@ -241,9 +250,9 @@ func (s *segment) scanReplica(ctx context.Context, server string, last uint64, f
 		if err != nil {
 			return err
 		}
-		next, err = read(ctx, cons, next, last, fn)
+		next, err = read(ctx, cons, cons.CachedInfo().Name, next, last, fn)
 		s.remove(cons.CachedInfo())
-		if n == 2 || !errors.Is(err, ErrIncomplete) {
+		if moved := errors.Is(err, errMoved) && n < placements; !moved && (n >= 2 || !errors.Is(err, ErrIncomplete)) {
 			return err
 		}
 	}

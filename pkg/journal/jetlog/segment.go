@@ -55,7 +55,7 @@ func (s *segment) append(ctx context.Context, expect uint64, f framelog.Frame) (
 	case errors.Is(err, nats.ErrMaxPayload):
 		return 0, fmt.Errorf("%w: %w", framelog.ErrTooLarge, err)
 	case errors.Is(err, nats.ErrNoResponders) && s.gone(ctx):
-		return 0, fmt.Errorf("%w: %s", framelog.ErrGone, s.Stream())
+		return 0, fmt.Errorf("%w: %s", framelog.ErrSegmentGone, s.Stream())
 	case err != nil:
 		return 0, fmt.Errorf("jetlog: append: %w", err)
 	}
@@ -123,7 +123,8 @@ func (s *segment) get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	case errors.Is(err, jetstream.ErrMsgNotFound) && s.stored.CachedInfo().Config.Replicas > 1:
 		return s.getElsewhere(ctx, seq)
 	case errors.Is(err, jetstream.ErrMsgNotFound), err == nil && m.Subject != s.Subject():
-		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
+		// The only server that has the log says so, or a frame of another partition is there.
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
 	case err != nil:
 		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}
@@ -151,9 +152,12 @@ func patiently[R any](ctx context.Context, ask func(context.Context) (R, error))
 // stalled is how long a reader of frames that exist waits for the next one.
 const stalled = 10 * time.Second
 
+// errMoved means that a consumer was made again by its client, after heartbeats were missing, maybe at another server.
+var errMoved = errors.New("jetlog: the consumer was made again")
+
 // read calls fn with the frames that a consumer delivers from from on, up to last or indefinitely, and returns where to
-// continue.
-func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
+// continue. If only is not empty, it ends with errMoved when another consumer than the one of that name delivers.
+func read(ctx context.Context, cons jetstream.Consumer, only string, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ctx = reading
@@ -186,6 +190,9 @@ func read(ctx context.Context, cons jetstream.Consumer, from, last uint64, fn fu
 		meta, err := m.Metadata()
 		if err != nil {
 			return from, fmt.Errorf("jetlog: read: %w", err)
+		}
+		if only != "" && meta.Consumer != only {
+			return from, errMoved
 		}
 		seq := meta.Sequence.Stream
 		if seq < from {

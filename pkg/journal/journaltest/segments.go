@@ -105,5 +105,5 @@ func logSegments(t *testing.T, log framelog.Log) {
 	require.ErrorIs(t, err, framelog.ErrNoFrame, "between two segments")
 	f, _ = w.Seal(framelog.End{Seq: end.Seq, Segment: segments + 5}, framelog.Frame{ID: "ahead", Generation: 1}, framelog.NewContent(w.Salt("ahead")))
 	_, err = log.Append(t.Context(), end.Seq, f)
-	require.ErrorIs(t, err, framelog.ErrGone)
+	require.ErrorIs(t, err, framelog.ErrSegmentGone)
 }

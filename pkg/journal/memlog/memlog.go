@@ -51,7 +51,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 		return 0, fmt.Errorf("%w: expected %d, is %d", framelog.ErrWrongSequence, expect, last)
 	}
 	if f.Link.Segment > l.segment {
-		return 0, fmt.Errorf("%w: segment %d", framelog.ErrGone, f.Link.Segment)
+		return 0, fmt.Errorf("%w: segment %d", framelog.ErrSegmentGone, f.Link.Segment)
 	}
 	seq := last + 1 + uint64(len(l.seqs))%l.gap
 	if n := len(l.frames); n > 0 && l.frames[n-1].Link.Next > 0 {
@@ -131,7 +131,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	defer l.mu.Unlock()
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= seq })
 	if i == len(l.seqs) || l.seqs[i] != seq {
-		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
 	}
 	return l.frames[i], nil
 }

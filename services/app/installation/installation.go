@@ -30,6 +30,8 @@ type Config struct {
 	Ask func(ctx context.Context, p *identityv1.Process) (ready bool, err error)
 	// Streams returns the streams that are Quartet's.
 	Streams func(ctx context.Context) ([]*identityv1.StreamUsage, error)
+	// Publishers returns how far EVENTS is behind the journals; nil: events are not copied.
+	Publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
 	// Store returns how much of the store is in use and how much it can hold, 0 if that is not known.
 	Store func() (used, limit int64)
 }
@@ -62,6 +64,13 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 	resp.StoreUsedBytes, resp.StoreLimitBytes = c.Store()
 	if resp.Streams, err = c.Streams(ctx); err != nil {
 		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what their streams hold: %v", err), Remedy: "see whether a majority of them runs", Down: true})
+		return resp, nil // nor how far EVENTS is
+	}
+	if c.Publishers != nil {
+		if resp.Publishers, err = c.Publishers(ctx); err != nil {
+			first, _, _ := strings.Cut(err.Error(), "\n")
+			resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: "the NATS servers do not tell how far EVENTS is behind the journals: " + first, Remedy: "see whether the stream EVENTS exists and has a leader; a start of the processes creates it"})
+		}
 	}
 	return resp, nil
 }

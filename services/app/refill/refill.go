@@ -1,7 +1,7 @@
-// Package refill fills empty streams with the messages of a backup.
+// Package refill writes what is in a backup into streams that have no messages.
 //
-// Owns: that each message of a journal has the sequence number that it had, and comparing what was written with the backup.
-// Never does: decide where the streams are, or when they are used.
+// Owns: the order of the messages, their sequence numbers, and the comparison of what was written with the backup.
+// Never does: read a backup that was not authenticated; put directories into place. Package app does.
 package refill
 
 import (
@@ -20,6 +20,7 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/witness/shared"
 	"quartet/services/app/repair"
 	"quartet/services/backup"
 )
@@ -31,14 +32,16 @@ const (
 	ackTerm = 30 * time.Second
 )
 
-// Config says what is filled.
+// Config says what is created.
 type Config struct {
-	Planes   []string
-	Replicas int
-	Output   jetstream.StreamConfig // of the stream with the output of commands
-	Servers  string                 // the servers, for errors
+	Planes     []string
+	Partitions map[string]int // of the planes in the backup that have more than one
+	Streams    []string       // that the backup has
+	Replicas   int
+	Output     jetstream.StreamConfig // of the stream with the output of commands
 	// WitnessDir has what was witnessed of the installation before; it need not exist.
 	WitnessDir string
+	Servers    string // the NATS servers, for errors
 	Now        time.Time
 	NewID      func(prefix string) string
 }
@@ -46,12 +49,12 @@ type Config struct {
 // Run creates the streams in nc, publishes the messages of the backup from and writes its
 // files below homes, and compares the streams with totals. It is an error if a stream has
 // messages already.
-func Run(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, homes *os.Root, from *archive.File, totals archive.Totals) error {
+func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *archive.File, totals archive.Totals) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {
 		return err
 	}
-	if err := checkEmpty(ctx, cfg, m, js); err != nil {
+	if err := cfg.checkEmpty(ctx, js); err != nil {
 		return err
 	}
 	output, err := js.CreateOrUpdateStream(ctx, cfg.Output)
@@ -59,17 +62,10 @@ func Run(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, hom
 		return err
 	}
 	if output.CachedInfo().State.LastSeq > 0 {
-		return hasMessages(cfg, cfg.Output.Name)
+		return cfg.hasMessages(cfg.Output.Name)
 	}
-	p := &publishing{js: js, output: cfg.Output.Name, last: map[string]uint64{}, create: func(name string, first uint64) error {
-		p, ok := jetlog.ParseStream(name)
-		if !ok {
-			return fmt.Errorf("stream %s is not one of a journal", name)
-		}
-		if p.Shared || p.Segment == 0 {
-			first = 1
-		}
-		return jetlog.Create(ctx, nc, p, cfg.Replicas, max(m.Partitions[p.Plane], 1), first)
+	p := &publishing{js: js, output: cfg.Output.Name, last: map[string]uint64{}, create: func(of jetlog.Place, first uint64) error {
+		return jetlog.Create(ctx, nc, of, cfg.Replicas, max(cfg.Partitions[of.Plane], 1), first)
 	}}
 	if _, _, err := from.Read(archive.Visitor{
 		Message: func(m archive.Message) error { return p.publish(ctx, m) },
@@ -88,19 +84,24 @@ func Run(ctx context.Context, cfg Config, m archive.Manifest, nc *nats.Conn, hom
 			return fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
+	witnessed, err := shared.Read(ctx, nc)
+	if err != nil {
+		return err
+	}
 	for _, plane := range cfg.Planes {
-		if _, err := jetlog.Ensure(ctx, nc, plane, cfg.Replicas, max(m.Partitions[plane], 1)); err != nil { // partitions without a frame
+		if _, err := jetlog.Ensure(ctx, nc, plane, cfg.Replicas, max(cfg.Partitions[plane], 1)); err != nil { // partitions without a frame
 			return err
 		}
-		if err := repair.BeginRestored(ctx, nc, plane, max(m.Partitions[plane], 1), cfg.WitnessDir, cfg.Now, cfg.NewID); err != nil {
+		if err := repair.BeginRestored(ctx, nc, plane, max(cfg.Partitions[plane], 1), cfg.WitnessDir, witnessed, cfg.Now, cfg.NewID); err != nil {
 			return err
 		}
 	}
-	return nil
+	// What was witnessed of the journals that were there before is not true of the restored ones.
+	return shared.Remove(ctx, nc)
 }
 
 // checkEmpty refuses servers that have journals. Streams without a message may be there, of a server that was started.
-func checkEmpty(ctx context.Context, cfg Config, m archive.Manifest, js jetstream.JetStream) error {
+func (cfg *Config) checkEmpty(ctx context.Context, js jetstream.JetStream) error {
 	for _, plane := range cfg.Planes {
 		places, err := jetlog.Places(ctx, js, plane)
 		if err != nil {
@@ -111,15 +112,15 @@ func checkEmpty(ctx context.Context, cfg Config, m archive.Manifest, js jetstrea
 			if err != nil {
 				return fmt.Errorf("stream %s: %w", p.Stream(), err)
 			}
-			if s.CachedInfo().State.LastSeq > 0 && s.CachedInfo().State.Msgs > 0 {
-				return hasMessages(cfg, p.Stream())
+			if s.CachedInfo().State.Msgs > 0 {
+				return cfg.hasMessages(p.Stream())
 			}
 			got, err := jetlog.Partitions(s.CachedInfo().Config)
-			if n := max(m.Partitions[plane], 1); err != nil || got != n {
+			if n := max(cfg.Partitions[plane], 1); err != nil || got != n {
 				return fmt.Errorf("the journal of %s exists already and has %d partitions, that of the backup has %d; restore into a cluster without journals", plane, got, n)
 			}
-			if !slices.Contains(m.Streams, p.Stream()) {
-				return fmt.Errorf("stream %s exists, and the backup does not have it; restore into a cluster without journals", p.Stream())
+			if !slices.Contains(cfg.Streams, p.Stream()) {
+				return fmt.Errorf("stream %s exists already, and the backup does not have it; restore into a cluster without journals", p.Stream())
 			}
 		}
 	}
@@ -127,18 +128,18 @@ func checkEmpty(ctx context.Context, cfg Config, m archive.Manifest, js jetstrea
 }
 
 // hasMessages returns the error for a stream that is not empty.
-func hasMessages(cfg Config, name string) error {
+func (cfg *Config) hasMessages(name string) error {
 	return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, cfg.Servers)
 }
 
 // publishing publishes messages without waiting for each acknowledgement.
 type publishing struct {
 	js     jetstream.JetStream
-	output string            // the stream whose messages get new sequences
+	output string
 	waits  []sent            // the messages without an acknowledgement, in order
 	last   map[string]uint64 // the last sequence of each journal's stream
-	// create creates the stream of a journal whose first message has the sequence first.
-	create func(name string, first uint64) error
+	// create creates the stream of a segment that begins at the sequence first.
+	create func(of jetlog.Place, first uint64) error
 }
 
 // sent is a message that was published and not acknowledged yet.
@@ -161,14 +162,19 @@ func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 			}
 		}
 	}
-	of, _ := jetlog.ParseStream(m.Stream)
+	of, segment := jetlog.ParseStream(m.Stream)
+	if journal && !segment {
+		return fmt.Errorf("stream %s is not one of a journal", m.Stream)
+	}
 	if _, created := p.last[m.Stream]; journal && !created {
-		if err := p.create(m.Stream, m.Seq); err != nil {
+		first := uint64(1)
+		if !of.Shared && of.Segment > 0 {
+			first = m.Seq
+		}
+		if err := p.create(of, first); err != nil {
 			return err
 		}
-		if p.last[m.Stream] = 0; !of.Shared && of.Segment > 0 {
-			p.last[m.Stream] = m.Seq - 1
-		}
+		p.last[m.Stream] = first - 1
 	}
 	for journal && p.last[m.Stream] < m.Seq-1 { // sequences that a new incarnation left out
 		p.last[m.Stream]++

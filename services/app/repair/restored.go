@@ -16,9 +16,9 @@ import (
 )
 
 // BeginRestored begins a new incarnation of each partition of a plane whose journal was restored from a backup: what others
-// read of it after the backup is not in it, and goes on above the wal_seqs that they may know. witnessDir has what was witnessed of the
-// installation before; it need not exist.
-func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string, now time.Time, newID func(prefix string) string) error {
+// read of it after the backup is not in it, and goes on above the wal_seqs that they may know. witnessDir and witnessed, by name of the partition,
+// have what was witnessed of the installation before; neither need have anything.
+func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string, witnessed map[string]framelog.End, now time.Time, newID func(prefix string) string) error {
 	for i := range partitions {
 		log, err := jetlog.New(nc, plane, i)
 		if err != nil {
@@ -42,6 +42,7 @@ func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions 
 		if known, err := witness.At(witnessDir, plane, i).Last(); err == nil {
 			last, number = max(last, known.WalSeq), max(number, known.Incarnation)
 		}
+		last, number = max(last, witnessed[name].WalSeq), max(number, witnessed[name].Incarnation)
 		var salt framelog.Salt
 		_, _ = rand.Read(salt[:]) // it never fails
 		f, err := incarnation.Beginning{

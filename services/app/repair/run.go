@@ -17,14 +17,13 @@ import (
 	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
+	"quartet/services/app/derived"
 )
 
 // Config says what is repaired, and with what.
 type Config struct {
 	DataDir, WitnessDir, SalvageDir, Account string
 	Planes                                   []string
-	// Output is the stream with the output of commands.
-	Output string
 	// Stores are directories of NATS servers, or data directories, with other copies of the journals. Optional.
 	Stores []string
 	// BackupFile is a backup that is authenticated with Keys; "": there is none.
@@ -45,7 +44,7 @@ type Config struct {
 // Result is what Run found and did.
 type Result struct {
 	Journals []Journal
-	Derived  []Derived // the other streams that are damaged
+	Derived  []derived.Report // the other streams that are damaged
 	// Replaced is the directory with the damaged streams that were exchanged; "" if none was.
 	Replaced string
 }

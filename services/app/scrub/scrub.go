@@ -1,4 +1,4 @@
-// Package scrub reads the journals of an embedded NATS server again and again, slowly, as they are on the disk, and
+// Package scrub reads the streams of an embedded NATS server again and again, slowly, as they are on the disk, and
 // reports damage before somebody needs what is damaged.
 //
 // Owns: the pace; copying a damaged block aside before the server reads and cuts it.
@@ -24,6 +24,7 @@ import (
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
 	"quartet/services/app/datadir"
+	"quartet/services/app/derived"
 )
 
 // interval is the least time between the beginnings of two passes.
@@ -38,7 +39,9 @@ type Config struct {
 	// Rate is the number of bytes that are read in a second; 0: nothing is.
 	Rate int64
 	// Report is called at the end of a pass with what is wrong with each partition's journal, or nil.
-	Report  func(partition string, damage error)
+	Report func(partition string, damage error)
+	// Streams are the streams that are not journals; for these, Report is called with their names.
+	Streams []derived.Stream
 	Metrics prometheus.Registerer
 	Logger  *zap.Logger
 	// Wait waits, or returns early when ctx ends; default: with a timer.
@@ -54,6 +57,7 @@ type Scrubber struct {
 	bytes, frames prometheus.Counter
 	passed        prometheus.Gauge
 	damaged       prometheus.Gauge
+	streams       prometheus.Gauge
 	copied        map[string]bool // damaged blocks that were copied aside, by path
 }
 
@@ -64,10 +68,11 @@ func New(cfg Config) *Scrubber {
 	}
 	return &Scrubber{
 		cfg: cfg, copied: map[string]bool{},
-		bytes:   meter.Counter(cfg.Metrics, "quartet_scrub_bytes_total", "Bytes of journals that were read again from the disk.").WithLabelValues(),
+		bytes:   meter.Counter(cfg.Metrics, "quartet_scrub_bytes_total", "Bytes of journals and other streams that were read again from the disk.").WithLabelValues(),
 		frames:  meter.Counter(cfg.Metrics, "quartet_scrub_frames_total", "Frames of journals that were read again and verified.").WithLabelValues(),
 		passed:  meter.Gauge(cfg.Metrics, "quartet_scrub_last_pass_timestamp_seconds", "When all journals had been read last, as Unix time; 0 before the first time.").WithLabelValues(),
 		damaged: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_partitions", "Partitions whose journal the last pass found damaged.").WithLabelValues(),
+		streams: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_streams", "Streams other than journals that the last pass found damaged: EVENTS, or the output of commands.").WithLabelValues(),
 	}
 }
 
@@ -116,7 +121,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Pass reads all journals once and reports what is wrong with them.
+// Pass reads all journals and then the other streams once, and reports what is wrong with them.
 func (s *Scrubber) Pass(ctx context.Context) error {
 	damaged := 0
 	for _, plane := range s.cfg.Planes {
@@ -127,6 +132,17 @@ func (s *Scrubber) Pass(ctx context.Context) error {
 		damaged += p.report()
 	}
 	s.damaged.Set(float64(damaged))
+	damaged = 0
+	for _, of := range s.cfg.Streams {
+		intact, err := s.stream(ctx, of)
+		if err != nil {
+			return err
+		}
+		if !intact {
+			damaged++
+		}
+	}
+	s.streams.Set(float64(damaged))
 	s.passed.SetToCurrentTime()
 	return nil
 }
@@ -171,7 +187,7 @@ func (p *pass) run(ctx context.Context) error {
 	return nil
 }
 
-// block reads a block and waits as long as its bytes may take.
+// block reads a block, at the rate.
 func (p *pass) block(ctx context.Context, stream string, file blockfile.File, last bool) error {
 	b, err := os.ReadFile(file.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -201,8 +217,13 @@ func (p *pass) block(ctx context.Context, stream string, file blockfile.File, la
 			p.cfg.Logger.Error("a block of a journal is damaged; it is copied aside", zap.String("block", file.Path), zap.String("copy", copied), zap.Stringer("gap", gap))
 		}
 	}
-	p.bytes.Add(float64(len(b)))
-	p.cfg.Wait(ctx, time.Duration(float64(len(b))/float64(max(p.cfg.Rate, 1))*float64(time.Second)))
+	return p.pace(ctx, len(b))
+}
+
+// pace counts bytes that were read, and waits as long as they may take.
+func (s *Scrubber) pace(ctx context.Context, n int) error {
+	s.bytes.Add(float64(n))
+	s.cfg.Wait(ctx, time.Duration(float64(n)/float64(max(s.cfg.Rate, 1))*float64(time.Second)))
 	return ctx.Err()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
+	"quartet/services/app/derived"
 	"quartet/services/app/scrub"
 )
 
@@ -131,7 +133,7 @@ func TestScrubMissesTheEnd(t *testing.T) {
 	path, b := r.block(t)
 	require.NoError(t, os.Truncate(path, int64(len(b)-20)))
 	require.NoError(t, r.scrubber.Pass(t.Context()))
-	require.ErrorContains(t, r.found["test/0"], "wal_seq 11 to 11 are missing")
+	require.ErrorContains(t, r.found["test/0"], "wal_seq 11 is missing")
 }
 
 // TestScrubStartsAndStops: a stop ends a pass that waits.
@@ -149,4 +151,38 @@ func TestScrubStartsAndStops(t *testing.T) {
 	<-waiting
 	require.NoError(t, s.Ready())
 	require.NoError(t, s.Stop(t.Context()))
+}
+
+// TestScrubReadsOtherStreams: damage to a stream that is not a journal is reported by its name. A block that is rewritten
+// while it is read is read again.
+func TestScrubReadsOtherStreams(t *testing.T) {
+	store, found, rewrite := t.TempDir(), map[string]error{}, func() {}
+	events := derived.Streams[0]
+	dir := blockfile.Messages(store, "$G", events.Name)
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	path, sum := filepath.Join(dir, "1.blk"), blockfile.NewSum(events.Name, 1)
+	var b []byte
+	for seq := range uint64(9) {
+		b = sum.Append(b, blockfile.Record{Seq: seq + 1, At: 1, Subject: "quartet.events.a.b.c.d", Body: []byte("{}")})
+	}
+	put := func() { require.NoError(t, os.WriteFile(path, b, 0o600)) }
+	put()
+	s := scrub.New(scrub.Config{
+		Store: store, Account: "$G", SalvageDir: t.TempDir(), Streams: derived.Streams, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: prometheus.NewRegistry(),
+		Report: func(name string, damage error) { found[name] = damage },
+		Wait:   func(context.Context, time.Duration) { rewrite() },
+	})
+	require.NoError(t, s.Pass(t.Context()))
+	require.Equal(t, map[string]error{"EVENTS": nil, "quartet-output": nil}, found)
+	b[len(b)/2] ^= 1
+	put()
+	b[len(b)/2] ^= 1
+	rewrite = put
+	require.NoError(t, s.Pass(t.Context()))
+	require.NoError(t, found["EVENTS"])
+	rewrite = func() {}
+	b[len(b)/2] ^= 1
+	put()
+	require.NoError(t, s.Pass(t.Context()))
+	require.ErrorContains(t, found["EVENTS"], "the stream EVENTS, which is copied from the journals, is damaged: message 5 is missing")
 }

@@ -1,4 +1,4 @@
-// Package verify reads the journals of an installation and reports what is missing or was changed.
+// Package verify reads the journals and the other streams of an installation and reports what is missing or was changed.
 package verify
 
 import (
@@ -17,10 +17,12 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/lines"
 	"quartet/pkg/journal/witness"
+	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
 	"quartet/services/app/datadir"
+	"quartet/services/app/derived"
 )
 
 // Config says where the journals are.
@@ -42,20 +44,58 @@ type Journal struct {
 	Damage         []error // in the order of the journal
 }
 
+// Result is what Run found.
+type Result struct {
+	Journals []Journal
+	Streams  []derived.Report // that are not journals: each that exists, in a cluster each replica
+}
+
 // copyDir begins the names of the directories in which Verify reads copies of journals.
 const copyDir = ".verify-"
 
 // Run reads all journals of an installation to their ends: that their frames continue each other and have the content
 // that was written, that each line can be read, and that they go as far as the witnesses of the data directory. It goes
 // on behind damage. Journals of an embedded NATS server are copied for that, since a server that opens damaged files
-// changes them, and no server may run. With Remote servers may run.
-func Run(ctx context.Context, cfg Config) (all []Journal, err error) {
+// changes them, and no server may run. With Remote servers may run. It also reads the streams that are not journals, which
+// need no copy.
+func Run(ctx context.Context, cfg Config) (all Result, err error) {
 	nc, done, err := connect(ctx, cfg)
+	if err != nil {
+		return all, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	if all.Journals, err = journals(ctx, cfg, nc); err != nil {
+		return all, err
+	}
+	for _, s := range derived.Streams {
+		var found []derived.Report
+		if cfg.Remote != nil {
+			found, err = s.Replicas(ctx, nc)
+		} else {
+			found = make([]derived.Report, 1)
+			found[0], err = s.Read(store(cfg.DataDir), account)
+		}
+		if err != nil {
+			return all, err
+		}
+		all.Streams = append(all.Streams, found...)
+	}
+	return all, nil
+}
+
+// account is the account of the streams of an embedded server.
+const account = "$G"
+
+// store returns the directory of an embedded server.
+func store(dataDir string) string { return filepath.Join(dataDir, "nats") }
+
+// journals reads all journals.
+func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, err error) {
+	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, done()) }()
-	js, err := jetstream.New(nc)
+	known, err := shared.Read(ctx, nc)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +108,9 @@ func Run(ctx context.Context, cfg Config) (all []Journal, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("the journal of %s: %w", plane, err)
 		}
-		for i := range max(n, witnessed) {
-			vs, err := verifyPartition(ctx, cfg, nc, plane, i, n > 0)
+		for i := range max(n, witnessed, shared.Partitions(known, plane)) {
+			recorded := shared.Or(witness.At(cfg.WitnessDir, plane, i), known[framelog.PartitionName(plane, i)])
+			vs, err := verifyPartition(ctx, recorded, nc, plane, i, n > 0)
 			if err != nil {
 				return nil, err
 			}
@@ -85,8 +126,7 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 		nc, err = cfg.Remote.Connect(ctx, "quartet-verify", zap.NewNop())
 		return nc, func() error { nc.Close(); return nil }, err
 	}
-	store := filepath.Join(cfg.DataDir, "nats")
-	if _, err := os.Stat(store); err != nil {
+	if _, err := os.Stat(store(cfg.DataDir)); err != nil {
 		return nil, nil, fmt.Errorf("data-dir %s has no journals: %w", cfg.DataDir, err)
 	}
 	unlock, err := cfg.Lock(cfg.DataDir)
@@ -99,17 +139,17 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 	}
 	remove := func() error { return errors.Join(os.RemoveAll(dir), unlock()) }
 	for _, plane := range cfg.Planes {
-		segments, err := datadir.Segments(store, "$G", plane)
+		segments, err := datadir.Segments(store(cfg.DataDir), account, plane)
 		if err != nil {
 			return nil, nil, errors.Join(err, remove())
 		}
 		for _, seg := range segments {
-			if err := os.CopyFS(blockfile.Stream(dir, "$G", seg.Stream()), os.DirFS(seg.Dir)); err != nil {
+			if err := os.CopyFS(blockfile.Stream(dir, account, seg.Stream()), os.DirFS(seg.Dir)); err != nil {
 				return nil, nil, errors.Join(err, remove())
 			}
 		}
 	}
-	if err := salvage.Finish(dir, "$G", zap.NewNop()); err != nil {
+	if err := salvage.Finish(dir, account, zap.NewNop()); err != nil {
 		return nil, nil, errors.Join(err, remove())
 	}
 	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess, Bulk: true})
@@ -129,8 +169,7 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 
 // verifyPartition reads the journal of one partition, in a cluster each replica of it. stored is false if the plane has
 // no stream.
-func verifyPartition(ctx context.Context, cfg Config, nc *nats.Conn, plane string, partition int, stored bool) ([]Journal, error) {
-	recorded := witness.At(cfg.WitnessDir, plane, partition)
+func verifyPartition(ctx context.Context, recorded framelog.Witness, nc *nats.Conn, plane string, partition int, stored bool) ([]Journal, error) {
 	if !stored {
 		v, err := verifyLog(framelog.PartitionName(plane, partition), recorded, func(func(uint64, framelog.Frame) error) error { return nil })
 		return []Journal{v}, err

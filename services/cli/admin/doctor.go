@@ -49,7 +49,7 @@ func DoctorCommand(s *session.Session, examine Examine, servers *pflag.FlagSet) 
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Find problems of an installation, and show how to fix them", Args: input.None,
 		Long: `Check an installation in two ways: as a client of the server at --address
-(connection, credential, clock, version, planes, store, journals), and on this machine with the same flags,
+(connection, credential, clock, version, planes, store, events, journals), and on this machine with the same flags,
 variables and file as "quartet dev" and "quartet serve" (settings, data directory,
 disk, NATS, ports, certificates, identity provider). Nothing is changed. The exit
 code is 1 if there is a problem; a warning is not a problem.`,

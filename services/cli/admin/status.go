@@ -26,7 +26,8 @@ func StatusCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show whether every plane of the installation is served, and by whom", Args: input.None,
 		Long: `Ask all processes of the installation whether they can serve, and show its planes and
-other services, its processes with the partitions that they hold, and its streams.
+other services, its processes with the partitions that they hold, its streams, and how
+far EVENTS is behind the journal of each partition.
 The exit code is 1 if a plane is down, a process does not answer, a journal is damaged
 or the store is nearly full; the error says which, and what to do. The call is
 answered by the identity plane, and needs a key of role installation_admin or admin.`,
@@ -102,6 +103,14 @@ func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
 		rows = append(rows, []string{st.GetName(), fmt.Sprint(st.GetMessages()), fmt.Sprintf("%.1f MiB", float64(st.GetBytes())/(1<<20)), most})
 	}
 	p.Table("no streams", []string{"STREAM", "MESSAGES", "SIZE", "AT MOST"}, rows)
+	if lags := resp.GetPublishers(); len(lags) > 0 {
+		p.Printf("\n")
+		rows = nil
+		for _, l := range lags {
+			rows = append(rows, []string{fmt.Sprintf("%s/%d", l.GetPlane(), l.GetPartition()), fmt.Sprint(l.GetFrames()), fmt.Sprintf("%.1f", l.GetBehind().AsDuration().Seconds())})
+		}
+		p.Table("", []string{"EVENTS OF", "FRAMES BEHIND", "SECONDS BEHIND"}, rows)
+	}
 	if limit := resp.GetStoreLimitBytes(); limit > 0 {
 		p.Printf("\nstore: %d of %d MiB in use, %d %%\n", resp.GetStoreUsedBytes()>>20, limit>>20, resp.GetStoreUsedBytes()*100/limit)
 	} else {

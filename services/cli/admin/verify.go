@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strconv"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,17 +26,47 @@ type VerifiedJournal struct {
 	Damage    []string `json:"damage,omitempty"`
 }
 
-// Verify reads the journals of an installation with the servers' settings in flags.
-type Verify func(ctx context.Context, flags *pflag.FlagSet) ([]VerifiedJournal, error)
+// VerifiedStream is what `quartet verify` found in a stream that is not a journal. Its JSON form is stable.
+type VerifiedStream struct {
+	Name     string   `json:"name"`             // EVENTS, or quartet-output
+	Server   string   `json:"server,omitempty"` // the NATS server whose replica it is; absent: there is one copy
+	Messages uint64   `json:"messages"`
+	First    uint64   `json:"first,omitempty"` // sequence numbers; absent: it has no messages
+	Last     uint64   `json:"last,omitempty"`
+	Damage   []string `json:"damage,omitempty"`
+	Again    bool     `json:"copied_again"`     // from the journals, once a damaged one was moved away
+	Remedy   string   `json:"remedy,omitempty"` // of the damage
+}
+
+// Verified is what `quartet verify` found. Its JSON form is stable.
+type Verified struct {
+	Journals []VerifiedJournal `json:"journals"`
+	Streams  []VerifiedStream  `json:"streams"`
+}
+
+// damaged returns how many of the journals and of the streams are damaged.
+func (v Verified) damaged() (journals, streams int) {
+	for _, j := range v.Journals {
+		journals += min(len(j.Damage), 1)
+	}
+	for _, s := range v.Streams {
+		streams += min(len(s.Damage), 1)
+	}
+	return journals, streams
+}
+
+// Verify reads the streams of an installation with the servers' settings in flags.
+type Verify func(ctx context.Context, flags *pflag.FlagSet) (Verified, error)
 
 // VerifyCommand returns `quartet verify`. shared are the servers' settings.
 func VerifyCommand(s *session.Session, verify Verify, shared *pflag.FlagSet) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "verify", Short: "Check that the journals are complete and unchanged", Args: input.None,
+		Use: "verify", Short: "Check that the journals and other streams are complete and unchanged", Args: input.None,
 		Long: `Read every journal from its beginning to its end, and report what is missing or
 was changed: each frame names the hash of the one before it, and a witness in the data
-directory says how far each journal was written. Nothing is changed. The exit code is 1
-if a journal is damaged.
+directory says how far each journal was written. EVENTS and the output of commands are
+read as well; no plane stops because of damage there. Nothing is changed. The exit code
+is 1 if a journal or another stream is damaged.
 
 The journals of an embedded NATS server are read in a copy in the data directory, which
 is removed afterwards: the server must not run, and there must be room for the copy.
@@ -53,10 +83,8 @@ With --nats-url servers may run, and in a cluster each replica is read.`,
 			if err := showVerified(s, cmd, all); err != nil {
 				return err
 			}
-			for _, v := range all {
-				if len(v.Damage) > 0 {
-					return exit.Silently(exit.Failed)
-				}
+			if journals, streams := all.damaged(); journals+streams > 0 {
+				return exit.Silently(exit.Failed)
 			}
 			return nil
 		},
@@ -69,30 +97,37 @@ With --nats-url servers may run, and in a cluster each replica is read.`,
 	return cmd
 }
 
-// showVerified prints a line for each journal, and what is wrong with it.
-func showVerified(s *session.Session, cmd *cobra.Command, all []VerifiedJournal) error {
+// showVerified prints a line for each journal and each other stream, and what is wrong with it.
+func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 	p := output.New(cmd.OutOrStdout())
 	if s.JSON() {
-		out, err := json.MarshalIndent(map[string][]VerifiedJournal{"journals": all}, "", "  ")
+		out, err := json.MarshalIndent(all, "", "  ")
 		p.Printf("%s\n", out)
 		return errors.Join(err, p.Err())
 	}
-	damaged := 0
-	for _, v := range all {
+	show := func(name, server, text string, damage []string) {
 		status, colour := "ok", terminal.Green
-		if len(v.Damage) > 0 {
+		if len(damage) > 0 {
 			status, colour = "damaged", terminal.Red
-			damaged++
 		}
-		name := v.Partition
-		if v.Server != "" {
-			name += " on " + v.Server
+		if server != "" {
+			name += " on " + server
 		}
-		p.Printf("%s %-12s %9s frames %9s events  %s\n", p.Paint(colour, status+"       "[:8-len(status)]), name, strconv.FormatUint(v.Frames, 10), strconv.FormatUint(v.Events, 10), v.End)
-		for _, text := range v.Damage {
-			p.Printf("         %s\n", terminal.Printable(text))
+		p.Printf("%s %-12s %s\n", p.Paint(colour, status+"       "[:8-len(status)]), name, text)
+		for _, line := range damage {
+			p.Printf("         %s\n", terminal.Printable(line))
 		}
 	}
-	p.Printf("journals: %d, damaged: %d\n", len(all), damaged)
+	for _, v := range all.Journals {
+		show(v.Partition, v.Server, fmt.Sprintf("%9d frames %9d events  %s", v.Frames, v.Events, v.End), v.Damage)
+	}
+	for _, v := range all.Streams {
+		show(v.Name, v.Server, fmt.Sprintf("%9d messages, %d to %d", v.Messages, v.First, v.Last), v.Damage)
+		if len(v.Damage) > 0 {
+			p.Printf("         fix: %s\n", terminal.Printable(v.Remedy))
+		}
+	}
+	journals, streams := all.damaged()
+	p.Printf("journals: %d, damaged: %d; other streams: %d, damaged: %d\n", len(all.Journals), journals, len(all.Streams), streams)
 	return p.Err()
 }

@@ -315,15 +315,29 @@ func parse(m *jetstream.RawStreamMsg, err error) (*storedChunk, error) {
 	if err != nil {
 		return nil, err
 	}
-	offset, err := strconv.ParseInt(m.Header.Get(headerOffset), 10, 64)
+	offset, kind, err := parseHeader(m.Header)
 	if err != nil {
-		return nil, fmt.Errorf("message %d of %s has no offset: %w", m.Sequence, StreamName, err)
+		return nil, fmt.Errorf("message %d of %s: %w", m.Sequence, StreamName, err)
 	}
-	kind, err := strconv.ParseInt(m.Header.Get(headerStream), 10, 32)
+	return &storedChunk{m.Sequence, &taskv1.OutputChunk{Offset: offset, Stream: kind, Data: m.Data}}, nil
+}
+
+// parseHeader returns what the header of a message says.
+func parseHeader(h nats.Header) (offset int64, kind taskv1.OutputStream, err error) {
+	if offset, err = strconv.ParseInt(h.Get(headerOffset), 10, 64); err != nil {
+		return 0, 0, fmt.Errorf("it has no offset: %w", err)
+	}
+	n, err := strconv.ParseInt(h.Get(headerStream), 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("message %d of %s does not say which output it is: %w", m.Sequence, StreamName, err)
+		return 0, 0, fmt.Errorf("it does not say which output it is: %w", err)
 	}
-	return &storedChunk{m.Sequence, &taskv1.OutputChunk{Offset: offset, Stream: taskv1.OutputStream(kind), Data: m.Data}}, nil
+	return offset, taskv1.OutputStream(n), nil
+}
+
+// Readable returns an error if a message with a header is no chunk of output.
+func Readable(h nats.Header) error {
+	_, _, err := parseHeader(h)
+	return err
 }
 
 // storageFault is the error for a failure of the broker, whose message is not shown to

@@ -9,6 +9,7 @@ package identityv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -418,7 +419,8 @@ type Process struct {
 	// The id of the one with which it signs.
 	ActiveInstallationKeyId string `protobuf:"bytes,9,opt,name=active_installation_key_id,json=activeInstallationKeyId,proto3" json:"active_installation_key_id,omitempty"`
 	// What it knows to be wrong with journals that it holds or reads, one text for each partition: what is
-	// in such a partition is refused with STORAGE, and everything else is served.
+	// in such a partition is refused with STORAGE, and everything else is served. Also what is wrong with replicas, with
+	// EVENTS and with the stored output of commands, because of which nothing is refused.
 	Damage []string `protobuf:"bytes,10,rep,name=damage,proto3" json:"damage,omitempty"`
 	// The partitions that it holds. A plane that is held as a whole has partition 0.
 	Held []*HeldPartition `protobuf:"bytes,11,rep,name=held,proto3" json:"held,omitempty"`
@@ -770,6 +772,79 @@ func (x *StreamUsage) GetMaxBytes() int64 {
 	return 0
 }
 
+// PublisherLag is how far the stream EVENTS is behind the journal of a partition.
+type PublisherLag struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plane, such as work.
+	Plane string `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`
+	// The number of the partition, from 0 on.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The frames of the journal that were not copied to EVENTS yet.
+	Frames int64 `protobuf:"varint,3,opt,name=frames,proto3" json:"frames,omitempty"`
+	// How long ago the oldest of them was stored; 0 if there is none.
+	Behind        *durationpb.Duration `protobuf:"bytes,4,opt,name=behind,proto3" json:"behind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PublisherLag) Reset() {
+	*x = PublisherLag{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PublisherLag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PublisherLag) ProtoMessage() {}
+
+func (x *PublisherLag) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PublisherLag.ProtoReflect.Descriptor instead.
+func (*PublisherLag) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PublisherLag) GetPlane() string {
+	if x != nil {
+		return x.Plane
+	}
+	return ""
+}
+
+func (x *PublisherLag) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *PublisherLag) GetFrames() int64 {
+	if x != nil {
+		return x.Frames
+	}
+	return 0
+}
+
+func (x *PublisherLag) GetBehind() *durationpb.Duration {
+	if x != nil {
+		return x.Behind
+	}
+	return nil
+}
+
 // InstallationProblem is something that is wrong with the installation.
 type InstallationProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -787,7 +862,7 @@ type InstallationProblem struct {
 
 func (x *InstallationProblem) Reset() {
 	*x = InstallationProblem{}
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +874,7 @@ func (x *InstallationProblem) String() string {
 func (*InstallationProblem) ProtoMessage() {}
 
 func (x *InstallationProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +887,7 @@ func (x *InstallationProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstallationProblem.ProtoReflect.Descriptor instead.
 func (*InstallationProblem) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{5}
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *InstallationProblem) GetPlane() string {
@@ -847,7 +922,7 @@ var File_quartet_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"\"quartet/identity/v1/identity.proto\x12\x13quartet.identity.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x04\n" +
+	"\"quartet/identity/v1/identity.proto\x12\x13quartet.identity.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x04\n" +
 	"\x03Key\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12-\n" +
@@ -907,7 +982,12 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\x03R\bmessages\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x1b\n" +
-	"\tmax_bytes\x18\x04 \x01(\x03R\bmaxBytes\"k\n" +
+	"\tmax_bytes\x18\x04 \x01(\x03R\bmaxBytes\"\x8d\x01\n" +
+	"\fPublisherLag\x12\x14\n" +
+	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06frames\x18\x03 \x01(\x03R\x06frames\x121\n" +
+	"\x06behind\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06behind\"k\n" +
 	"\x13InstallationProblem\x12\x14\n" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
@@ -949,7 +1029,7 @@ func file_quartet_identity_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_identity_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(Role)(0),                     // 0: quartet.identity.v1.Role
 	(KeyStatus)(0),                // 1: quartet.identity.v1.KeyStatus
@@ -959,25 +1039,28 @@ var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(*HeldPartition)(nil),         // 5: quartet.identity.v1.HeldPartition
 	(*PlaneHealth)(nil),           // 6: quartet.identity.v1.PlaneHealth
 	(*StreamUsage)(nil),           // 7: quartet.identity.v1.StreamUsage
-	(*InstallationProblem)(nil),   // 8: quartet.identity.v1.InstallationProblem
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*PublisherLag)(nil),          // 8: quartet.identity.v1.PublisherLag
+	(*InstallationProblem)(nil),   // 9: quartet.identity.v1.InstallationProblem
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
 }
 var file_quartet_identity_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: quartet.identity.v1.Key.role:type_name -> quartet.identity.v1.Role
 	1,  // 1: quartet.identity.v1.Key.status:type_name -> quartet.identity.v1.KeyStatus
-	9,  // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	9,  // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
-	9,  // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
-	9,  // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
-	9,  // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	9,  // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
+	10, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	10, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
+	10, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	10, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
+	10, // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	10, // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
 	5,  // 8: quartet.identity.v1.Process.held:type_name -> quartet.identity.v1.HeldPartition
 	2,  // 9: quartet.identity.v1.Process.answer:type_name -> quartet.identity.v1.ProcessAnswer
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	11, // 10: quartet.identity.v1.PublisherLag.behind:type_name -> google.protobuf.Duration
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_proto_init() }
@@ -991,7 +1074,7 @@ func file_quartet_identity_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_identity_v1_identity_proto_rawDesc), len(file_quartet_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -729,8 +729,11 @@ type ListProcessesResponse struct {
 	StoreUsedBytes int64 `protobuf:"varint,5,opt,name=store_used_bytes,json=storeUsedBytes,proto3" json:"store_used_bytes,omitempty"`
 	// If examined: how much it can hold, in bytes; 0 if that is not known.
 	StoreLimitBytes int64 `protobuf:"varint,6,opt,name=store_limit_bytes,json=storeLimitBytes,proto3" json:"store_limit_bytes,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// If examined: how far EVENTS is behind the journal of each partition whose events are copied to it, by plane and partition;
+	// empty if events are not copied.
+	Publishers    []*PublisherLag `protobuf:"bytes,7,rep,name=publishers,proto3" json:"publishers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListProcessesResponse) Reset() {
@@ -803,6 +806,13 @@ func (x *ListProcessesResponse) GetStoreLimitBytes() int64 {
 		return x.StoreLimitBytes
 	}
 	return 0
+}
+
+func (x *ListProcessesResponse) GetPublishers() []*PublisherLag {
+	if x != nil {
+		return x.Publishers
+	}
+	return nil
 }
 
 // GetUsageRequest names a namespace.
@@ -1158,14 +1168,17 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"\tagent_ids\x18\b \x03(\tR\bagentIds\x12\x14\n" +
 	"\x05tools\x18\t \x03(\tR\x05tools\"0\n" +
 	"\x14ListProcessesRequest\x12\x18\n" +
-	"\aexamine\x18\x01 \x01(\bR\aexamine\"\xe5\x02\n" +
+	"\aexamine\x18\x01 \x01(\bR\aexamine\"\xa8\x03\n" +
 	"\x15ListProcessesResponse\x12:\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x1c.quartet.identity.v1.ProcessR\tprocesses\x128\n" +
 	"\x06planes\x18\x02 \x03(\v2 .quartet.identity.v1.PlaneHealthR\x06planes\x12D\n" +
 	"\bproblems\x18\x03 \x03(\v2(.quartet.identity.v1.InstallationProblemR\bproblems\x12:\n" +
 	"\astreams\x18\x04 \x03(\v2 .quartet.identity.v1.StreamUsageR\astreams\x12(\n" +
 	"\x10store_used_bytes\x18\x05 \x01(\x03R\x0estoreUsedBytes\x12*\n" +
-	"\x11store_limit_bytes\x18\x06 \x01(\x03R\x0fstoreLimitBytes\"/\n" +
+	"\x11store_limit_bytes\x18\x06 \x01(\x03R\x0fstoreLimitBytes\x12A\n" +
+	"\n" +
+	"publishers\x18\a \x03(\v2!.quartet.identity.v1.PublisherLagR\n" +
+	"publishers\"/\n" +
 	"\x0fGetUsageRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"g\n" +
 	"\x10GetUsageResponse\x12\x1c\n" +
@@ -1232,6 +1245,7 @@ var file_quartet_identity_v1_identity_service_proto_goTypes = []any{
 	(*PlaneHealth)(nil),           // 23: quartet.identity.v1.PlaneHealth
 	(*InstallationProblem)(nil),   // 24: quartet.identity.v1.InstallationProblem
 	(*StreamUsage)(nil),           // 25: quartet.identity.v1.StreamUsage
+	(*PublisherLag)(nil),          // 26: quartet.identity.v1.PublisherLag
 }
 var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
 	18, // 0: quartet.identity.v1.CreateKeyRequest.role:type_name -> quartet.identity.v1.Role
@@ -1246,30 +1260,31 @@ var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
 	23, // 9: quartet.identity.v1.ListProcessesResponse.planes:type_name -> quartet.identity.v1.PlaneHealth
 	24, // 10: quartet.identity.v1.ListProcessesResponse.problems:type_name -> quartet.identity.v1.InstallationProblem
 	25, // 11: quartet.identity.v1.ListProcessesResponse.streams:type_name -> quartet.identity.v1.StreamUsage
-	14, // 12: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
-	16, // 13: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
-	21, // 14: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
-	0,  // 15: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
-	2,  // 16: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
-	4,  // 17: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
-	6,  // 18: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
-	8,  // 19: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
-	10, // 20: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
-	12, // 21: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
-	15, // 22: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
-	1,  // 23: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
-	3,  // 24: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
-	5,  // 25: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
-	7,  // 26: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
-	9,  // 27: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
-	11, // 28: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
-	13, // 29: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
-	17, // 30: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
-	23, // [23:31] is the sub-list for method output_type
-	15, // [15:23] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	26, // 12: quartet.identity.v1.ListProcessesResponse.publishers:type_name -> quartet.identity.v1.PublisherLag
+	14, // 13: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
+	16, // 14: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
+	21, // 15: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
+	0,  // 16: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
+	2,  // 17: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
+	4,  // 18: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
+	6,  // 19: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
+	8,  // 20: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
+	10, // 21: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
+	12, // 22: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
+	15, // 23: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
+	1,  // 24: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
+	3,  // 25: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
+	5,  // 26: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
+	7,  // 27: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
+	9,  // 28: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
+	11, // 29: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
+	13, // 30: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
+	17, // 31: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
+	24, // [24:32] is the sub-list for method output_type
+	16, // [16:24] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_service_proto_init() }

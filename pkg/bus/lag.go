@@ -1,0 +1,119 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/journal/jetlog"
+)
+
+// Lag is how far EVENTS is behind the journal of a partition.
+type Lag struct {
+	Frames uint64        // that were not copied yet
+	Behind time.Duration // how long ago the oldest of them was stored; 0 if there is none
+}
+
+// fences is how many frames without content may be behind the last one with events. Publishers need not see them.
+const fences = 16
+
+// LagOf returns how far EVENTS is behind the journal of a partition. It asks the NATS servers, so that it knows of a
+// publisher that does not run as well. now is compared with the servers' times.
+func LagOf(ctx context.Context, js jetstream.JetStream, plane string, partition int, now time.Time) (Lag, error) {
+	lag, err := lagOf(ctx, js, plane, partition, now)
+	if err != nil {
+		return Lag{}, fmt.Errorf("bus: how far %s is behind the journal of %s/%d: %w", Stream, plane, partition, err)
+	}
+	return lag, nil
+}
+
+func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition int, now time.Time) (lag Lag, err error) {
+	events, err := js.Stream(ctx, Stream)
+	if err != nil {
+		return lag, err
+	}
+	from, copied := jetstream.ConsumerConfig{
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 10 * time.Second, DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
+	}, uint64(0)
+	m, err := events.GetLastMsgForSubject(ctx, PositionPrefix+plane+"."+strconv.Itoa(partition))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound): // never copied, or nothing was for as long as EVENTS keeps a position
+		oldest := now.Add(-maxAge)
+		from.DeliverPolicy, from.OptStartTime = jetstream.DeliverByStartTimePolicy, &oldest
+	case err != nil:
+		return lag, err
+	default:
+		end, err := PositionOf(m.Header)
+		if err != nil {
+			return lag, err
+		}
+		copied = end.Seq
+		from.OptStartSeq = copied + 1
+	}
+	places, err := jetlog.Places(ctx, js, plane)
+	if err != nil {
+		return lag, err
+	}
+	if len(places) == 0 {
+		return lag, jetstream.ErrStreamNotFound
+	}
+	for _, p := range places {
+		if p.Shared {
+			p.Partition = partition
+		}
+		if p.Partition != partition {
+			continue
+		}
+		of, err := lagIn(ctx, js, p, from, copied, now)
+		if err != nil {
+			return lag, err
+		}
+		lag.Frames += of.Frames
+		if lag.Behind == 0 {
+			lag.Behind = of.Behind
+		}
+	}
+	return lag, nil
+}
+
+// lagIn returns how far EVENTS is behind one segment, of which it has what is not behind copied. from says where the rest begins.
+func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jetstream.ConsumerConfig, copied uint64, now time.Time) (lag Lag, err error) {
+	log, err := js.Stream(ctx, p.Stream())
+	if err != nil {
+		return lag, err
+	}
+	tail, err := log.GetLastMsgForSubject(ctx, p.Subject())
+	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && tail.Sequence <= copied {
+		return lag, nil
+	}
+	if err != nil {
+		return lag, err
+	}
+	from.FilterSubject = p.Subject()
+	cons, err := log.CreateConsumer(ctx, from)
+	if err != nil {
+		return lag, err
+	}
+	defer func() { _ = log.DeleteConsumer(ctx, cons.CachedInfo().Name) }() // it ends by itself
+	lag.Frames = cons.CachedInfo().NumPending
+	for n := 0; lag.Frames > 0 && n < fences; n++ {
+		m, err := cons.Next(jetstream.FetchContext(ctx))
+		if err != nil {
+			return lag, err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return lag, err
+		}
+		if len(m.Data()) > 0 {
+			lag.Behind = max(now.Sub(meta.Timestamp), 0)
+			return lag, nil
+		}
+		lag.Frames = meta.NumPending
+	}
+	return Lag{}, nil
+}

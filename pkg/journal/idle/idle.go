@@ -1,0 +1,148 @@
+// Package idle lets followers notice that a journal to which nothing is written was shortened or exchanged under them.
+//
+// Owns: when a log is asked whether it still has the frame that was read last.
+// Never does: decide that a journal is damaged; following it again does.
+package idle
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
+)
+
+// Interval is how long nothing must be written until the log is asked, and the time between two questions about the
+// same frame. All followers of a partition in a process ask once together.
+const Interval = 10 * time.Second
+
+// Watch makes the followers of a process look whether what they have read is still there. Its zero value is not ready to
+// use; use New. It is safe for concurrent use.
+type Watch struct {
+	clock clock.Clock
+	mu    sync.Mutex
+	looks map[string]*look
+}
+
+// New returns a Watch that waits on a clock.
+func New(c clock.Clock) *Watch { return &Watch{clock: c, looks: map[string]*look{}} }
+
+// Source returns src. While its Follow receives no frame, it asks the log whether it still has the last one. If it does
+// not, Follow verifies the position as it does at its beginning, and ends with a *framelog.Broken if the log is damaged.
+func (w *Watch) Source(src journal.Source) journal.Source {
+	name := framelog.PartitionName(src.Plane(), src.Partition())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.looks[name] == nil {
+		w.looks[name] = &look{doubted: make(chan struct{})}
+	}
+	return source{src, w.clock, w.looks[name]}
+}
+
+// look is what the followers of one partition know together.
+type look struct {
+	mu      sync.Mutex
+	end     framelog.End  // that the log was asked about last
+	at      time.Time     // when that was
+	doubted chan struct{} // closed and replaced when the log did not have it
+}
+
+// due reports whether the log is to be asked about an end.
+func (l *look) due(end framelog.End, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end == end && now.Sub(l.at) < Interval {
+		return false
+	}
+	l.end, l.at = end, now
+	return true
+}
+
+// doubts returns a channel that is closed when the log did not have what somebody had read.
+func (l *look) doubts() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.doubted
+}
+
+// doubt wakes all followers.
+func (l *look) doubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.doubted)
+	l.doubted = make(chan struct{})
+}
+
+// source is a journal.Source whose followers look.
+type source struct {
+	journal.Source
+	clock clock.Clock
+	look  *look
+}
+
+// Follow implements journal.Source.
+func (s source) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
+	for {
+		next, again, err := s.follow(ctx, after, fn)
+		if !again {
+			return err
+		}
+		after = next
+	}
+}
+
+// follow follows until there is doubt about what was read; again is then true, and next is where to continue.
+func (s source) follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) (next framelog.End, again bool, err error) {
+	var read atomic.Pointer[framelog.End]
+	read.Store(&after)
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	doubted := make(chan bool, 1)
+	go func() {
+		defer stop()
+		doubted <- s.watch(following, &read)
+	}()
+	own := false // the error is that of fn
+	err = s.Source.Follow(following, after, func(at framelog.End, lines []journal.Line) error {
+		err := fn(at, lines)
+		if own = err != nil; !own {
+			read.Store(&at)
+		}
+		return err
+	})
+	stop()
+	again = <-doubted && !own && ctx.Err() == nil && errors.Is(err, context.Canceled)
+	return *read.Load(), again, err
+}
+
+// watch looks until ctx ends, and then returns false, or until there is doubt.
+func (s source) watch(ctx context.Context, read *atomic.Pointer[framelog.End]) bool {
+	before, doubted := framelog.End{}, s.look.doubts()
+	for {
+		timer := s.clock.TimerAt(s.clock.Now().Add(Interval))
+		select {
+		case <-timer.C():
+		case <-doubted:
+			timer.Stop()
+			return true
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		}
+		end := *read.Load()
+		idle := end == before && end.Seq > 0 && !end.Hash.IsZero()
+		before = end
+		if !idle || !s.look.due(end, s.clock.Now()) {
+			continue
+		}
+		got, err := s.At(ctx, end.Seq)
+		if errors.Is(err, framelog.ErrNoFrame) || err == nil && got.Hash != end.Hash {
+			s.look.doubt()
+			return true
+		}
+	}
+}

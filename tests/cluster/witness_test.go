@@ -1,0 +1,97 @@
+//go:build linux
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/witness/shared"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// TestR10_WitnessesOfALostMachine: the journal of a plane is removed from all NATS servers, together with the data
+// directories of the processes that wrote it. Whoever starts next, on any host, says what is missing, refuses what is in it, and
+// serves the rest.
+func TestR10_WitnessesOfALostMachine(t *testing.T) {
+	proc.Long(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	c := start(t, ctx, Config{})
+	conn, err := c.Dial(c.Instances[0])
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	p, err := StartProbe(ctx, 6, conn)
+	require.NoError(t, err)
+	<-time.After(2 * shared.Interval)
+	_, err = p.Stop()
+	require.NoError(t, err)
+	witnessed := map[string]framelog.End{}
+	require.Eventually(t, func() bool {
+		witnessed, err = shared.Read(ctx, c.client)
+		require.NoError(t, err)
+		return shared.Partitions(witnessed, "work") == 6 && shared.Partitions(witnessed, "agent") == 1
+	}, 20*time.Second, 100*time.Millisecond)
+	for _, in := range c.Instances {
+		require.NoError(t, in.Kill())
+		require.NoError(t, os.RemoveAll(filepath.Join(c.cfg.Dir, in.Host, "all", "witness")))
+	}
+	js, err := jetstream.New(c.client)
+	require.NoError(t, err)
+	places, err := jetlog.Places(ctx, js, "work")
+	require.NoError(t, err)
+	require.Len(t, places, 6)
+	for _, p := range places {
+		require.NoError(t, js.DeleteStream(ctx, p.Stream()))
+	}
+	found, streams, err := c.verifyAll(ctx)
+	require.NoError(t, err)
+	for _, v := range found {
+		require.Equal(t, strings.HasPrefix(v.Partition, "work/"), len(v.Damage) > 0, v)
+	}
+	servers := map[string]int{}
+	for _, s := range streams {
+		require.Empty(t, s.Damage, s)
+		servers[s.Name+" "+s.Server]++
+		if s.Name == "EVENTS" {
+			require.NotZero(t, s.Messages)
+		}
+	}
+	require.Len(t, servers, 6, "each replica of EVENTS and of the output")
+	require.NoError(t, c.Instances[1].Start(ctx))
+	var ready struct{ Damaged []string }
+	require.Eventually(t, func() bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Instances[1].Addr+":7480/readyz", nil)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return json.NewDecoder(resp.Body).Decode(&ready) == nil && len(ready.Damaged) == 6
+	}, time.Minute, 200*time.Millisecond)
+	for _, text := range ready.Damaged {
+		require.Contains(t, text, "the journal of work/")
+		require.Contains(t, text, "damaged: wal_seq 1 ")
+	}
+	other, err := c.Dial(c.Instances[1])
+	require.NoError(t, err)
+	defer func() { _ = other.Close() }()
+	_, err = load.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
+		return agentv1.NewAgentServiceClient(other).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "another", RequestId: "another", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	})
+	require.NoError(t, err)
+}
