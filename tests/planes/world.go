@@ -183,6 +183,7 @@ func (w *World) build(name string) (m Module, publish func(), err error) {
 		Sweep: 1000000 * time.Hour,
 		Deps: plane.Deps{
 			Log: w.log, Feeds: w.feeds, Clock: w.Clock, WaitClock: impatient{}, IDs: w.ids[name],
+			SegmentSize: 20 << 10, // some dozens of frames
 			Sources: func(of string) ([]journal.Source, error) {
 				all, err := w.Journals.Sources(of)
 				for i, src := range all {
