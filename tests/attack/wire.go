@@ -1,4 +1,4 @@
-package tests
+package attack
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// wire is a connection on which a test writes what no client would.
+// wire is a connection on which an attacker writes what no client would.
 type wire struct {
 	net.Conn
 	frames []byte
