@@ -20,7 +20,7 @@ const (
 	nameHostile  = "a hostile tenant with every role but admin"
 	nameStranger = "an attacker without a credential"
 
-	attackQuiet    = 8 * time.Second
+	attackQuiet    = 6 * time.Second
 	attackLength   = 15 * time.Second
 	updatePeriod   = 10 * time.Millisecond
 	strangers      = 1000
@@ -37,7 +37,7 @@ func measureAttacks(ctx context.Context, o options, say func(row)) error {
 	if !hostile && !stranger {
 		return nil
 	}
-	binary, err := proc.Build(o.dir, "quartet/cmd/quartet", "quartet")
+	binary, err := proc.Build(o.dir, "quartet/cmd/quartet", "attacked")
 	if err != nil {
 		return err
 	}

@@ -15,9 +15,11 @@ const (
 //
 // How long all goroutines wait says less: most of them are woken by another one that stops immediately, and wait
 // for no time at all.
-func Delay() time.Duration {
+//
+// It returns as soon as one was later than enough.
+func Delay(enough time.Duration) time.Duration {
 	var latest time.Duration
-	for range probes {
+	for n := 0; n < probes && latest <= enough; n++ {
 		due := time.Now().Add(probeTime)
 		<-time.After(probeTime)
 		latest = max(latest, time.Since(due))

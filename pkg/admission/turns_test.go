@@ -146,8 +146,11 @@ func TestG12_Steps(t *testing.T) {
 func TestG12_TheDelayIsHowLateASleeperRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		require.Zero(t, Delay())
+		require.Zero(t, Delay(0))
 		require.Equal(t, probes*probeTime, time.Since(began))
+		began = time.Now()
+		require.Zero(t, Delay(-1))
+		require.Equal(t, time.Duration(0), time.Since(began), "no delay is as good as that")
 	})
 }
 

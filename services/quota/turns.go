@@ -44,7 +44,7 @@ func (g *Gate) Step(ctx context.Context, namespace string) *admission.Turn {
 func (g *Gate) ObserveDelay(context.Context) {
 	waited := time.Duration(0)
 	if g.turns.Contended() {
-		waited = admission.Delay()
+		waited = admission.Delay(delayTarget)
 	}
 	limit := g.turns.Observe(waited)
 	yield.Short(limit > 0)
