@@ -50,9 +50,14 @@ func TestG11_AHostileTenant(t *testing.T) {
 
 	attacker, err := attack.Begin(t.Context(), attack.Spec{Tenant: tenant})
 	require.NoError(t, err)
+	defer func() { _ = attacker.End() }() // reported below, unless the test has failed before
 	during, attacked, err := attack.Measure(t.Context(), q.PID(), length, period, neighbour.Update)
-	require.NoError(t, attacker.End())
 	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		reached, err := tenant.Reached(soon(t))
+		return err == nil && reached
+	}, time.Minute, 100*time.Millisecond, "the attack is not what it should be")
+	require.NoError(t, attacker.End())
 	stored, err := attack.OnDisk(dir)
 	require.NoError(t, err)
 	t.Logf("memory %d MiB quiet, %d MiB at most attacked, of %d; on disk %d MiB", before.Memory>>20, during.Memory>>20, limitMiB, stored>>20)

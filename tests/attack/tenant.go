@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,6 +59,20 @@ func (t *Tenant) attack() {
 	t.watch(op)
 	t.runCommands(op)
 	t.takeTurns(w)
+}
+
+// Reached reports whether a worker of the tenant has executed a command, and a runner of it a turn: that the attack has
+// reached what takes longest to begin.
+func (t *Tenant) Reached(ctx context.Context) (bool, error) {
+	op := t.connect(t.Keys["operator"])
+	defer func() { _ = op.Close() }()
+	tasks, err := op.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: Mallory, IncludeTerminal: true, PageSize: 100})
+	if err != nil {
+		return false, err
+	}
+	turns, err := op.Agents.ListTurns(ctx, &agentv1.ListTurnsRequest{AgentId: Mallory, PageSize: 1})
+	ran := slices.ContainsFunc(tasks.GetTasks(), func(task *taskv1.Task) bool { return task.GetWorkerId() == Mallory })
+	return ran && len(turns.GetTurns()) > 0, err
 }
 
 // connect returns a client with a credential.
