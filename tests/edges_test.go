@@ -97,6 +97,9 @@ func TestG8_AnAttackerWithoutACredentialIsBounded(t *testing.T) {
 	t.Logf("opening took %s of the processor", opening.CPU)
 	t.Logf("memory %d MiB quiet, %d MiB at most attacked; processor %s quiet, %s attacked, of %s", quiet.Memory>>20, most>>20, quiet.CPU, attacked.CPU, length)
 	require.LessOrEqual(t, most-quiet.Memory, 64<<20, "memory")
+	if *strangers {
+		require.LessOrEqual(t, attacked.CPU-quiet.CPU, length/50, "2 % of a processor")
+	}
 	require.NoError(t, fresh(q))
 }
 
