@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"quartet/services/app"
+	"quartet/tests/attack"
 )
 
 type options struct {
@@ -31,6 +32,7 @@ type options struct {
 }
 
 func main() {
+	attack.Main()
 	var o options
 	flag.StringVar(&o.dir, "dir", "", "where to write; empty: a temporary directory on the default disk")
 	flag.DurationVar(&o.span, "for", 5*time.Second, "how long each figure is measured, in turns with those it is compared with")
@@ -86,7 +88,7 @@ func run(ctx context.Context, o options) error {
 		rows = append(rows, r)
 		fmt.Println(r.plain())
 	}
-	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns, measureTokens} {
+	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns, measureAttacks, measureTokens} {
 		if err := measure(ctx, o, say); err != nil {
 			return err
 		}
@@ -165,6 +167,10 @@ func document(rows []row, o options) string {
 			f, _ := find(rows, nameWay, 1)
 			fmt.Fprintf(&b, "| p50 of %s / the same way with nothing behind it | %.2f | — |\n", name, float64(l.p50)/float64(f.p50))
 		}
+	}
+	if a, ok := find(rows, nameAttacked, 1); ok {
+		q, _ := find(rows, nameQuiet, 1)
+		fmt.Fprintf(&b, "| p50 of %s / of a quiet server | %.2f | — |\n| p99 of %s / of a quiet server | %.2f | ≤ 3 |\n", nameAttacked, float64(a.p50)/float64(q.p50), nameAttacked, float64(a.p99)/float64(q.p99))
 	}
 	b.WriteString("\n## Size\n\n")
 	for _, r := range rows {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"quartet/tests/attack"
 	"quartet/tests/proc"
 )
 
@@ -31,12 +32,7 @@ func binary(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
-	if spec := os.Getenv(attackVariable); spec != "" {
-		attackUntilKilled(spec)
-	}
-	if spec := os.Getenv(hostileVariable); spec != "" {
-		hostileUntilKilled(spec)
-	}
+	attack.Main()
 	code := m.Run()
 	_ = os.RemoveAll(built.dir)
 	os.Exit(code)

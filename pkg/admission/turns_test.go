@@ -48,7 +48,7 @@ func TestG12_ManyCallsWaitAndFewDoNot(t *testing.T) {
 		turns := NewTurns(time.Millisecond)
 		first := begin(t, turns, "many", 100)
 		one := begin(t, turns, "few", 1)
-		require.Equal(t, 75, short(turns, 1))
+		require.Equal(t, 50, short(turns, 1))
 		require.Equal(t, leastTurns, short(turns, 30))
 		for range 100 - leastTurns {
 			(<-first).Leave()
@@ -68,13 +68,89 @@ func TestG12_ManyCallsWaitAndFewDoNot(t *testing.T) {
 		left.Leave()
 		left.Leave() // once is enough
 		synctest.Wait()
-		require.Len(t, waiting, 1)
-		for range 40 {
+		require.Empty(t, waiting, "it wants more than the other one, which runs")
+		short(turns, 1)
+		synctest.Wait()
+		require.Len(t, waiting, 1, "one begins with each observation all the same")
+		for range calm - 1 {
+			require.Equal(t, leastTurns, turns.Observe(0), "calm for too short a time")
+		}
+		require.Equal(t, leastTurns+1, turns.Observe(0))
+		for range 40 + calm {
 			turns.Observe(0)
 		}
 		synctest.Wait()
 		require.Len(t, waiting, 50, "processors are free again")
 		require.Zero(t, turns.Observe(0))
+	})
+}
+
+// TestG12_TheLighterTenantGoesFirst: a tenant that wants much more than the others begins no call while one of
+// theirs runs, and goes on as soon as none does.
+func TestG12_TheLighterTenantGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(time.Millisecond)
+		first := begin(t, turns, "many", 10)
+		few := begin(t, turns, "few", 1)
+		short(turns, 30)
+		for range 10 {
+			(<-first).Leave()
+		}
+		one := <-few
+		waiting := begin(t, turns, "many", 10)
+		require.Empty(t, waiting)
+		again := begin(t, turns, "few", 1)
+		one.Leave()
+		synctest.Wait()
+		require.Len(t, again, 1, "its own next call")
+		require.Empty(t, waiting)
+		(<-again).Leave()
+		synctest.Wait()
+		require.Len(t, waiting, leastTurns, "as many as may run")
+		few = begin(t, turns, "few", 1)
+		require.Len(t, few, 1, "it waits for nobody")
+		(<-waiting).Leave()
+		synctest.Wait()
+		require.Empty(t, waiting)
+		begin(t, turns, "few", 9) // as much is wanted by both now
+		short(turns, 8*memory)
+		require.Empty(t, turns.heavy, "neither wants more than the mean by half")
+	})
+}
+
+// TestG12_Steps: messages of streams wait for their turns like calls, but not for long, and not without a limit.
+func TestG12_Steps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(time.Millisecond)
+		require.Nil(t, turns.Step(t.Context(), "a"))
+		begin(t, turns, "b", 1)
+		running := begin(t, turns, "a", leastTurns)
+		short(turns, 30)
+		began := time.Now()
+		require.Nil(t, turns.Step(t.Context(), "a"))
+		require.Equal(t, stepTime, time.Since(began))
+		for range leastTurns {
+			(<-running).Leave()
+		}
+		step := turns.Step(t.Context(), "a")
+		require.NotNil(t, step)
+		next := begin(t, turns, "a", leastTurns)
+		require.Len(t, next, leastTurns-1)
+		step.Leave()
+		synctest.Wait()
+		require.Len(t, next, leastTurns)
+	})
+}
+
+// TestG12_TheDelayIsHowLateASleeperRuns: in a process whose goroutines need no time there is none.
+func TestG12_TheDelayIsHowLateASleeperRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		require.Zero(t, Delay(0))
+		require.Equal(t, probes*probeTime, time.Since(began))
+		began = time.Now()
+		require.Zero(t, Delay(-1))
+		require.Equal(t, time.Duration(0), time.Since(began), "no delay is as good as that")
 	})
 }
 
@@ -162,9 +238,9 @@ func TestG12_TheNextLimit(t *testing.T) {
 		{limit: 0, active: 1, most: 100, waited: target + 1, next: 0},
 		{limit: 10, active: 1, most: 100, waited: target + 1, next: 0},
 		{limit: 0, active: 2, most: 100, waited: target, next: 0},
-		{limit: 0, active: 2, most: 100, waited: target + 1, next: 75},
+		{limit: 0, active: 2, most: 100, waited: target + 1, next: 50},
 		{limit: 0, active: 2, most: 1, waited: target + 1, next: leastTurns},
-		{limit: 8, active: 2, waited: target + 1, next: 6},
+		{limit: 8, active: 2, waited: target + 1, next: 4},
 		{limit: leastTurns, active: 2, waited: time.Hour, next: leastTurns},
 		{limit: 8, active: 2, waited: target, next: 8},
 		{limit: 8, active: 2, waited: target/2 + 1, next: 8},

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"runtime"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/yield"
 )
 
 // largeMessage is the size of a message, in bytes on the wire, from which it is marshaled in parts.
@@ -34,7 +35,7 @@ func writeProtoJSON(out *bytes.Buffer, m proto.Message) error {
 		out.Grow(len(b))
 		return json.Compact(out, b)
 	}
-	runtime.Gosched()
+	yield.Now()
 	var fields []protoreflect.FieldDescriptor
 	of.Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		fields = append(fields, fd)
@@ -86,7 +87,7 @@ func writeProtoField(out *bytes.Buffer, of protoreflect.Message, fd protoreflect
 		}
 		if out.Len()-yielded >= largeMessage {
 			yielded = out.Len()
-			runtime.Gosched()
+			yield.Now()
 		}
 	}
 	out.WriteByte(']')

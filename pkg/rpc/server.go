@@ -73,6 +73,9 @@ type Config struct {
 	// Enter waits until a call or stream of an actor that came over a connection may run; the turn ends with
 	// the call, and soon after the beginning of streams and methods in Deadlines. Optional.
 	Enter func(ctx context.Context, a Actor) (*admission.Turn, error)
+	// Step waits a little until a stream of a namespace may handle one more message of its caller; the turn
+	// ends when it receives the next one, or soon. Optional.
+	Step func(ctx context.Context, namespace string) *admission.Turn
 	// ReceiveTime is how long the only message of a caller's side may take to arrive, by default
 	// defaultReceiveTime.
 	ReceiveTime time.Duration
@@ -106,6 +109,7 @@ type server struct {
 	around                func(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error)
 	streams               func(a Actor) (release func(), err error)
 	enter                 func(ctx context.Context, a Actor) (*admission.Turn, error)
+	step                  func(ctx context.Context, namespace string) *admission.Turn
 	within                func(a Actor, method string, req any) error
 	receiveTime, sendTime time.Duration
 	elsewhere             func(service string) grpc.ClientConnInterface
@@ -133,7 +137,7 @@ func (s *server) fenced(ctx context.Context, method string) error {
 func NewServer(cfg Config) *Server {
 	s := &server{
 		log: cfg.Log, identity: newIdentity(cfg.Auth, cfg.Mutual), meters: newMeters(cfg.Metrics),
-		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around, streams: cfg.Stream, enter: cfg.Enter, within: cfg.Within,
+		deadline: cfg.Deadline, deadlines: cfg.Deadlines, fence: cfg.Fence, permit: cfg.Permit, around: cfg.Around, streams: cfg.Stream, enter: cfg.Enter, step: cfg.Step, within: cfg.Within,
 		tracer: cfg.Tracer, quiet: cfg.Quiet,
 	}
 	if s.log == nil {
@@ -307,6 +311,8 @@ type serverStream struct {
 	method string // its full name
 	// single says that the stream has one message of the caller, which must arrive in time.
 	single bool
+	// turn is that of the last message of the caller, for other streams. It is used by RecvMsg only.
+	turn *admission.Turn
 }
 
 func (s *server) newServerStream(ctx context.Context, ss grpc.ServerStream, info *grpc.StreamServerInfo) *serverStream {
@@ -315,14 +321,20 @@ func (s *server) newServerStream(ctx context.Context, ss grpc.ServerStream, info
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// RecvMsg implements grpc.ServerStream. It refuses a message that is beyond what the caller's key is limited to.
+// RecvMsg implements grpc.ServerStream. It refuses a message that is beyond what the caller's key is limited to, and
+// waits a little for its turn if the stream has many.
 func (s *serverStream) RecvMsg(m any) error {
 	from := s.ServerStream.RecvMsg
 	if s.single {
 		from = func(m any) error { return s.server.receive(s.ServerStream, s.method, m) }
 	}
+	s.turn.Leave()
 	if err := from(m); err != nil {
 		return err
+	}
+	if !s.single && s.server.step != nil {
+		s.turn = s.server.step(s.ctx, ActorFrom(s.ctx).Namespace)
+		s.turn.LeaveSoon()
 	}
 	return s.server.limited(s.ctx, s.method, m)
 }

@@ -109,7 +109,7 @@ func (w *wiring) newGateway() (life.Service, error) {
 		return nil, err
 	}
 	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr, SourceDeliveries: limits.Default[quota.Deliveries] * sourcesOf, SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(), MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins()}, gateway.Deps{
-		MCP: tools.Handler, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, TLS: w.tls.http,
+		MCP: tools.Handler, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step, TLS: w.tls.http,
 		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, Warning: w.fill.Warning, Down: installation.NewWatch(w.installation).Down, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
@@ -149,7 +149,7 @@ func newTable(w *wiring) *table {
 		t.module(observeMemory(w.gate, most))
 	}
 	if w.cfg.Auth == AuthRequired { // else there is one tenant
-		t.module(observeDelay(w.gate))
+		t.module(&life.Periodic{Label: "delay", Period: delayPeriod, Do: w.gate.ObserveDelay})
 	}
 	if w.cfg.serves("task") {
 		t.module(w.output, "nats")

@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,38 +121,5 @@ func observeMemory(gate *quota.Gate, most uint64) life.Service {
 	}}
 }
 
-// delayPeriod is how often the delay of goroutines is reported to the gate.
+// delayPeriod is how often a gate observes how long goroutines wait for a processor.
 const delayPeriod = 20 * time.Millisecond
-
-// observeDelay returns the module that reports to a gate how long goroutines wait for a processor.
-func observeDelay(gate *quota.Gate) life.Service {
-	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
-	var before []uint64
-	return &life.Periodic{Label: "delay", Period: delayPeriod, Do: func(context.Context) {
-		metrics.Read(sample)
-		h := sample[0].Value.Float64Histogram()
-		gate.ObserveDelay(ninth(h, before))
-		before = append(before[:0], h.Counts...)
-	}}
-}
-
-// ninth returns the value below which nine tenths of what a histogram has counted since before are, 0 if it has
-// counted nothing.
-func ninth(h *metrics.Float64Histogram, before []uint64) time.Duration {
-	var all uint64
-	since := slices.Clone(h.Counts)
-	for i := range since {
-		if i < len(before) {
-			since[i] -= before[i]
-		}
-		all += since[i]
-	}
-	rest := all / 10
-	for i := len(since) - 1; i >= 0; i-- {
-		if since[i] > rest {
-			return time.Duration(max(h.Buckets[i], 0) * float64(time.Second))
-		}
-		rest -= since[i]
-	}
-	return 0
-}

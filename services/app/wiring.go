@@ -118,7 +118,7 @@ func (a *App) wire(version string) (*wiring, error) {
 // serverConfig returns the configuration of the process's gRPC server.
 func (w *wiring) serverConfig() rpc.Config {
 	return rpc.Config{
-		Within: identity.Within, Around: recordedWithin(w.recorder, w.gate), Stream: w.gate.Stream, Enter: w.gate.Enter,
+		Within: identity.Within, Around: recordedWithin(w.recorder, w.gate), Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step,
 		Transport: w.tls.serve, Mutual: w.tls.mutual, Auth: w.creds.authenticator, Permit: permitWithin(w.gate), Fence: w.calls.Fence,
 		Log: w.logger.Named("rpc"), Metrics: w.metrics, Tracer: w.app.tracer, Quiet: quiet, Deadlines: deadlines(),
 		Ready:     w.app.Ready,

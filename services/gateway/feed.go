@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/admission"
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
@@ -98,7 +99,12 @@ func (r *reading) readOn(ctx context.Context) bool {
 				return follower.Stop
 			}
 		}
-		if b.hits = r.hits(r.watch, r.read, at, lines); len(b.hits) > 0 {
+		var turn *admission.Turn // each frame is read for each stream of the namespace
+		if r.events.step != nil {
+			turn = r.events.step(ctx, r.filter.namespace)
+		}
+		b.hits = r.hits(r.watch, r.read, at, lines)
+		if turn.Leave(); len(b.hits) > 0 {
 			b.at = b.hits[0].event.GetCreatedAt().AsTime()
 		} else {
 			b.received()

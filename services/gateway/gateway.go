@@ -80,6 +80,8 @@ type Deps struct {
 	Stream func(a rpc.Actor) (release func(), err error)
 	// Enter waits until a request of an actor may run; nil: it may at once.
 	Enter func(ctx context.Context, a rpc.Actor) (*admission.Turn, error)
+	// Step waits a little until a stream of a namespace may read one more frame; nil: it may at once.
+	Step func(ctx context.Context, namespace string) *admission.Turn
 	// Waits reports whether an RPC that is no stream may wait for most of a minute, such as
 	// /quartet.agent.v1.AgentService/AcquireTurn; nil: none does.
 	Waits func(method string) bool
@@ -155,7 +157,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	g := &Service{cfg: cfg, deps: deps}
 	life, halt := context.WithCancel(context.Background())
 	g.life, g.halt = life, halt
-	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, life: life, log: deps.Logger, behind: admission.NewHeld(maxBehind)}
+	g.events = &events{sources: deps.Sources, heartbeat: cfg.Heartbeat, life: life, log: deps.Logger, step: deps.Step, behind: admission.NewHeld(maxBehind)}
 	return g, nil
 }
 

@@ -38,6 +38,7 @@ type events struct {
 	heartbeat time.Duration                                // after how long without an event one is sent
 	life      context.Context                              //nolint:containedctx // ends when the gateway stops
 	log       *zap.Logger
+	step      func(ctx context.Context, namespace string) *admission.Turn // Deps.Step
 	pending   pending.Bytes
 	// behind counts the streams that read journals from before they were opened.
 	behind *admission.Held

@@ -8,12 +8,14 @@ import (
 	"quartet/pkg/admission"
 	"quartet/pkg/fault"
 	"quartet/pkg/rpc"
+	"quartet/pkg/yield"
 )
 
 const (
-	// delayTarget is how long a goroutine should wait for a processor at most, nine times out of ten. Calls of
-	// namespaces wait for their turns while goroutines wait longer.
-	delayTarget = time.Millisecond
+	// delayTarget is how long a goroutine should wait for a processor at most. Calls of namespaces wait for their
+	// turns while goroutines wait longer. It is more than the millisecond that the runtime itself may take to wake
+	// a goroutine.
+	delayTarget = 2 * time.Millisecond
 	// turnAfter is the time after which a call may be repeated for which there was no room to wait.
 	turnAfter = time.Second
 )
@@ -32,6 +34,19 @@ func (g *Gate) Enter(ctx context.Context, a rpc.Actor) (*admission.Turn, error) 
 	return turn, err
 }
 
-// ObserveDelay reports how long goroutines have waited for a processor lately, nine times out of ten. It is
-// called 50 times per second.
-func (g *Gate) ObserveDelay(waited time.Duration) { g.turnLimit.Set(float64(g.turns.Observe(waited))) }
+// Step waits a little until a stream of a namespace may handle one more message (see admission.Turns).
+func (g *Gate) Step(ctx context.Context, namespace string) *admission.Turn {
+	return g.turns.Step(ctx, namespace)
+}
+
+// ObserveDelay observes how long goroutines wait for a processor, if several namespaces call. It is called 50 times
+// per second.
+func (g *Gate) ObserveDelay(context.Context) {
+	waited := time.Duration(0)
+	if g.turns.Contended() {
+		waited = admission.Delay(delayTarget)
+	}
+	limit := g.turns.Observe(waited)
+	yield.Short(limit > 0)
+	g.turnLimit.Set(float64(limit))
+}

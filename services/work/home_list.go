@@ -5,7 +5,6 @@ import (
 	"context"
 	"path"
 	"regexp"
-	"runtime"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"quartet/pkg/page"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/utf8cut"
+	"quartet/pkg/yield"
 	"quartet/services/work/homes"
 )
 
@@ -108,7 +108,7 @@ func (s *Service) GrepFiles(ctx context.Context, req *workv1.GrepFilesRequest) (
 				if ctx.Err() != nil {
 					return fault.From(ctx.Err())
 				}
-				runtime.Gosched() // a long search delays no other call
+				yield.Now() // a long search delays no other call
 			}
 			if !pattern.Match(line) {
 				continue

@@ -2,7 +2,6 @@ package work
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sort"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/pkg/yield"
 	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/proto"
@@ -99,7 +99,7 @@ func (s *Service) ListWorkItems(ctx context.Context, req *workv1.ListWorkItemsRe
 	resp := &workv1.ListWorkItemsResponse{}
 	bytes := 0
 	for i, it := range items {
-		runtime.Gosched() // a long page delays no other call
+		yield.Now() // a long page delays no other call
 		if !req.GetIncludeTodoList() {
 			it.TodoList = nil
 		}

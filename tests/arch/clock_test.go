@@ -44,6 +44,7 @@ var wallClock = map[string]string{
 	"pkg/sandboxes":              "processes of the operating system are kept for a while",
 	"pkg/tracing":                "a failing collector is logged once in a while",
 	"pkg/usernet":                "flows of packets end in real time",
+	"pkg/yield":                  "computations pause in real time",
 	"services/app":               "garbage collection, samples of gauges, start and stop",
 	"services/app/installation":  "the result of an examination is used again for a moment",
 	"services/backup":            "durations for logs, and the date of an archive",

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/yield"
 )
 
 // MaxDepth is how many levels of directories a recursive walk visits.
@@ -78,7 +78,7 @@ func (w *walk) directory(dir string, level int) error {
 		return Error(dir, err)
 	}
 	for _, e := range entries {
-		runtime.Gosched() // a long walk delays no other call
+		yield.Now() // a long walk delays no other call
 		if err := w.ctx.Err(); err != nil {
 			return fault.From(err)
 		}
