@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,7 +22,7 @@ type Conn struct {
 	// Serving returns the process that serves the calls now and a connection to it; nil if there is none.
 	Serving func() (*Process, grpc.ClientConnInterface)
 	// Around, if set, is called before a service executes a call, and the function that it returns with the outcome as it
-	// leaves the service; not for what a dead service says, and not for the second execution of a doubled call.
+	// leaves the service; the latter not for what a dead service says, and not for the second execution of a doubled call.
 	Around func(args any) (after func(reply any, err error))
 }
 
@@ -47,6 +48,9 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	case o == Lost:
 		return broken("the call was lost", "unknown")
 	}
+	if o == Doubled {
+		c.again(ctx, name, method, args, out)
+	}
 	to, conn := c.Serving()
 	err = broken("nobody serves it", "none")
 	if conn != nil {
@@ -57,10 +61,6 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 		err = conn.Invoke(inner, method, args, reply, opts...)
 		if !to.isDead() {
 			after(reply, err)
-		}
-		if o == Doubled {
-			again := out.ProtoReflect().New().Interface()
-			_ = conn.Invoke(inner, method, args, again, opts...)
 		}
 	}
 	if to.isDead() { // whatever it answered is lost with it
@@ -74,6 +74,32 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 		return broken("the answer was lost", "unknown")
 	}
 	return err
+}
+
+// lateCall is how long a repetition of a call, whose answer nobody receives, goes on at most.
+const lateCall = time.Minute
+
+// again has a call executed a second time: before the first execution, during it, or later, also when its caller is dead,
+// since the network has it.
+func (c *Conn) again(ctx context.Context, name, method string, args any, out proto.Message) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateCall)
+	if msg, ok := args.(proto.Message); ok {
+		args = proto.CloneOf(msg)
+	}
+	go func() {
+		defer cancel()
+		if o, err := c.Queue.Park(ctx, Crossing{Name: "again " + name}); err != nil || o != Pass {
+			return
+		}
+		_, conn := c.Serving()
+		if conn == nil {
+			return
+		}
+		if c.Around != nil {
+			c.Around(args)
+		}
+		_ = conn.Invoke(Because(ctx, "again "+name), method, args, out.ProtoReflect().New().Interface())
+	}()
 }
 
 // NewStream implements grpc.ClientConnInterface.

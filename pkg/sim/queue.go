@@ -60,7 +60,8 @@ type Config struct {
 	Wait func()
 	// FaultRate is the share of the crossings with Faults that have one.
 	FaultRate float64
-	// HoldRate is the share of steps at which an edge is held back for a while.
+	// HoldRate is the share of steps at which an edge is held back for a while. Half of those edges fail then: their next
+	// crossing with Faults has one, with whatever has come to wait for it.
 	HoldRate float64
 	// PauseRate is the share of steps at which time passes although something could be passed on.
 	PauseRate float64
@@ -81,7 +82,8 @@ type Queue struct {
 	seen    map[string]int // how often an edge was parked
 	arrived chan struct{}  // capacity 1
 
-	held   map[string]int // edges that are held back, until a step
+	held   map[string]int     // edges that are held back, until a step
+	fails  map[string]Outcome // edges whose next crossing has this outcome, if it may have it
 	calm   bool           // no faults, holds or pauses any more
 	closed bool
 	steps  int
@@ -100,7 +102,7 @@ func New(cfg Config) *Queue {
 	return &Queue{
 		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x51)), //nolint:gosec // it must be repeatable
 		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1),
-		held: map[string]int{}, faults: map[Outcome]int{}, trace: sha256.New(),
+		held: map[string]int{}, fails: map[string]Outcome{}, faults: map[Outcome]int{}, trace: sha256.New(),
 	}
 }
 
@@ -183,12 +185,22 @@ func (q *Queue) Step(idle time.Duration) bool {
 	q.mu.Unlock()
 	outcome := Pass
 	if !q.calm {
+		edge := group(p.key)
 		if len(p.Faults) > 0 && q.rnd.Float64() < q.cfg.FaultRate {
 			outcome = p.Faults[q.rnd.IntN(len(p.Faults))]
+		}
+		if o, fails := q.fails[edge]; fails && slices.Contains(p.Faults, o) {
+			outcome = o
+			delete(q.fails, edge)
+		}
+		if outcome != Pass {
 			q.faults[outcome]++
 		}
 		if q.rnd.Float64() < q.cfg.HoldRate {
-			q.held[group(p.key)] = q.steps + 5 + q.rnd.IntN(120)
+			q.held[edge] = q.steps + 5 + q.rnd.IntN(120)
+			if len(p.Faults) > 0 && q.rnd.IntN(2) == 0 {
+				q.fails[edge] = p.Faults[q.rnd.IntN(len(p.Faults))]
+			}
 		}
 	}
 	q.mu.Lock()

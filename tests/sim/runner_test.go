@@ -31,7 +31,7 @@ func (r *runner) run(ctx context.Context) {
 		request := r.request()
 		var resp *agentv1.AcquireTurnResponse
 		for ctx.Err() == nil {
-			one, cancel := context.WithTimeout(ctx, 40*time.Second)
+			one, cancel := context.WithTimeout(ctx, r.patience())
 			var err error
 			resp, err = r.agents.AcquireTurn(one, &agentv1.AcquireTurnRequest{RunnerId: r.name, RequestId: request, Wait: durationpb.New(20 * time.Second)})
 			cancel()
@@ -46,6 +46,14 @@ func (r *runner) run(ctx context.Context) {
 			r.turn(ctx, resp)
 		}
 	}
+}
+
+// patience is after what time a request for a turn is given up and repeated, which may be while a turn is begun for it.
+func (r *runner) patience() time.Duration {
+	if r.modest || r.rnd.IntN(4) != 0 {
+		return 40 * time.Second
+	}
+	return time.Duration(1+r.rnd.IntN(3000)) * time.Millisecond
 }
 
 // turn executes one turn.
