@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -111,9 +113,9 @@ func (k *Keeper) sessionContext(id string) context.Context {
 
 // expireSessionsLocked ends the contexts of the sessions that no longer exist.
 func (k *Keeper) expireSessionsLocked() {
-	for id, l := range k.others {
+	for _, id := range slices.Sorted(maps.Keys(k.others)) {
 		if _, lives := k.table.sessions[id]; !lives {
-			l.end()
+			k.others[id].end()
 			delete(k.others, id)
 		}
 	}
