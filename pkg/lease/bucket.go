@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -44,6 +45,9 @@ type Change struct {
 	Revision uint64
 	Gone     bool // the key was deleted
 }
+
+// IsSession reports whether a key is that of a session, which its process updates several times in a term.
+func IsSession(key string) bool { return strings.HasPrefix(key, sessionPrefix) }
 
 // natsKV is a bucket of a broker.
 type natsKV struct {

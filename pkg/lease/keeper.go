@@ -197,19 +197,18 @@ func (k *Keeper) runSession(ctx context.Context) error {
 		if err := w.begin(ctx, k); err != nil {
 			k.cfg.Logger.Warn("the bucket of leases cannot be followed; trying again", zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
+		switch e, why := k.next(ctx, &w, look.C); why {
+		case toEnd:
 			return ctx.Err()
-		case e, open := <-w.updates:
-			if !open {
-				w.stop()
-				continue
-			}
+		case toWatchAgain:
+			w.stop()
+			continue
+		case toObserve:
 			k.observe(e)
 			if e == nil {
 				k.deleteExpired(ctx, o, true) // sessions of processes that were killed on this machine, such as the previous incarnation of this one
 			}
-		case <-look.C:
+		case toLook:
 			due := !time.Now().Before(renew)
 			if due {
 				renew = time.Now().Add(k.renewEvery())
@@ -221,12 +220,59 @@ func (k *Keeper) runSession(ctx context.Context) error {
 			if k.deleteExpired(ctx, o, due); !due {
 				continue
 			}
-		case <-k.wake:
+		case toReconcile:
 		}
 		if len(w.updates) == 0 {
 			k.reconcile()
 		}
 	}
+}
+
+// occasion is why the loop of a session goes on.
+type occasion int
+
+const (
+	toEnd occasion = iota
+	toWatchAgain
+	toObserve
+	toLook
+	toReconcile
+)
+
+// next waits for something to do. Of several things it returns the first in the order of the occasions: what is known of
+// sessions is read before it is decided which of them are silent.
+func (k *Keeper) next(ctx context.Context, w *watcher, look <-chan time.Time) (*Change, occasion) {
+	if ctx.Err() != nil {
+		return nil, toEnd
+	}
+	select {
+	case e, open := <-w.updates:
+		return observed(e, open)
+	default:
+	}
+	select {
+	case <-look:
+		return nil, toLook
+	default:
+	}
+	select {
+	case <-ctx.Done():
+		return nil, toEnd
+	case e, open := <-w.updates:
+		return observed(e, open)
+	case <-look:
+		return nil, toLook
+	case <-k.wake:
+		return nil, toReconcile
+	}
+}
+
+// observed returns what was received from a watcher.
+func observed(e *Change, open bool) (*Change, occasion) {
+	if !open {
+		return nil, toWatchAgain
+	}
+	return e, toObserve
 }
 
 // looksInTerm is how often in a term a session looks for silent ones. Each fifth of a term it is renewed as well.

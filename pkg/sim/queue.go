@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -82,9 +83,10 @@ type Queue struct {
 	seen    map[string]int // how often an edge was parked
 	arrived chan struct{}  // capacity 1
 
-	held   map[string]int     // edges that are held back, until a step
-	fails  map[string]Outcome // edges whose next crossing has this outcome, if it may have it
-	calm   bool           // no faults, holds or pauses any more
+	held   map[string]int         // edges that are held back, until a step
+	frozen map[*Process]time.Time // processes of which nothing passes, until a time
+	fails  map[string]Outcome     // edges whose next crossing has this outcome, if it may have it
+	calm   bool                   // no faults, holds or pauses any more
 	closed bool
 	steps  int
 	faults map[Outcome]int
@@ -102,7 +104,7 @@ func New(cfg Config) *Queue {
 	return &Queue{
 		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x51)), //nolint:gosec // it must be repeatable
 		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1),
-		held: map[string]int{}, fails: map[string]Outcome{}, faults: map[Outcome]int{}, trace: sha256.New(),
+		held: map[string]int{}, frozen: map[*Process]time.Time{}, fails: map[string]Outcome{}, faults: map[Outcome]int{}, trace: sha256.New(),
 	}
 }
 
@@ -173,7 +175,7 @@ func (q *Queue) Step(idle time.Duration) bool {
 	keys := q.ready()
 	switch {
 	case len(keys) == 0:
-		return q.pass(idle, true)
+		return q.pass(min(idle, q.thaw()), true)
 	case !q.calm && q.rnd.Float64() < q.cfg.PauseRate:
 		q.note("pause")
 		pauses := [...]time.Duration{time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond, 3 * time.Second, 20 * time.Second}
@@ -250,28 +252,53 @@ func group(edge string) string {
 func (q *Queue) ready() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var keys []string
+	var keys, held []string
 	for k, p := range q.parked {
-		if q.held[group(p.key)] <= q.steps {
+		switch {
+		case time.Now().Before(q.frozen[p.Of]):
+		case q.held[group(p.key)] <= q.steps:
 			keys = append(keys, k)
+		default:
+			held = append(held, k)
 		}
 	}
-	if len(keys) == 0 && len(q.parked) > 0 {
+	if len(keys) == 0 && len(held) > 0 {
 		clear(q.held)
-		for k := range q.parked {
-			keys = append(keys, k)
-		}
+		keys = held
 	}
 	slices.Sort(keys)
 	return keys
 }
 
-// Calm ends faults, holds and pauses.
+// Freeze keeps everything that a process sends from passing for a while: the process is suspended, or reaches nobody.
+// Only the driver may call it.
+func (q *Queue) Freeze(p *Process, d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.note("freeze " + p.Name + " " + d.String())
+	q.frozen[p] = time.Now().Add(d)
+}
+
+// thaw returns when the first of the frozen processes goes on, counted from now; the longest duration if none is.
+func (q *Queue) thaw() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := time.Duration(math.MaxInt64)
+	for p, at := range q.frozen {
+		if d := time.Until(at); d > 0 && !p.isDead() {
+			first = min(first, d)
+		}
+	}
+	return first
+}
+
+// Calm ends faults, holds, freezes and pauses.
 func (q *Queue) Calm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.calm = true
 	clear(q.held)
+	clear(q.frozen)
 }
 
 // Calmed reports whether Calm was called.

@@ -80,11 +80,22 @@ func (b *books) around(plane string, args any) func(reply any, err error) {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if id == "" || b.asked[id] > 1 || fault.From(err).Metadata()["outcome"] != "none" {
+		if id == "" || b.asked[id] != 1 || fault.From(err).Metadata()["outcome"] != "none" {
 			return // another call of the same request may have its effect now
 		}
 		if _, stored := b.requests[id]; stored && !b.stopped {
 			b.violation("%T %s is refused with outcome none, and it is stored: %w", args, id, err)
+		}
+	}
+}
+
+// repeated notes that services, one of which is the right one, are asked once more to execute a request.
+func (b *books) repeated(args any, services ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r, ok := args.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" {
+		for _, plane := range services {
+			b.asked[plane+" "+r.GetRequestId()]++
 		}
 	}
 }

@@ -54,7 +54,7 @@ type report struct {
 }
 
 // kept is how many lines of the trace a report has.
-const kept = 60
+const kept = 400
 
 // violated is the error of an oracle.
 type violated struct {
@@ -107,7 +107,12 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		}
 		r.q = sim.New(cfg)
 		r.k = k
-		r.w = newWorld(r.q, home, rnd.IntN(2) == 0)
+		switch mode := rnd.IntN(3); mode {
+		case 0, 1:
+			r.w = newWorld(r.q, home, mode == 0, planes.Names)
+		default:
+			r.w = newWorld(r.q, home, false, instanceNames)
+		}
 		err := r.play()
 		var v violated
 		if errors.As(err, &v) {
@@ -195,7 +200,7 @@ func (r *run) until(what string, done <-chan struct{}, each func()) error {
 // play runs the world from its start to its end.
 func (r *run) play() error {
 	w := r.w
-	for _, name := range planes.Names {
+	for _, name := range w.names {
 		w.start(name)
 	}
 	for !w.up() {
@@ -243,8 +248,11 @@ func (r *run) disturb() {
 	if r.rnd.Float64() >= r.crashes || r.rep.crashes >= mostCrashes && !r.w.disk.Full() {
 		return
 	}
-	name := planes.Names[r.rnd.IntN(len(planes.Names))]
+	name := r.w.names[r.rnd.IntN(len(r.w.names))]
 	switch k := r.rnd.IntN(11); {
+	case r.w.split() && (k < 3 || k == 7):
+		r.rep.crashes++
+		r.w.freeze(name, time.Duration(r.rnd.IntN(int(4*leaseTerm))))
 	case k < 6:
 		r.rep.crashes++
 		r.w.crash(name)
@@ -327,7 +335,7 @@ func (r *run) again() error {
 	if r.w.together {
 		r.w.crash()
 	} else {
-		for _, name := range planes.Names {
+		for _, name := range r.w.names {
 			r.w.crash(name)
 		}
 	}
