@@ -61,9 +61,11 @@ type Config struct {
 	Wait func()
 	// FaultRate is the share of the crossings with Faults that have one.
 	FaultRate float64
-	// HoldRate is the share of steps at which an edge is held back for a while. Half of those edges fail then: their next
-	// crossing with Faults has one, with whatever has come to wait for it.
+	// HoldRate is the share of steps at which an edge is held back for a while.
 	HoldRate float64
+	// StallRate is the share of steps at which something that may be refused, such as a frame, is held back for a while,
+	// and then has one of its Faults; it is refused more often than not. Meanwhile other things come to wait for it.
+	StallRate float64
 	// PauseRate is the share of steps at which time passes although something could be passed on.
 	PauseRate float64
 	// Choices has the trace show what each step chose from.
@@ -181,6 +183,11 @@ func (q *Queue) Step(idle time.Duration) bool {
 		pauses := [...]time.Duration{time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond, 3 * time.Second, 20 * time.Second}
 		return q.pass(pauses[q.rnd.IntN(len(pauses))], false)
 	}
+	if !q.calm && q.cfg.StallRate > 0 && q.rnd.Float64() < q.cfg.StallRate {
+		if keys = q.stall(keys); len(keys) == 0 {
+			return true
+		}
+	}
 	q.mu.Lock()
 	p := q.parked[keys[q.rnd.IntN(len(keys))]]
 	delete(q.parked, p.key)
@@ -200,9 +207,6 @@ func (q *Queue) Step(idle time.Duration) bool {
 		}
 		if q.rnd.Float64() < q.cfg.HoldRate {
 			q.held[edge] = q.steps + 5 + q.rnd.IntN(120)
-			if len(p.Faults) > 0 && q.rnd.IntN(2) == 0 {
-				q.fails[edge] = p.Faults[q.rnd.IntN(len(p.Faults))]
-			}
 		}
 	}
 	q.mu.Lock()
@@ -214,6 +218,30 @@ func (q *Queue) Step(idle time.Duration) bool {
 	q.note(p.key + " " + outcome.String())
 	p.release <- outcome
 	return true
+}
+
+// stall holds back the edge of one of the crossings that may be refused, if there is one. It returns what can be passed on
+// besides.
+func (q *Queue) stall(keys []string) []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var writes []string
+	for _, k := range keys {
+		if slices.Contains(q.parked[k].Faults, Refused) {
+			writes = append(writes, k)
+		}
+	}
+	if len(writes) == 0 {
+		return keys
+	}
+	k := writes[q.rnd.IntN(len(writes))]
+	edge, faults := group(k), q.parked[k].Faults
+	q.held[edge], q.fails[edge] = q.steps+10+q.rnd.IntN(100), Refused
+	if q.rnd.IntN(3) == 0 {
+		q.fails[edge] = faults[q.rnd.IntN(len(faults))]
+	}
+	q.note("stall " + edge + ", then " + q.fails[edge].String())
+	return slices.DeleteFunc(keys, func(k string) bool { return group(k) == edge })
 }
 
 // pass lets time pass: d, or until a crossing arrives if that is wanted.

@@ -102,6 +102,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		if r.faulty {
 			cfg.FaultRate = []float64{0.002, 0.02, 0.06}[rnd.IntN(3)]
 			cfg.HoldRate = []float64{0, 0.005, 0.02}[rnd.IntN(3)]
+			cfg.StallRate = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 			cfg.PauseRate = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 			r.crashes = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 		}
