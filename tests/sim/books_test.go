@@ -38,6 +38,7 @@ type books struct {
 	changes  map[string]int // events that are not the journal's own, by plane
 	types    map[string]int // events, by type
 	effects  *consequences
+	copied   *published
 	wrong    error
 	stopped  bool
 }
@@ -51,7 +52,7 @@ type page struct {
 }
 
 func newBooks() *books {
-	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences()}
+	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences(), copied: newPublished()}
 	for _, p := range journals {
 		b.pages[p] = &page{positions: map[string]float64{}}
 	}
@@ -123,6 +124,7 @@ func (b *books) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = true
+	b.copied.stop()
 }
 
 // check returns the first violation.
@@ -190,7 +192,11 @@ func (b *books) stored(plane string, seq uint64, f framelog.Frame) {
 		p.last = ev.WalSeq
 		b.types[ev.Type]++
 		b.line(plane, seq, p, ev)
+		if !journal.Internal(ev.Type) {
+			b.copied.event(plane, ev)
+		}
 	}
+	b.copied.frame(plane, seq)
 }
 
 // line reads one event.

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/lease"
 	"quartet/pkg/rpc"
@@ -45,6 +46,7 @@ type instance struct {
 type unit struct {
 	module planes.Module
 	calls  *rpc.Instance
+	copies *bus.Publisher
 }
 
 // newInstance returns an instance that is not started. Its clock runs up to a tenth faster or slower than those of others.
@@ -59,7 +61,7 @@ func (w *world) newInstance(l *life) (planes.Module, error) {
 		Elapsed: func() time.Duration { return time.Since(epoch) * rate / 10 },
 	})
 	for _, name := range journals {
-		prototype, err := i.build(name, nil)
+		prototype, _, err := i.build(name, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -77,17 +79,18 @@ func (w *world) newInstance(l *life) (planes.Module, error) {
 		})
 	}
 	var err error
-	i.scheduler, err = i.build("scheduler", nil)
+	i.scheduler, _, err = i.build("scheduler", nil)
 	return i, err
 }
 
 // build returns a service of this process.
-func (i *instance) build(name string, held journal.Lease) (planes.Module, error) {
+func (i *instance) build(name string, held journal.Lease) (planes.Module, *life, error) {
 	i.mu.Lock()
 	i.taken++
-	part := &life{name: name, tag: fmt.Sprintf("%s/%s.%d", i.l.proc.Name, name, i.taken), proc: i.l.proc, feeds: i.l.feeds, held: held}
+	part := &life{name: name, tag: fmt.Sprintf("%s/%s.%d", i.l.proc.Name, name, i.taken), proc: i.l.proc, feeds: i.l.feeds, held: held, ctx: i.l.ctx}
 	i.mu.Unlock()
-	return planes.Build(name, i.w.parts(part))
+	module, err := planes.Build(name, i.w.parts(part))
+	return module, part, err
 }
 
 // Start implements planes.Module.
@@ -136,7 +139,7 @@ func (i *instance) has(name string) bool {
 }
 
 func (i *instance) take(ctx context.Context, name string, held *lease.Lease) error {
-	module, err := i.build(name, held)
+	module, part, err := i.build(name, held)
 	if err != nil {
 		return err
 	}
@@ -144,7 +147,11 @@ func (i *instance) take(ctx context.Context, name string, held *lease.Lease) err
 	if u.calls, err = rpc.NewInstance(module.Register); err != nil {
 		return err
 	}
-	if err := module.Start(ctx); err != nil {
+	err = module.Start(ctx)
+	if err == nil {
+		u.copies, err = i.w.publish(part)
+	}
+	if err != nil {
 		i.end(u)
 		return err
 	}
@@ -180,7 +187,13 @@ func (i *instance) end(u *unit) {
 	if r, ok := u.module.(interface{ Release() }); ok {
 		r.Release()
 	}
-	for _, end := range []func(context.Context){u.calls.Drain, func(ctx context.Context) { _ = u.module.Stop(ctx) }} {
+	stop := func(ctx context.Context) {
+		if u.copies != nil {
+			u.copies.Stop()
+		}
+		_ = u.module.Stop(ctx)
+	}
+	for _, end := range []func(context.Context){u.calls.Drain, stop} {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTerm)
 		if i.l.proc.Dead() {
 			cancel()

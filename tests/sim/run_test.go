@@ -159,6 +159,8 @@ func (r *run) check() error {
 		return violated{"books", r.w.books.check()}
 	case r.k.check() != nil:
 		return violated{"answers", r.k.check()}
+	case r.w.books.copied.check() != nil:
+		return violated{"events", r.w.books.copied.check()}
 	case r.w.failed() != nil:
 		return violated{"start", r.w.failed()}
 	case r.q.Steps() > mostSteps:
@@ -269,6 +271,10 @@ func (r *run) disturb() {
 		by := time.Duration(r.rnd.IntN(40000)-20000) * time.Millisecond
 		r.q.Note("clock %s", by)
 		r.w.shift.add(by)
+	case k < 10:
+		n := r.rnd.IntN(40)
+		r.q.Note("EVENTS loses %d messages", n)
+		r.w.loseEvents(n)
 	default:
 		r.rep.crashes++
 		full := !r.w.disk.Full()
@@ -303,6 +309,9 @@ func (r *run) drain(runs *runner, leave func(), left <-chan struct{}) error {
 	}
 	if err := r.settled(); err != nil {
 		return err
+	}
+	if err := r.w.books.copied.atRest(); err != nil {
+		return violated{"events", err}
 	}
 	if err := r.again(); err != nil {
 		return err

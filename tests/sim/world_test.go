@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/bus"
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
@@ -38,6 +39,7 @@ type life struct {
 	ctx     context.Context //nolint:containedctx // of the life
 	cancel  context.CancelFunc
 	module  planes.Module
+	copies  *bus.Publisher // of its journal, if it has one
 	server  *rpc.Server
 	conn    grpc.ClientConnInterface
 	serving bool
@@ -58,6 +60,7 @@ type world struct {
 	names    []string // of what lives: services, or instances of all of them
 	together bool     // all services are one process, with feeds and hints between them
 	leases   *sim.Leases
+	events   *sim.Events
 	called   int // calls of clients to instances
 	shift    *steps
 	books    *books
@@ -87,6 +90,7 @@ func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
 		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
+	w.events = sim.NewEvents(w.books.copied.message)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, p := range journals {
 		w.logs[p] = memlog.New()
@@ -249,6 +253,9 @@ func (w *world) live(ctx context.Context, l *life) {
 		if err == nil {
 			err = m.Start(ctx)
 		}
+		if err == nil && slices.Contains(journals, l.name) {
+			l.copies, err = w.publish(l)
+		}
 		if err == nil {
 			w.serve(l, m)
 			return
@@ -300,6 +307,9 @@ func (w *world) end(l *life, dead bool) {
 	defer cancel()
 	if r, ok := l.module.(interface{ Release() }); ok {
 		r.Release()
+	}
+	if l.copies != nil {
+		l.copies.Stop()
 	}
 	_ = l.module.Stop(ctx)
 	l.server.Stop()
