@@ -47,6 +47,7 @@ type unit struct {
 	module planes.Module
 	calls  *rpc.Instance
 	copies *bus.Publisher
+	held   journal.Lease
 }
 
 // newInstance returns an instance that is not started. Its clock runs up to a tenth faster or slower than those of others.
@@ -143,7 +144,7 @@ func (i *instance) take(ctx context.Context, name string, held *lease.Lease) err
 	if err != nil {
 		return err
 	}
-	u := &unit{module: module}
+	u := &unit{module: module, held: held}
 	if u.calls, err = rpc.NewInstance(module.Register); err != nil {
 		return err
 	}
@@ -241,6 +242,31 @@ func (w *world) allHeld() bool {
 		}
 	}
 	return true
+}
+
+// leasesOverlap returns an error if two instances may answer for one plane at a time.
+func (w *world) leasesOverlap() error {
+	if !w.split() {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, plane := range journals {
+		var valid []string
+		for _, name := range w.names {
+			if i, ok := w.lives[name].module.(*instance); ok {
+				i.mu.Lock()
+				if u := i.units[plane]; u != nil && u.held.Valid() && !i.l.proc.Dead() {
+					valid = append(valid, i.l.proc.Name)
+				}
+				i.mu.Unlock()
+			}
+		}
+		if len(valid) > 1 {
+			return fmt.Errorf("%s: %v have a valid lease at the same time", plane, valid)
+		}
+	}
+	return nil
 }
 
 // freeze suspends an instance, or cuts it off, for a while.

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/retry"
 	"quartet/pkg/sim"
 	"quartet/services/work/homes"
@@ -161,6 +162,8 @@ func (r *run) check() error {
 		return violated{"answers", r.k.check()}
 	case r.w.books.copied.check() != nil:
 		return violated{"events", r.w.books.copied.check()}
+	case r.w.leasesOverlap() != nil:
+		return violated{"leases", r.w.leasesOverlap()}
 	case r.w.failed() != nil:
 		return violated{"start", r.w.failed()}
 	case r.q.Steps() > mostSteps:
@@ -232,6 +235,9 @@ func (r *run) play() error {
 	defer leave()
 	runs := &runner{client: newClient(w, r.k, "runner", r.rep.seed*8+7), results: r.rep.results}
 	other := &runner{client: newClient(w, r.k, "another", r.rep.seed*8+6), results: map[string]int{}, extra: true}
+	for _, one := range []*runner{runs, other} {
+		one.again = agentv1.NewAgentServiceClient(w.conn(nil, one.name+"-again", "agent"))
+	}
 	left := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() { runs.run(ctx) })
