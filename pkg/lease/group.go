@@ -105,7 +105,7 @@ func (g *Group) Where(n int) (h Holder, changed <-chan struct{}) {
 func (k *Keeper) sessionContext(id string) context.Context {
 	l, ok := k.others[id]
 	if !ok {
-		l.ctx, l.end = context.WithCancel(context.Background())
+		l.ctx, l.end = context.WithCancel(context.Background()) //nolint:gosec // expireSessionsLocked calls it
 		k.others[id] = l
 	}
 	return l.ctx

@@ -83,13 +83,14 @@ func (b *Bucket) do(ctx context.Context, what, key string, request func() (uint6
 	default:
 	}
 	revision, err := request()
-	switch {
-	case o == Kept:
+	switch o {
+	case Kept:
 		return 0, ErrDead
-	case o == Unanswered:
+	case Unanswered:
 		return 0, ErrNoAnswer
+	default:
+		return revision, err
 	}
-	return revision, err
 }
 
 // Create implements lease.Bucket.

@@ -110,8 +110,14 @@ func (c *Conn) again(ctx context.Context, name, method string, args any, out pro
 	if msg, ok := args.(proto.Message); ok {
 		args = proto.CloneOf(msg)
 	}
+	// Half of them are late, so that the first execution has had its consequences.
+	sum := sha256.Sum256([]byte(name))
+	delay := time.Duration(max(0, int(sum[0])-127)) * lateCall / 512
 	go func() {
 		defer cancel()
+		if delay > 0 {
+			<-time.After(delay)
+		}
 		if o, err := c.Queue.Park(ctx, Crossing{Name: "again " + name}); err != nil || o != Pass {
 			return
 		}

@@ -63,9 +63,23 @@ func TestQueue_AStalledEdge(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// drive lets crossings pass until there are none.
-func drive(q *sim.Queue) {
-	for q.Step(time.Second) {
+// drive lets crossings pass in the background, so that the goroutine of the test can make them, until stop is called.
+func drive(q *sim.Queue) (stop func()) {
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+				q.Step(time.Second)
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-done
 	}
 }
 
@@ -76,40 +90,35 @@ func TestBucket(t *testing.T) {
 		b := &sim.Bucket{Queue: q, Of: sim.NewProcess("p"), Leases: sim.NewLeases()}
 		ctx, stop := context.WithCancel(t.Context())
 		var seen []string
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			first, err := b.Create(ctx, "a", []byte("1"))
-			require.NoError(t, err)
-			_, err = b.Create(ctx, "a", []byte("2"))
-			require.ErrorIs(t, err, lease.ErrConflict)
-			changes, err := b.Watch(ctx)
-			require.NoError(t, err)
-			second, err := b.Update(ctx, "a", []byte("2"), first)
-			require.NoError(t, err)
-			_, err = b.Update(ctx, "a", []byte("3"), first)
-			require.ErrorIs(t, err, lease.ErrConflict)
-			require.ErrorIs(t, b.Delete(ctx, "a", first), lease.ErrConflict)
-			require.NoError(t, b.Delete(ctx, "a", second))
-			_, err = b.Revision(ctx, "a")
-			require.ErrorIs(t, err, lease.ErrNoKey)
-			third, err := b.Create(ctx, "a", []byte("4"))
-			require.NoError(t, err)
-			require.Greater(t, third, second)
-			for len(seen) < 5 {
-				switch c := <-changes; {
-				case c == nil:
-					seen = append(seen, "all")
-				case c.Gone:
-					seen = append(seen, "gone")
-				default:
-					seen = append(seen, string(c.Value))
-				}
+		defer drive(q)()
+		first, err := b.Create(ctx, "a", []byte("1"))
+		require.NoError(t, err)
+		_, err = b.Create(ctx, "a", []byte("2"))
+		require.ErrorIs(t, err, lease.ErrConflict)
+		changes, err := b.Watch(ctx)
+		require.NoError(t, err)
+		second, err := b.Update(ctx, "a", []byte("2"), first)
+		require.NoError(t, err)
+		_, err = b.Update(ctx, "a", []byte("3"), first)
+		require.ErrorIs(t, err, lease.ErrConflict)
+		require.ErrorIs(t, b.Delete(ctx, "a", first), lease.ErrConflict)
+		require.NoError(t, b.Delete(ctx, "a", second))
+		_, err = b.Revision(ctx, "a")
+		require.ErrorIs(t, err, lease.ErrNoKey)
+		third, err := b.Create(ctx, "a", []byte("4"))
+		require.NoError(t, err)
+		require.Greater(t, third, second)
+		for len(seen) < 5 {
+			switch c := <-changes; {
+			case c == nil:
+				seen = append(seen, "all")
+			case c.Gone:
+				seen = append(seen, "gone")
+			default:
+				seen = append(seen, string(c.Value))
 			}
-			stop()
-		}()
-		drive(q)
-		<-done
+		}
+		stop()
 		require.Equal(t, []string{"1", "all", "2", "gone", "4"}, seen)
 	})
 }
@@ -132,24 +141,28 @@ func TestEvents_Faults(t *testing.T) {
 			}
 			first, err := target.Open(func() {})
 			require.NoError(t, err)
-			go func() {
-				require.Error(t, publish(first))
-				require.ErrorIs(t, publish(first), sim.ErrBroken)
-			}()
+			done := make(chan error, 1)
+			go func() { done <- publish(first) }()
 			require.True(t, q.Step(0))
 			q.Calm()
-			drive(q)
+			for q.Step(time.Second) {
+			}
+			require.Error(t, <-done)
+			stop := drive(q)
+			require.ErrorIs(t, publish(first), sim.ErrBroken)
+			stop()
 			stored[len(events.Messages())] = true
 
 			events.Lose(100)
 			lost := false
 			second, err := target.Open(func() { lost = true })
 			require.NoError(t, err)
-			go func() { require.ErrorIs(t, publish(second), sim.ErrBroken) }()
+			go func() { done <- publish(second) }()
 			synctest.Wait()
 			events.Lose(0)
 			require.True(t, lost)
-			drive(q)
+			require.True(t, q.Step(0))
+			require.ErrorIs(t, <-done, sim.ErrBroken)
 			require.Empty(t, events.Messages())
 		})
 	}

@@ -53,13 +53,13 @@ type unit struct {
 // newInstance returns an instance that is not started. Its clock runs up to a tenth faster or slower than those of others.
 func (w *world) newInstance(l *life) (planes.Module, error) {
 	i := &instance{w: w, l: l, groups: map[string]*lease.Group{}, shapes: map[string]*rpc.Instance{}, units: map[string]*unit{}}
-	rate := []time.Duration{9, 10, 11}[slices.Index(instanceNames, l.name)]
+	rate := []float64{0.9, 1, 1.1}[slices.Index(instanceNames, l.name)]
 	i.keeper = lease.NewKeeper(lease.Config{
 		ID: l.proc.Name, Term: leaseTerm, Peer: lease.Peer{Addr: l.proc.Name},
 		Open: func(context.Context) (lease.Bucket, error) {
 			return &sim.Bucket{Queue: w.q, Of: l.proc, Leases: w.leases}, nil
 		},
-		Elapsed: func() time.Duration { return time.Since(epoch) * rate / 10 },
+		Elapsed: func() time.Duration { return time.Duration(float64(time.Since(epoch)) * rate) },
 	})
 	for _, name := range journals {
 		prototype, _, err := i.build(name, nil)

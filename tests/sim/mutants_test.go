@@ -166,7 +166,7 @@ var later = []mutant{
 	},
 	{
 		"a call that may be executed is called undone", "pkg/rpc/route.go",
-		"executed && err != nil && e.Metadata()", "executed && err == nil && e.Metadata()",
+		"		return e.With(outcomeKey, \"unknown\")\n", "		return e\n",
 	},
 	{
 		"a window that was not acknowledged counts as copied", "pkg/bus/publisher.go",
