@@ -21,9 +21,33 @@ type Leases struct {
 
 // watch is what one process is still to be sent; nil is the end of the contents.
 type watch struct {
-	queued []*lease.Change
-	news   bool          // queued has more than renewals
+	queued []sent
 	signal chan struct{} // capacity 1
+}
+
+// sent is a change for a watch; news says that it is more than a renewal.
+type sent struct {
+	*lease.Change
+	news bool
+}
+
+// next removes what is passed on together: renewals, and one other change behind them. Whether a process acts between two
+// changes would otherwise be left to chance.
+func (w *watch) next() []sent {
+	n := slices.IndexFunc(w.queued, func(s sent) bool { return s.news }) + 1
+	if n == 0 {
+		n = len(w.queued)
+	}
+	out := w.queued[:n:n]
+	if w.queued = w.queued[n:]; len(w.queued) > 0 {
+		w.wake()
+	}
+	return out
+}
+
+// hasNews reports whether anything but renewals is queued.
+func (w *watch) hasNews() bool {
+	return slices.ContainsFunc(w.queued, func(s sent) bool { return s.news })
 }
 
 // NewLeases returns an empty bucket.
@@ -46,7 +70,7 @@ func (l *Leases) change(key string, value []byte, gone bool, revision uint64) (u
 	c := &lease.Change{Key: key, Value: bytes.Clone(value), Revision: l.revision, Gone: gone}
 	l.keys[key] = c
 	for w := range l.watches {
-		w.queued, w.news = append(w.queued, c), w.news || gone || at == 0 || !lease.IsSession(key)
+		w.queued = append(w.queued, sent{c, gone || at == 0 || !lease.IsSession(key)})
 		w.wake()
 	}
 	return l.revision, nil
@@ -136,7 +160,7 @@ func (w *watch) wake() {
 	}
 }
 
-// Watch implements lease.Bucket. What has come together is passed on together.
+// Watch implements lease.Bucket. Renewals are passed on together.
 func (b *Bucket) Watch(ctx context.Context) (<-chan *lease.Change, error) {
 	if b.Of.isDead() {
 		return nil, ErrDead
@@ -144,9 +168,9 @@ func (b *Bucket) Watch(ctx context.Context) (<-chan *lease.Change, error) {
 	w := &watch{signal: make(chan struct{}, 1)}
 	b.Leases.mu.Lock()
 	for _, key := range slices.Sorted(maps.Keys(b.Leases.keys)) {
-		w.queued = append(w.queued, b.Leases.keys[key])
+		w.queued = append(w.queued, sent{b.Leases.keys[key], false})
 	}
-	w.queued, w.news = append(w.queued, nil), true
+	w.queued = append(w.queued, sent{nil, true})
 	b.Leases.watches[w] = struct{}{}
 	b.Leases.mu.Unlock()
 	w.wake()
@@ -170,7 +194,7 @@ func (b *Bucket) pass(ctx context.Context, w *watch, changes chan<- *lease.Chang
 			return
 		}
 		b.Leases.mu.Lock()
-		news := w.news
+		news := w.hasNews()
 		b.Leases.mu.Unlock()
 		if news || !b.Queue.Calmed() {
 			o, err := b.Queue.Park(ctx, Crossing{Edge: "leases " + b.Of.Name, Of: b.Of, Faults: answerFaults})
@@ -179,12 +203,11 @@ func (b *Bucket) pass(ctx context.Context, w *watch, changes chan<- *lease.Chang
 			}
 		}
 		b.Leases.mu.Lock()
-		queued := w.queued
-		w.queued, w.news = nil, false
+		queued := w.next()
 		b.Leases.mu.Unlock()
 		for _, c := range queued {
 			select {
-			case changes <- c:
+			case changes <- c.Change:
 			case <-ctx.Done():
 				return
 			}
