@@ -133,9 +133,10 @@ func same(got, want jetstream.StreamConfig) bool {
 		got.MaxBytes == want.MaxBytes && got.MaxAge == want.MaxAge && got.Replicas == want.Replicas && got.AllowBatchPublish == want.AllowBatchPublish
 }
 
-// Config holds the settings and dependencies of a Publisher.
+// Config holds the settings and dependencies of a Publisher. Source is required, and Conn or Target.
 type Config struct {
 	Conn   *nats.Conn
+	Target Target         // what is copied to; default: EVENTS of Conn
 	Source journal.Source // what is copied; one Publisher for each
 	Logger *zap.Logger
 	// Metrics gets quartet_events_…. Optional.
@@ -166,8 +167,8 @@ type Publisher struct {
 // Start starts to copy at the position in EVENTS, and copies until Stop; the end of ctx does not
 // end it. Both the stream and the journal must exist.
 func Start(ctx context.Context, cfg Config) (*Publisher, error) {
-	if cfg.Conn == nil || cfg.Source == nil {
-		return nil, errors.New("bus: Config needs Conn and Source")
+	if cfg.Conn == nil && cfg.Target == nil || cfg.Source == nil {
+		return nil, errors.New("bus: Config needs Source, and Conn or Target")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -179,11 +180,10 @@ func Start(ctx context.Context, cfg Config) (*Publisher, error) {
 		cfg.Lag = defaultLag
 	}
 	cfg.Logger = cfg.Logger.With(zap.String("plane", cfg.Source.Plane()), zap.Int("partition", cfg.Source.Partition()))
-	js, err := jetstream.New(cfg.Conn)
-	if err != nil {
-		return nil, fmt.Errorf("bus: %w", err)
+	if cfg.Target == nil {
+		cfg.Target = natsTarget{cfg.Conn, cfg.AckTimeout}
 	}
-	if _, err := js.Stream(ctx, Stream); err != nil {
+	if err := cfg.Target.Exists(ctx); err != nil {
 		return nil, fmt.Errorf("bus: stream %s: %w", Stream, err)
 	}
 	if _, err := cfg.Source.End(ctx); err != nil {
@@ -236,28 +236,16 @@ type frame struct {
 // session copies over one connection, which does not reconnect, because events after a lost
 // one would then be stored before it.
 func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
-	opts := p.cfg.Conn.Opts
-	opts.AllowReconnect, opts.RetryOnFailedConnect = false, false
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	opts.ClosedCB = func(*nats.Conn) { cancel() }
-	opts.DisconnectedErrCB, opts.ReconnectedCB, opts.ConnectedCB = nil, nil, nil
-	nc, err := opts.Connect()
-	if err != nil {
-		return false, fmt.Errorf("bus: connect: %w", err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return false, fmt.Errorf("bus: %w", err)
-	}
-	out, err := newBatches(nc, p.cfg.AckTimeout)
+	out, err := p.cfg.Target.Open(cancel)
 	if err != nil {
 		return false, err
 	}
-	after, err := p.position(ctx, js)
+	defer out.Close()
+	after, err := out.Position(ctx, positionSubject(p.cfg.Source))
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
 	}
 	oldest := time.Time{}
 	if after.Seq == 0 {
@@ -327,26 +315,6 @@ func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) 
 	return out
 }
 
-// position returns behind which frame of the journal to continue, the zero End if EVENTS has no position.
-func (p *Publisher) position(ctx context.Context, js jetstream.JetStream) (framelog.End, error) {
-	s, err := js.Stream(ctx, Stream)
-	if err != nil {
-		return framelog.End{}, fmt.Errorf("bus: %w", err)
-	}
-	m, err := s.GetLastMsgForSubject(ctx, positionSubject(p.cfg.Source))
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return framelog.End{}, nil
-	case err != nil:
-		return framelog.End{}, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
-	}
-	end, err := PositionOf(m.Header)
-	if err != nil {
-		return framelog.End{}, fmt.Errorf("bus: position of %s: %w", p.cfg.Source.Plane(), err)
-	}
-	return end, nil
-}
-
 // PositionOf returns the position in a message of EVENTS.
 func PositionOf(h nats.Header) (end framelog.End, err error) {
 	if text := h.Get(headerEnd); text != "" {
@@ -359,7 +327,7 @@ func PositionOf(h nats.Header) (end framelog.End, err error) {
 // copyWindow publishes the events of frames in order, then the position, and
 // waits until EVENTS has them all. The events of a frame that has an unreadable
 // line are left out.
-func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame) error {
+func (p *Publisher) copyWindow(ctx context.Context, out Session, frames []frame) error {
 	if err := p.awaitRoom(ctx); err != nil {
 		return err
 	}
@@ -372,14 +340,14 @@ func (p *Publisher) copyWindow(ctx context.Context, out *batches, frames []frame
 		}
 		count += len(p.wrapped.events)
 		for _, e := range p.wrapped.events {
-			if err := out.publish(ctx, &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.from:e.to]}, false); err != nil {
+			if err := out.Publish(ctx, &nats.Msg{Subject: e.subject, Data: p.wrapped.buf[e.from:e.to]}, false); err != nil {
 				return err
 			}
 		}
 	}
 	// It is published after the events, so a position never covers a gap.
 	last := frames[len(frames)-1].at
-	err := out.publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
+	err := out.Publish(ctx, &nats.Msg{Subject: positionSubject(p.cfg.Source), Header: nats.Header{
 		headerSequence: {strconv.FormatUint(last.Seq, 10)}, headerEnd: {last.String()},
 	}}, true)
 	if err == nil {

@@ -10,8 +10,10 @@ type Locks[K comparable] struct {
 	locks map[K]*lock
 }
 
+// lock is held while its channel has an element. It is a channel and no mutex, so that testing/synctest
+// knows of a goroutine that waits for it.
 type lock struct {
-	mu    sync.Mutex
+	held  chan struct{} // capacity 1
 	users int
 }
 
@@ -23,14 +25,14 @@ func (l *Locks[K]) Lock(k K) (unlock func()) {
 	}
 	one := l.locks[k]
 	if one == nil {
-		one = &lock{}
+		one = &lock{held: make(chan struct{}, 1)}
 		l.locks[k] = one
 	}
 	one.users++
 	l.mu.Unlock()
-	one.mu.Lock()
+	one.held <- struct{}{}
 	return func() {
-		one.mu.Unlock()
+		<-one.held
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if one.users--; one.users == 0 {

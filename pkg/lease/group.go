@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -103,7 +105,7 @@ func (g *Group) Where(n int) (h Holder, changed <-chan struct{}) {
 func (k *Keeper) sessionContext(id string) context.Context {
 	l, ok := k.others[id]
 	if !ok {
-		l.ctx, l.end = context.WithCancel(context.Background())
+		l.ctx, l.end = context.WithCancel(context.Background()) //nolint:gosec // expireSessionsLocked calls it
 		k.others[id] = l
 	}
 	return l.ctx
@@ -111,9 +113,9 @@ func (k *Keeper) sessionContext(id string) context.Context {
 
 // expireSessionsLocked ends the contexts of the sessions that no longer exist.
 func (k *Keeper) expireSessionsLocked() {
-	for id, l := range k.others {
+	for _, id := range slices.Sorted(maps.Keys(k.others)) {
 		if _, lives := k.table.sessions[id]; !lives {
-			l.end()
+			k.others[id].end()
 			delete(k.others, id)
 		}
 	}

@@ -5,32 +5,32 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"quartet/pkg/retry"
 )
 
-// Bucket is the name of the key-value bucket that holds the leases.
-const Bucket = "quartet-leases"
-
 // DefaultTerm is how long the partitions of a killed instance are unavailable at most, not counting the time to
 // load them.
 const DefaultTerm = 10 * time.Second
 
-// Config configures a Keeper. Conn and ID are required.
+// Config configures a Keeper. ID is required, and Conn or Open.
 type Config struct {
 	Conn     *nats.Conn
 	Replicas int
-	Peer     Peer          // this instance; Groups is filled in by Start
-	ID       string        // of the first session; later ones get a suffix
-	Term     time.Duration // default DefaultTerm
-	Logger   *zap.Logger
+	// Open opens the bucket in place of one of Conn's.
+	Open   func(ctx context.Context) (Bucket, error)
+	Peer   Peer          // this instance; Groups is filled in by Start
+	ID     string        // of the first session; later ones get a suffix
+	Term   time.Duration // default DefaultTerm
+	Logger *zap.Logger
 	// Elapsed returns the time since some moment in the past, by a clock that also runs while the machine is
 	// suspended. Default: that of the operating system; see elapsed.
 	Elapsed func() time.Duration
@@ -40,8 +40,7 @@ type Config struct {
 // follows it.
 type Keeper struct {
 	cfg      Config
-	js       jetstream.JetStream
-	kv       jetstream.KeyValue
+	kv       Bucket
 	stop     context.CancelFunc
 	ended    chan struct{}
 	work     sync.WaitGroup  // takes and drops in progress
@@ -137,27 +136,21 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// open creates the bucket, or opens the existing one, and retries until ctx ends.
+// open opens the bucket, and retries until ctx ends.
 func (k *Keeper) open(ctx context.Context) error {
-	js, err := jetstream.New(k.cfg.Conn)
-	if err != nil {
-		return fmt.Errorf("lease: %w", err)
+	open := k.cfg.Open
+	if open == nil {
+		open = natsBucket(k.cfg.Conn, k.cfg.Replicas)
 	}
 	for pacer := retry.New(50*time.Millisecond, time.Second); ; {
-		kv, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: Bucket, Description: "Quartet: which instance holds which partition",
-			Storage: jetstream.MemoryStorage, Replicas: max(k.cfg.Replicas, 1), History: 1,
-		})
-		if errors.Is(err, jetstream.ErrBucketExists) {
-			kv, err = js.KeyValue(ctx, Bucket)
-		}
+		kv, err := open(ctx)
 		if err == nil {
-			k.js, k.kv = js, kv
+			k.kv = kv
 			return nil
 		}
 		// The cluster may have no leader at the moment.
 		if pacer.Wait(ctx) != nil {
-			return fmt.Errorf("lease: bucket %s: %w", Bucket, err)
+			return fmt.Errorf("lease: bucket %s: %w", BucketName, err)
 		}
 	}
 }
@@ -197,42 +190,93 @@ func (k *Keeper) runSession(ctx context.Context) error {
 	defer o.dead.Store(true)
 	var w watcher
 	defer func() { w.stop() }()
-	renew := time.NewTicker(k.renewEvery())
-	defer renew.Stop()
-	look := time.NewTicker(k.cfg.Term / 40) // a silence is seen when it is long enough, not a renewal later
+	look := time.NewTicker(k.cfg.Term / looksInTerm) // a silence is seen when it is long enough, not a renewal later
 	defer look.Stop()
+	renew := time.Now().Add(k.renewEvery())
 	for {
 		if err := w.begin(ctx, k); err != nil {
 			k.cfg.Logger.Warn("the bucket of leases cannot be followed; trying again", zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
+		switch e, why := k.next(ctx, &w, look.C); why {
+		case toEnd:
 			return ctx.Err()
-		case e, open := <-w.updates:
-			if !open {
-				w.stop()
-				continue
-			}
+		case toWatchAgain:
+			w.stop()
+			continue
+		case toObserve:
 			k.observe(e)
 			if e == nil {
 				k.deleteExpired(ctx, o, true) // sessions of processes that were killed on this machine, such as the previous incarnation of this one
 			}
-		case <-renew.C:
-			if err := k.renew(ctx, o); err != nil {
-				return err
+		case toLook:
+			due := !time.Now().Before(renew)
+			if due {
+				renew = time.Now().Add(k.renewEvery())
+				if err := k.renew(ctx, o); err != nil {
+					return err
+				}
+				k.notify()
 			}
-			k.deleteExpired(ctx, o, true)
-			k.notify()
-		case <-look.C:
-			k.deleteExpired(ctx, o, false)
-			continue
-		case <-k.wake:
+			if k.deleteExpired(ctx, o, due); !due {
+				continue
+			}
+		case toReconcile:
 		}
 		if len(w.updates) == 0 {
 			k.reconcile()
 		}
 	}
 }
+
+// occasion is why the loop of a session goes on.
+type occasion int
+
+const (
+	toEnd occasion = iota
+	toWatchAgain
+	toObserve
+	toLook
+	toReconcile
+)
+
+// next waits for something to do. Of several things it returns the first in the order of the occasions: what is known of
+// sessions is read before it is decided which of them are silent.
+func (k *Keeper) next(ctx context.Context, w *watcher, look <-chan time.Time) (*Change, occasion) {
+	if ctx.Err() != nil {
+		return nil, toEnd
+	}
+	select {
+	case e, open := <-w.updates:
+		return observed(e, open)
+	default:
+	}
+	select {
+	case <-look:
+		return nil, toLook
+	default:
+	}
+	select {
+	case <-ctx.Done():
+		return nil, toEnd
+	case e, open := <-w.updates:
+		return observed(e, open)
+	case <-look:
+		return nil, toLook
+	case <-k.wake:
+		return nil, toReconcile
+	}
+}
+
+// observed returns what was received from a watcher.
+func observed(e *Change, open bool) (*Change, occasion) {
+	if !open {
+		return nil, toWatchAgain
+	}
+	return e, toObserve
+}
+
+// looksInTerm is how often in a term a session looks for silent ones. Each fifth of a term it is renewed as well.
+const looksInTerm = 40
 
 // begin creates the session's key.
 func (k *Keeper) begin(ctx context.Context) (*ownSession, error) {
@@ -296,24 +340,21 @@ func (k *Keeper) renew(ctx context.Context, o *ownSession) error {
 		k.mu.Unlock()
 		k.extend(o, sent)
 		return nil
-	case !conflicts(err) && k.lost(ctx):
+	case !errors.Is(err, ErrConflict) && k.lost(ctx):
 		return fmt.Errorf("lease: the bucket is gone: %w", err)
-	case !conflicts(err):
+	case !errors.Is(err, ErrConflict):
 		k.cfg.Logger.Warn("the session could not be renewed; trying again", zap.Error(err))
 		return nil
 	}
 	// Either the session was deleted, or an earlier renewal was stored whose answer was lost.
 	var gone bool
 	rev, err = k.within(ctx, func(ctx context.Context) (uint64, error) {
-		e, err := k.kv.Get(ctx, key)
-		if errors.Is(err, jetstream.ErrKeyNotFound) {
+		rev, err := k.kv.Revision(ctx, key)
+		if errors.Is(err, ErrNoKey) {
 			gone = true
 			return 0, nil
 		}
-		if err != nil {
-			return 0, err
-		}
-		return e.Revision(), nil
+		return rev, err
 	})
 	switch {
 	case gone:
@@ -344,9 +385,10 @@ func (k *Keeper) deleteExpired(ctx context.Context, o *ownSession, processes boo
 		delete(silent, o.id)
 	}
 	k.mu.Unlock()
-	for id, revision := range silent {
+	for _, id := range slices.Sorted(maps.Keys(silent)) {
+		revision := silent[id]
 		_, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
-			return 0, k.kv.Delete(ctx, sessionPrefix+id, jetstream.LastRevision(revision))
+			return 0, k.kv.Delete(ctx, sessionPrefix+id, revision)
 		})
 		if err == nil {
 			// The watcher will receive the deletion; until then it is not tried again.
@@ -363,8 +405,7 @@ func (k *Keeper) deleteExpired(ctx context.Context, o *ownSession, processes boo
 
 // watcher follows the bucket, beginning with its contents.
 type watcher struct {
-	from    jetstream.KeyWatcher
-	updates <-chan jetstream.KeyValueEntry // nil while the bucket is not followed
+	updates <-chan *Change // nil while the bucket is not followed
 	again   time.Time
 	cancel  context.CancelFunc
 }
@@ -377,45 +418,42 @@ func (w *watcher) begin(ctx context.Context, k *Keeper) error {
 	// The watcher ends with its context, so its start is bounded by a timer and not by a deadline.
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(k.renewEvery(), cancel)
-	from, err := k.kv.WatchAll(ctx)
+	updates, err := k.kv.Watch(ctx)
 	if err == nil && !late.Stop() {
-		_ = from.Stop()
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
 		cancel()
 		return err
 	}
-	w.from, w.updates, w.cancel = from, from.Updates(), cancel
+	w.updates, w.cancel = updates, cancel
 	return nil
 }
 
 func (w *watcher) stop() {
-	if w.from != nil {
-		_ = w.from.Stop() // says at most that it was stopped already
+	if w.cancel != nil {
 		w.cancel()
 	}
-	w.from, w.updates = nil, nil
+	w.updates, w.cancel = nil, nil
 }
 
 // lost reports whether the bucket no longer exists: it is in memory, and the server that held it was restarted.
 func (k *Keeper) lost(ctx context.Context) bool {
 	_, err := k.within(ctx, func(ctx context.Context) (uint64, error) {
-		_, err := k.js.KeyValue(ctx, Bucket)
-		return 0, err
+		return 0, k.kv.Exists(ctx)
 	})
-	return errors.Is(err, jetstream.ErrBucketNotFound)
+	return errors.Is(err, ErrNoBucket)
 }
 
 // observe applies one change of the bucket; nil means that all of its initial contents were received.
-func (k *Keeper) observe(e jetstream.KeyValueEntry) {
+func (k *Keeper) observe(e *Change) {
 	k.mu.Lock()
 	var changes bool
 	if e == nil {
 		changes = !k.complete
 		k.complete = true
 	} else {
-		changes = k.table.apply(e.Key(), e.Value(), e.Revision(), e.Operation() != jetstream.KeyValuePut, time.Now())
+		changes = k.table.apply(e.Key, e.Value, e.Revision, e.Gone, time.Now())
 	}
 	if changes {
 		k.expireSessionsLocked()
@@ -489,7 +527,7 @@ func (k *Keeper) Stop(ctx context.Context) error {
 		revision := o.revision
 		k.mu.Unlock()
 		_, _ = k.within(context.WithoutCancel(ctx), func(ctx context.Context) (uint64, error) {
-			return 0, k.kv.Delete(ctx, sessionPrefix+o.id, jetstream.LastRevision(revision))
+			return 0, k.kv.Delete(ctx, sessionPrefix+o.id, revision)
 		}) // if it fails the others wait the session out
 	}
 	return err
@@ -528,10 +566,4 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// conflicts reports whether a key is not at the expected revision.
-func conflicts(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }

@@ -332,6 +332,13 @@ type Command[S journal.State, R any] struct {
 // Do executes a mutation as the caller, or as Command.Actor, and returns when it is durable
 // (SPEC X1). Errors are those of journal.Do.
 func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, R]) (R, error) {
+	reply, _, err := DoResult(ctx, e, c)
+	return reply, err
+}
+
+// DoResult is Do for a caller that also needs to know whether the request was repeated, and where
+// its events are.
+func DoResult[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, R]) (R, journal.Result, error) {
 	actor := Recorded(rpc.ActorFrom(ctx))
 	if c.Actor != nil {
 		actor = *c.Actor
@@ -344,7 +351,7 @@ func Do[S journal.State, R any](ctx context.Context, e *Engine[S], c Command[S, 
 	if result.Replayed {
 		rpc.Replayed(ctx)
 	}
-	return reply, err
+	return reply, result, err
 }
 
 // View reads the partition of one of the caller's agents. What it returns is durable (SPEC

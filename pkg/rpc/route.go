@@ -191,7 +191,7 @@ func (r *router) gone(n int, was Place, err error) bool {
 		return true
 	}
 	if r.Left(err) {
-		return fault.From(err).Metadata()["outcome"] != "unknown"
+		return fault.From(err).Metadata()[outcomeKey] != "unknown"
 	}
 	if !errors.Is(err, fault.NotReady) {
 		return false
@@ -204,21 +204,23 @@ func (r *router) gone(n int, was Place, err error) bool {
 // at makes a call at the partition's instance. While no instance holds the partition it waits,
 // within the caller's deadline, and then returns PARTITION_MOVED. It repeats a call whose instance
 // was lost or released the partition, also if it may have been executed; req gets a request id for
-// that if it has none.
+// that if it has none. Once it may have been executed, no later error says that it was not.
 func (r *router) at(ctx context.Context, n int, full string, req proto.Message) (proto.Message, error) {
 	if requestID(req) == "" && !Recalling(ctx) {
 		// If the partition moves during the call and the response is lost, the call is
 		// repeated, and the next holder must recognise it.
 		setRequestID(req, r.NewID)
 	}
+	executed := false // by an instance whose response was lost, perhaps
 	for {
 		p, changed := r.Where(n)
 		switch {
 		case p.Local != nil:
 			resp, err := p.Local.call(ctx, full, req)
 			if err == nil || !r.gone(n, p, err) && !r.Left(err) {
-				return resp, err
+				return resp, afterOthers(err, executed)
 			}
+			executed = executed || mayBeExecuted(err)
 		case p.Addr != "":
 			resp, err := r.ask(ctx, p, n, full, req)
 			if err == nil {
@@ -226,14 +228,33 @@ func (r *router) at(ctx context.Context, n int, full string, req proto.Message) 
 			}
 			lost := disconnected(err) || over(p) && ctx.Err() == nil
 			if fresh := rebuild(err); !lost && !r.again(n, p, fresh) {
-				return nil, fresh
+				return nil, afterOthers(fresh, executed)
 			}
+			executed = executed || lost || mayBeExecuted(rebuild(err))
 		}
 		if !waitFor(ctx, changed) {
 			return nil, fault.PartitionMoved.Newf("nobody holds partition %d of %s at the moment; its instance was lost or hands it over", n, r.Service).
 				With("partition", strconv.Itoa(n))
 		}
 	}
+}
+
+// outcomeKey is the metadata key of errors that says whether a call was executed: none or unknown.
+const outcomeKey = "outcome"
+
+// mayBeExecuted reports whether the call that an instance answered with an error, because it does not hold the partition
+// any more, may have been executed.
+func mayBeExecuted(err error) bool {
+	return !errors.Is(err, errDrained) && !errors.Is(err, fault.PartitionMoved) && fault.From(err).Metadata()[outcomeKey] != "none"
+}
+
+// afterOthers returns the error of the last attempt to make a call. If an earlier one may have been executed, that this one
+// was not says nothing about the call.
+func afterOthers(err error, executed bool) error {
+	if e := fault.From(err); executed && err != nil && e.Metadata()[outcomeKey] == "none" {
+		return e.With(outcomeKey, "unknown")
+	}
+	return err
 }
 
 // again reports whether an error of another instance means that this instance no longer holds the

@@ -231,6 +231,30 @@ func TestR6_CallsOutliveTheirHolder(t *testing.T) {
 	}
 }
 
+// Where the first holder may have executed a call, an error of the next one does not say that nothing was: the caller would
+// make the call again as another request (seed 45 of the simulation).
+func TestX1_ACallThatMayBeExecutedIsNotCalledUndone(t *testing.T) {
+	w := newTown(t)
+	ctx := w.as(soon(t))
+	for first, want := range map[string]string{"unknown": "unknown", "none": "none"} {
+		for holder := range 2 {
+			one, two := &held{name: "first"}, &held{name: "second"}
+			two.answer = func(context.Context) error {
+				return fault.Storage.New("the first answer could not be read back", "outcome", "none")
+			}
+			one.answer = func(context.Context) error {
+				w.give(1, 1-holder, two)
+				return fault.Storage.New("the journal stopped", "outcome", first).WithCause(errLeft)
+			}
+			w.give(1, holder, one)
+			_, err := w.agents(0).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "ben"})
+			require.ErrorIs(t, err, fault.Storage)
+			require.Equal(t, want, fault.From(err).Metadata()["outcome"], "the first holder is %d, its outcome %s", holder, first)
+			require.Equal(t, one.requests, two.requests)
+		}
+	}
+}
+
 // An instance that is frozen never answers; its callers do not wait for it longer
 // than its session lasts.
 func TestR6_AFrozenHolderIsGivenUp(t *testing.T) {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/fault"
 )
@@ -21,8 +24,15 @@ type Conn struct {
 	// Serving returns the process that serves the calls now and a connection to it; nil if there is none.
 	Serving func() (*Process, grpc.ClientConnInterface)
 	// Around, if set, is called before a service executes a call, and the function that it returns with the outcome as it
-	// leaves the service; not for what a dead service says, and not for the second execution of a doubled call.
+	// leaves the service, which is not for what a dead service says.
 	Around func(args any) (after func(reply any, err error))
+	// Repeated, if set, is called before the second execution of a doubled call.
+	Repeated func(args any)
+	// Identify has the calls without a request id get one, which follows from the crossing's name. Otherwise a router gives
+	// them ids in the order in which it receives them.
+	Identify bool
+	// Plain has the errors of a broken connection be those of gRPC, which routers know, and not those of clients.
+	Plain bool
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -43,12 +53,18 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	case err != nil:
 		return fault.From(err)
 	case o == Died || o == Kept:
-		return broken("the caller is dead", "none")
+		return c.broken("the caller is dead", "none")
 	case o == Lost:
-		return broken("the call was lost", "unknown")
+		return c.broken("the call was lost", "unknown")
+	}
+	if c.Identify {
+		args = identified(msg, name)
+	}
+	if o == Doubled {
+		c.again(ctx, name, method, args, out)
 	}
 	to, conn := c.Serving()
-	err = broken("nobody serves it", "none")
+	err = c.broken("nobody serves it", "none")
 	if conn != nil {
 		inner, after := Because(ctx, name), func(any, error) {}
 		if c.Around != nil {
@@ -58,31 +74,74 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 		if !to.isDead() {
 			after(reply, err)
 		}
-		if o == Doubled {
-			again := out.ProtoReflect().New().Interface()
-			_ = conn.Invoke(inner, method, args, again, opts...)
-		}
 	}
 	if to.isDead() { // whatever it answered is lost with it
-		err = broken("the service died", "unknown")
+		err = c.broken("the service died", "unknown")
 	}
 	done, parkErr := c.Queue.Park(ctx, Crossing{Name: "answer " + name, Of: c.Of, Faults: responseFaults})
 	switch {
 	case parkErr != nil:
 		return fault.From(parkErr)
 	case done != Pass || o == Unanswered:
-		return broken("the answer was lost", "unknown")
+		return c.broken("the answer was lost", "unknown")
 	}
 	return err
 }
 
+// identified returns a call with a request id, if it can have one.
+func identified(m proto.Message, name string) proto.Message {
+	f := m.ProtoReflect().Descriptor().Fields().ByName("request_id")
+	if f == nil || f.Kind() != protoreflect.StringKind || f.IsList() || m.ProtoReflect().Get(f).String() != "" {
+		return m
+	}
+	sum := sha256.Sum256([]byte(name))
+	m = proto.Clone(m)
+	m.ProtoReflect().Set(f, protoreflect.ValueOfString("req_"+hex.EncodeToString(sum[:12])))
+	return m
+}
+
+// lateCall is how long a repetition of a call, whose answer nobody receives, goes on at most.
+const lateCall = time.Minute
+
+// again has a call executed a second time: before the first execution, during it, or later, also when its caller is dead,
+// since the network has it.
+func (c *Conn) again(ctx context.Context, name, method string, args any, out proto.Message) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateCall)
+	if msg, ok := args.(proto.Message); ok {
+		args = proto.CloneOf(msg)
+	}
+	// Half of them are late, so that the first execution has had its consequences.
+	sum := sha256.Sum256([]byte(name))
+	delay := time.Duration(max(0, int(sum[0])-127)) * lateCall / 512
+	go func() {
+		defer cancel()
+		if delay > 0 {
+			<-time.After(delay)
+		}
+		if o, err := c.Queue.Park(ctx, Crossing{Name: "again " + name}); err != nil || o != Pass {
+			return
+		}
+		_, conn := c.Serving()
+		if conn == nil {
+			return
+		}
+		if c.Repeated != nil {
+			c.Repeated(args)
+		}
+		_ = conn.Invoke(Because(ctx, "again "+name), method, args, out.ProtoReflect().New().Interface())
+	}()
+}
+
 // NewStream implements grpc.ClientConnInterface.
 func (c *Conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, broken("streams are not simulated", "none")
+	return nil, c.broken("streams are not simulated", "none")
 }
 
 // broken returns the error of a broken connection.
-func broken(why, outcome string) error {
+func (c *Conn) broken(why, outcome string) error {
+	if c.Plain {
+		return status.Error(codes.Unavailable, "sim: "+why)
+	}
 	return fault.New(codes.Unavailable, fault.NotReady, "sim: "+why, "outcome", outcome)
 }
 

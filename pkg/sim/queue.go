@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -62,6 +63,9 @@ type Config struct {
 	FaultRate float64
 	// HoldRate is the share of steps at which an edge is held back for a while.
 	HoldRate float64
+	// StallRate is the share of steps at which something that may be refused, such as a frame, is held back for a while,
+	// and then has one of its Faults; it is refused more often than not. Meanwhile other things come to wait for it.
+	StallRate float64
 	// PauseRate is the share of steps at which time passes although something could be passed on.
 	PauseRate float64
 	// Choices has the trace show what each step chose from.
@@ -81,8 +85,10 @@ type Queue struct {
 	seen    map[string]int // how often an edge was parked
 	arrived chan struct{}  // capacity 1
 
-	held   map[string]int // edges that are held back, until a step
-	calm   bool           // no faults, holds or pauses any more
+	held   map[string]int         // edges that are held back, until a step
+	frozen map[*Process]time.Time // processes of which nothing passes, until a time
+	fails  map[string]Outcome     // edges whose next crossing has this outcome, if it may have it
+	calm   bool                   // no faults, holds or pauses any more
 	closed bool
 	steps  int
 	faults map[Outcome]int
@@ -100,7 +106,7 @@ func New(cfg Config) *Queue {
 	return &Queue{
 		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x51)), //nolint:gosec // it must be repeatable
 		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1),
-		held: map[string]int{}, faults: map[Outcome]int{}, trace: sha256.New(),
+		held: map[string]int{}, frozen: map[*Process]time.Time{}, fails: map[string]Outcome{}, faults: map[Outcome]int{}, trace: sha256.New(),
 	}
 }
 
@@ -171,11 +177,16 @@ func (q *Queue) Step(idle time.Duration) bool {
 	keys := q.ready()
 	switch {
 	case len(keys) == 0:
-		return q.pass(idle, true)
+		return q.pass(min(idle, q.thaw()), true)
 	case !q.calm && q.rnd.Float64() < q.cfg.PauseRate:
 		q.note("pause")
 		pauses := [...]time.Duration{time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond, 3 * time.Second, 20 * time.Second}
 		return q.pass(pauses[q.rnd.IntN(len(pauses))], false)
+	}
+	if !q.calm && q.cfg.StallRate > 0 && q.rnd.Float64() < q.cfg.StallRate {
+		if keys = q.stall(keys); len(keys) == 0 {
+			return true
+		}
 	}
 	q.mu.Lock()
 	p := q.parked[keys[q.rnd.IntN(len(keys))]]
@@ -183,12 +194,19 @@ func (q *Queue) Step(idle time.Duration) bool {
 	q.mu.Unlock()
 	outcome := Pass
 	if !q.calm {
+		edge := group(p.key)
 		if len(p.Faults) > 0 && q.rnd.Float64() < q.cfg.FaultRate {
 			outcome = p.Faults[q.rnd.IntN(len(p.Faults))]
+		}
+		if o, fails := q.fails[edge]; fails && slices.Contains(p.Faults, o) {
+			outcome = o
+			delete(q.fails, edge)
+		}
+		if outcome != Pass {
 			q.faults[outcome]++
 		}
 		if q.rnd.Float64() < q.cfg.HoldRate {
-			q.held[group(p.key)] = q.steps + 5 + q.rnd.IntN(120)
+			q.held[edge] = q.steps + 5 + q.rnd.IntN(120)
 		}
 	}
 	q.mu.Lock()
@@ -200,6 +218,30 @@ func (q *Queue) Step(idle time.Duration) bool {
 	q.note(p.key + " " + outcome.String())
 	p.release <- outcome
 	return true
+}
+
+// stall holds back the edge of one of the crossings that may be refused, if there is one. It returns what can be passed on
+// besides.
+func (q *Queue) stall(keys []string) []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var writes []string
+	for _, k := range keys {
+		if slices.Contains(q.parked[k].Faults, Refused) {
+			writes = append(writes, k)
+		}
+	}
+	if len(writes) == 0 {
+		return keys
+	}
+	k := writes[q.rnd.IntN(len(writes))]
+	edge, faults := group(k), q.parked[k].Faults
+	q.held[edge], q.fails[edge] = q.steps+10+q.rnd.IntN(100), Refused
+	if q.rnd.IntN(3) == 0 {
+		q.fails[edge] = faults[q.rnd.IntN(len(faults))]
+	}
+	q.note("stall " + edge + ", then " + q.fails[edge].String())
+	return slices.DeleteFunc(keys, func(k string) bool { return group(k) == edge })
 }
 
 // pass lets time pass: d, or until a crossing arrives if that is wanted.
@@ -238,28 +280,53 @@ func group(edge string) string {
 func (q *Queue) ready() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var keys []string
+	var keys, held []string
 	for k, p := range q.parked {
-		if q.held[group(p.key)] <= q.steps {
+		switch {
+		case time.Now().Before(q.frozen[p.Of]):
+		case q.held[group(p.key)] <= q.steps:
 			keys = append(keys, k)
+		default:
+			held = append(held, k)
 		}
 	}
-	if len(keys) == 0 && len(q.parked) > 0 {
+	if len(keys) == 0 && len(held) > 0 {
 		clear(q.held)
-		for k := range q.parked {
-			keys = append(keys, k)
-		}
+		keys = held
 	}
 	slices.Sort(keys)
 	return keys
 }
 
-// Calm ends faults, holds and pauses.
+// Freeze keeps everything that a process sends from passing for a while: the process is suspended, or reaches nobody.
+// Only the driver may call it.
+func (q *Queue) Freeze(p *Process, d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.note("freeze " + p.Name + " " + d.String())
+	q.frozen[p] = time.Now().Add(d)
+}
+
+// thaw returns when the first of the frozen processes goes on, counted from now; the longest duration if none is.
+func (q *Queue) thaw() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := time.Duration(math.MaxInt64)
+	for p, at := range q.frozen {
+		if d := time.Until(at); d > 0 && !p.isDead() {
+			first = min(first, d)
+		}
+	}
+	return first
+}
+
+// Calm ends faults, holds, freezes and pauses.
 func (q *Queue) Calm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.calm = true
 	clear(q.held)
+	clear(q.frozen)
 }
 
 // Calmed reports whether Calm was called.

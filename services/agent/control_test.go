@@ -143,6 +143,31 @@ func TestX15_WhoGivesOrders(t *testing.T) {
 }
 
 // A8: a paused agent takes everything and begins no turn.
+// An order that changed nothing is over as well: its repetition does not undo what was ordered since, also after a restart
+// (seed 3059 of the simulation).
+func TestX2_AnOrderThatChangedNothingIsRemembered(t *testing.T) {
+	r := newRig(t)
+	for agent, c := range map[string]struct {
+		order, back string
+		to          agentv1.Control
+	}{"a": {"pause", "resume", paused}, "b": {"stop", "start", stopped}} {
+		r.spawn(agent)
+		for _, request := range []string{"one", "two"} {
+			got, err := r.order(r.operator(), c.order, agent, request, "")
+			require.NoError(t, err)
+			require.Equal(t, c.to, got.GetControl())
+		}
+		require.Equal(t, running, r.must(c.back, agent).GetControl())
+		r.restart()
+		got, err := r.order(r.operator(), c.order, agent, "two", "")
+		require.NoError(t, err)
+		require.Equal(t, c.to, got.GetControl(), "the first answer")
+		now, err := r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: agent})
+		require.NoError(t, err)
+		require.Equal(t, running, now.GetAgent().GetControl())
+	}
+}
+
 func TestA8_APausedAgentBeginsNoTurn(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")

@@ -34,7 +34,7 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 	}
 	target, task, refused := s.resolve(ctx, req)
 	reminded := refused == nil && req.GetWake() == waitingv1.Wake_WAKE_EXTERNAL && s.reminded(ctx, req.GetAgentId(), target)
-	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
+	resp, result, err := plane.DoResult(ctx, s.engine, plane.Command[*State, *waitingv1.WaitForResponse]{
 		Method: "WaitFor", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.WaitForResponse], error) {
 			return decideWaitFor(st, env, req, target, s.recheck(env.Actor.Namespace, req), task, reminded)
@@ -44,7 +44,7 @@ func (s *Service) WaitFor(ctx context.Context, req *waitingv1.WaitForRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return resp, s.attach(ctx, resp.GetWait())
+	return resp, s.attach(ctx, resp.GetWait(), result.Replayed)
 }
 
 // resolve reads from other planes what the wait is for: its item in target, empty for the
@@ -279,8 +279,9 @@ func itemCompleted(itemID string) error {
 // attach attaches a wait to its item at once. If the work plane cannot be called, it learns
 // of the wait by its event. attach does nothing for a wait that has ended, which happens when
 // an old request is repeated (SPEC X2). Its only error is that the item was completed
-// meanwhile.
-func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
+// meanwhile, and it does not return that for a repeated request: the first one may have attached
+// the wait, and the item was completed since.
+func (s *Service) attach(ctx context.Context, w *waitingv1.Wait, repeated bool) error {
 	if w.GetWorkItemId() == "" || !active(w) {
 		return nil
 	}
@@ -300,7 +301,7 @@ func (s *Service) attach(ctx context.Context, w *waitingv1.Wait) error {
 			ReplacesWaitId: w.GetReplacesWaitId(), Source: w.GetSource(), Condition: w.GetCondition(), ResourceDescription: w.GetResourceDescription(),
 		},
 	})
-	if err == nil && r.GetRefused() {
+	if err == nil && r.GetRefused() && !repeated {
 		// The event of the refusal cancels the wait; the caller gets the reason.
 		return itemCompleted(w.GetWorkItemId())
 	}

@@ -237,6 +237,30 @@ func TestX2_ARepeatedWaitForIsOneWait(t *testing.T) {
 	require.ErrorIs(t, err, fault.RequestIDReused)
 }
 
+// A wait that was answered is answered again after its item was completed, also before this plane has
+// received that and the work plane refuses the wait (seed 3534 of the simulation).
+func TestX2_ARepeatedWaitForOfACompletedItem(t *testing.T) {
+	r := newRig(t)
+	req := &waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RequestId: "r1"}
+	first := r.waitFor(req).GetWait()
+	r.others.set(func() { r.others.refuse = true })
+	require.Equal(t, first.GetWaitId(), r.waitFor(req).GetWait().GetWaitId())
+	require.Len(t, r.others.attaches(), 2, "the first call may have been lost")
+	require.Len(t, r.events(), 1)
+
+	_, err := r.tryWaitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, RequestId: "r2"})
+	require.ErrorIs(t, err, fault.WorkItemCompleted, "the first call of a request is refused")
+
+	r.others.set(func() { r.others.refuse = false })
+	intent := &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemB, RequestId: "r3"}
+	made, err := r.service.CreateWait(r.agent(), intent)
+	require.NoError(t, err)
+	r.others.set(func() { r.others.refuse = true })
+	again, err := r.service.CreateWait(r.agent(), intent)
+	require.NoError(t, err)
+	require.Equal(t, made.GetWait().GetWaitId(), again.GetWait().GetWaitId())
+}
+
 // The wait stands although the work plane is down: it hears of it by the event.
 func TestR8_AWaitOutlivesItsMessenger(t *testing.T) {
 	r := newRig(t)

@@ -32,7 +32,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 	}
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
 	reminded := refused == nil && s.reminded(ctx, req.GetAgentId(), target)
-	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateWaitResponse]{
+	resp, result, err := plane.DoResult(ctx, s.engine, plane.Command[*State, *waitingv1.CreateWaitResponse]{
 		Method: "CreateWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
 			var d journal.Decision[*waitingv1.CreateWaitResponse]
@@ -67,7 +67,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 	if err != nil {
 		return nil, err
 	}
-	return resp, s.attach(ctx, resp.GetWait())
+	return resp, s.attach(ctx, resp.GetWait(), result.Replayed)
 }
 
 // CancelWait cancels a wait or an intent. One that has ended is returned unchanged (SPEC P1).

@@ -31,12 +31,14 @@ var registries = map[string]*journal.Registry{
 type books struct {
 	mu       sync.Mutex
 	pages    map[string]*page
-	asked    map[string]bool   // requests that a service was asked to execute
+	asked    map[string]int    // how often a service was asked to execute a request
 	requests map[string]uint64 // by plane and request: the frame that has it
 	records  map[string]string // the state of records that only move forward
 	counts   map[string]int64
 	changes  map[string]int // events that are not the journal's own, by plane
 	types    map[string]int // events, by type
+	effects  *consequences
+	copied   *published
 	wrong    error
 	stopped  bool
 }
@@ -50,7 +52,7 @@ type page struct {
 }
 
 func newBooks() *books {
-	b := &books{pages: map[string]*page{}, asked: map[string]bool{}, requests: map[string]uint64{}, records: map[string]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}}
+	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences(), copied: newPublished()}
 	for _, p := range journals {
 		b.pages[p] = &page{positions: map[string]float64{}}
 	}
@@ -71,20 +73,30 @@ func (b *books) around(plane string, args any) func(reply any, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	asked := b.asked[id]
-	b.asked[id] = true
+	b.asked[id]++
 	return func(reply any, err error) {
 		if err == nil {
 			b.shown(reply)
 			return
 		}
-		if id == "" || asked || fault.From(err).Metadata()["outcome"] != "none" {
-			return // an earlier call of the same request may have its effect now
-		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		if id == "" || b.asked[id] != 1 || fault.From(err).Metadata()["outcome"] != "none" {
+			return // another call of the same request may have its effect now
+		}
 		if _, stored := b.requests[id]; stored && !b.stopped {
 			b.violation("%T %s is refused with outcome none, and it is stored: %w", args, id, err)
+		}
+	}
+}
+
+// repeated notes that services, one of which is the right one, are asked once more to execute a request.
+func (b *books) repeated(args any, services ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r, ok := args.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" {
+		for _, plane := range services {
+			b.asked[plane+" "+r.GetRequestId()]++
 		}
 	}
 }
@@ -112,6 +124,7 @@ func (b *books) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = true
+	b.copied.stop()
 }
 
 // check returns the first violation.
@@ -129,6 +142,13 @@ func (b *books) changed() (n int) {
 		n += k
 	}
 	return n
+}
+
+// consumed is that of the consequences.
+func (b *books) consumed(w *waitingv1.Wait) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.effects.consumed(w)
 }
 
 // has reports whether a plane has stored a request.
@@ -172,7 +192,11 @@ func (b *books) stored(plane string, seq uint64, f framelog.Frame) {
 		p.last = ev.WalSeq
 		b.types[ev.Type]++
 		b.line(plane, seq, p, ev)
+		if !journal.Internal(ev.Type) {
+			b.copied.event(plane, ev)
+		}
 	}
+	b.copied.frame(plane, seq)
 }
 
 // line reads one event.
@@ -205,6 +229,9 @@ func (b *books) line(plane string, seq uint64, p *page, ev *journal.Event) {
 	default:
 		b.changes[plane]++
 		b.record(plane, ev)
+		if err := b.effects.read(plane, ev.AgentID, ev.WorkItemID, ev.Payload); err != nil {
+			b.violation("%s: %s at wal_seq %d: %w", plane, ev.Type, ev.WalSeq, err)
+		}
 	}
 }
 
@@ -247,8 +274,9 @@ func (b *books) agentRecord(ev *journal.Event) {
 	case *agentv1.AgentSpawned:
 		b.move(ev, "agent", p.GetAgent().GetAgentId(), "there", "")
 	case *agentv1.MessageQueued:
-		if m := p.GetMessage(); m.GetTimerId() != "" || m.GetTriggerId() != "" {
-			b.counts["messages of timer "+m.GetTimerId()]++
+		if m := p.GetMessage(); m.GetTick() != nil && b.records["turn of "+m.GetAgentId()] != "" {
+			b.violation("tick %s of %s was queued during turn %s (SPEC D2)", m.GetMessageId(), m.GetAgentId(), b.records["turn of "+m.GetAgentId()])
+		} else if m.GetTimerId() != "" || m.GetTriggerId() != "" {
 			b.move(ev, "message because of", m.GetCausationId(), "there", "")
 		}
 		b.move(ev, "message", p.GetMessage().GetMessageId(), "queued", "")
@@ -273,12 +301,18 @@ func (b *books) agentRecord(ev *journal.Event) {
 		b.move(ev, "turn of", t.GetAgentId(), t.GetTurnId(), "")
 		b.move(ev, "turn", t.GetTurnId(), "open", "")
 		b.rise(ev, "lease generation", t.GetAgentId(), t.GetLeaseGeneration())
+		if t.GetAcquireRequestId() != "" { // SPEC X2
+			b.move(ev, "turn for request", requestOf(t), t.GetTurnId(), "")
+		}
 	case *agentv1.TurnCompleted:
 		b.ended(ev, p.GetTurn())
 	case *agentv1.TurnFailed:
 		b.ended(ev, p.GetTurn())
 	case *agentv1.TurnInterrupted:
 		b.ended(ev, p.GetTurn())
+		if t := p.GetTurn(); t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED && t.GetAcquireRequestId() != "" {
+			b.move(ev, "turn for request", requestOf(t), "", t.GetTurnId()) // no runner has it
+		}
 	case *agentv1.TurnAborted:
 		b.ended(ev, p.GetTurn())
 	case *agentv1.RoundSubmitted:
@@ -288,6 +322,11 @@ func (b *books) agentRecord(ev *journal.Event) {
 	case *agentv1.ToolResultRecorded:
 		b.move(ev, "call", fmt.Sprintf("%s/%d/%d", p.GetTurnId(), p.GetRoundIndex(), p.GetCallIndex()), "over", "")
 	}
+}
+
+// requestOf names the request that a turn was acquired by.
+func requestOf(t *agentv1.Turn) string {
+	return t.GetAcquiredBy() + " " + t.GetAcquiredByKeyId() + " " + t.GetAcquireRequestId()
 }
 
 func (b *books) ended(ev *journal.Event, t *agentv1.Turn) {
@@ -371,7 +410,7 @@ func (b *books) waitingRecord(ev *journal.Event) {
 }
 
 // atRest checks what must not be there when nothing happens any more: an open turn, a message whose turn ended and
-// that was neither processed nor queued again, a firing that queued no message.
+// that was neither processed nor queued again, an event that another plane has passed over.
 func (b *books) atRest() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -385,12 +424,7 @@ func (b *books) atRest() error {
 			return fmt.Errorf("%s was taken by a turn and is in none", k)
 		}
 	}
-	for k, n := range b.counts { // a message that is queued stands for later firings, too
-		if id, ok := strings.CutPrefix(k, "firing "); ok && n > 0 && b.counts["messages of timer "+id] == 0 {
-			return fmt.Errorf("timer %s fired %d times, and no message says so", id, n)
-		}
-	}
-	return nil
+	return b.effects.atRest()
 }
 
 // replayed reads all journals again from the logs and compares them with what was stored: nothing is lost, added or

@@ -452,10 +452,8 @@ func (c *client) deliver() {
 	})
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()
-	if err == nil {
+	if err == nil { // a call that was refused may be executed again, and counted
 		c.k.triggers[at].acked++
-	} else {
-		c.k.triggers[at].attempted--
 	}
 }
 

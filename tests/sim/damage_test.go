@@ -15,7 +15,6 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
-	"quartet/tests/planes"
 )
 
 // damage changes the journal of a plane while nothing runs. The plane must then name the damage in place of showing
@@ -28,7 +27,7 @@ func (r *run) damage() error {
 	}
 	what := r.spoil(frames)
 	r.q.Note("damage %s: %s", plane, what.how)
-	r.w.kill(planes.Names)
+	r.w.kill(r.w.names)
 	spoiled := memlog.New()
 	last := uint64(0)
 	for _, f := range what.frames {
@@ -39,7 +38,7 @@ func (r *run) damage() error {
 	}
 	r.w.logs[plane] = spoiled
 	r.w.books.stop()
-	for _, name := range planes.Names {
+	for _, name := range r.w.names {
 		r.w.start(name)
 	}
 	for !r.w.up() {

@@ -76,6 +76,11 @@ func (c *client) nothingOverdue() error {
 			if w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE && w.GetDueAt() != nil && w.GetDueAt().AsTime().Before(now) {
 				return fmt.Errorf("wait %s of %s was due at %s, and it is %s", w.GetWaitId(), agent, w.GetDueAt().AsTime(), now)
 			}
+			if w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
+				if err := c.w.books.consumed(w); err != nil {
+					return err
+				}
+			}
 		}
 		timers, err := c.waiting.ListTimers(ctx, &waitingv1.ListTimersRequest{AgentId: agent, PageSize: 500})
 		if err != nil {

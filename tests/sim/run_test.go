@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/retry"
 	"quartet/pkg/sim"
 	"quartet/services/work/homes"
@@ -54,7 +55,7 @@ type report struct {
 }
 
 // kept is how many lines of the trace a report has.
-const kept = 60
+const kept = 400
 
 // violated is the error of an oracle.
 type violated struct {
@@ -102,12 +103,18 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		if r.faulty {
 			cfg.FaultRate = []float64{0.002, 0.02, 0.06}[rnd.IntN(3)]
 			cfg.HoldRate = []float64{0, 0.005, 0.02}[rnd.IntN(3)]
+			cfg.StallRate = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 			cfg.PauseRate = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 			r.crashes = []float64{0, 0.002, 0.01}[rnd.IntN(3)]
 		}
 		r.q = sim.New(cfg)
 		r.k = k
-		r.w = newWorld(r.q, home, rnd.IntN(2) == 0)
+		switch mode := rnd.IntN(3); mode {
+		case 0, 1:
+			r.w = newWorld(r.q, home, mode == 0, planes.Names)
+		default:
+			r.w = newWorld(r.q, home, false, instanceNames)
+		}
 		err := r.play()
 		var v violated
 		if errors.As(err, &v) {
@@ -153,6 +160,10 @@ func (r *run) check() error {
 		return violated{"books", r.w.books.check()}
 	case r.k.check() != nil:
 		return violated{"answers", r.k.check()}
+	case r.w.books.copied.check() != nil:
+		return violated{"events", r.w.books.copied.check()}
+	case r.w.leasesOverlap() != nil:
+		return violated{"leases", r.w.leasesOverlap()}
 	case r.w.failed() != nil:
 		return violated{"start", r.w.failed()}
 	case r.q.Steps() > mostSteps:
@@ -195,7 +206,7 @@ func (r *run) until(what string, done <-chan struct{}, each func()) error {
 // play runs the world from its start to its end.
 func (r *run) play() error {
 	w := r.w
-	for _, name := range planes.Names {
+	for _, name := range w.names {
 		w.start(name)
 	}
 	for !w.up() {
@@ -224,6 +235,9 @@ func (r *run) play() error {
 	defer leave()
 	runs := &runner{client: newClient(w, r.k, "runner", r.rep.seed*8+7), results: r.rep.results}
 	other := &runner{client: newClient(w, r.k, "another", r.rep.seed*8+6), results: map[string]int{}, extra: true}
+	for _, one := range []*runner{runs, other} {
+		one.again = agentv1.NewAgentServiceClient(w.conn(nil, one.name+"-again", "agent"))
+	}
 	left := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() { runs.run(ctx) })
@@ -243,8 +257,11 @@ func (r *run) disturb() {
 	if r.rnd.Float64() >= r.crashes || r.rep.crashes >= mostCrashes && !r.w.disk.Full() {
 		return
 	}
-	name := planes.Names[r.rnd.IntN(len(planes.Names))]
+	name := r.w.names[r.rnd.IntN(len(r.w.names))]
 	switch k := r.rnd.IntN(11); {
+	case r.w.split() && (k < 3 || k == 7):
+		r.rep.crashes++
+		r.w.freeze(name, time.Duration(r.rnd.IntN(int(4*leaseTerm))))
 	case k < 6:
 		r.rep.crashes++
 		r.w.crash(name)
@@ -260,6 +277,10 @@ func (r *run) disturb() {
 		by := time.Duration(r.rnd.IntN(40000)-20000) * time.Millisecond
 		r.q.Note("clock %s", by)
 		r.w.shift.add(by)
+	case k < 10:
+		n := r.rnd.IntN(40)
+		r.q.Note("EVENTS loses %d messages", n)
+		r.w.loseEvents(n)
 	default:
 		r.rep.crashes++
 		full := !r.w.disk.Full()
@@ -295,6 +316,9 @@ func (r *run) drain(runs *runner, leave func(), left <-chan struct{}) error {
 	if err := r.settled(); err != nil {
 		return err
 	}
+	if err := r.w.books.copied.atRest(); err != nil {
+		return violated{"events", err}
+	}
 	if err := r.again(); err != nil {
 		return err
 	}
@@ -327,7 +351,7 @@ func (r *run) again() error {
 	if r.w.together {
 		r.w.crash()
 	} else {
-		for _, name := range planes.Names {
+		for _, name := range r.w.names {
 			r.w.crash(name)
 		}
 	}

@@ -22,6 +22,17 @@ type runner struct {
 	modest  bool
 	extra   bool // it leaves when the world is to come to rest
 	results map[string]int
+	again   agentv1.AgentServiceClient // on another connection
+}
+
+// twice sends a request for a turn a second time, at the same time as the first one. Its answer is lost, as that of a
+// connection that was given up.
+func (r *runner) twice(ctx context.Context, req *agentv1.AcquireTurnRequest) {
+	one, cancel := context.WithTimeout(ctx, 40*time.Second)
+	go func() {
+		defer cancel()
+		_, _ = r.again.AcquireTurn(one, req)
+	}()
 }
 
 // run takes turns until ctx ends.
@@ -31,9 +42,13 @@ func (r *runner) run(ctx context.Context) {
 		request := r.request()
 		var resp *agentv1.AcquireTurnResponse
 		for ctx.Err() == nil {
-			one, cancel := context.WithTimeout(ctx, 40*time.Second)
+			req := &agentv1.AcquireTurnRequest{RunnerId: r.name, RequestId: request, Wait: durationpb.New(20 * time.Second)}
+			if !r.modest && r.rnd.IntN(6) == 0 {
+				r.twice(ctx, req)
+			}
+			one, cancel := context.WithTimeout(ctx, r.patience())
 			var err error
-			resp, err = r.agents.AcquireTurn(one, &agentv1.AcquireTurnRequest{RunnerId: r.name, RequestId: request, Wait: durationpb.New(20 * time.Second)})
+			resp, err = r.agents.AcquireTurn(one, req)
 			cancel()
 			if err == nil {
 				break
@@ -46,6 +61,14 @@ func (r *runner) run(ctx context.Context) {
 			r.turn(ctx, resp)
 		}
 	}
+}
+
+// patience is after what time a request for a turn is given up and repeated, which may be while a turn is begun for it.
+func (r *runner) patience() time.Duration {
+	if r.modest || r.rnd.IntN(4) != 0 {
+		return 40 * time.Second
+	}
+	return time.Duration(1+r.rnd.IntN(3000)) * time.Millisecond
 }
 
 // turn executes one turn.

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"quartet/pkg/bus"
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
@@ -31,10 +32,14 @@ var journals = planes.Names[:4]
 // life is one life of a service.
 type life struct {
 	name    string
+	tag     string // the name of this life, or of this part of it
 	proc    *sim.Process
+	feeds   *journal.Feeds
+	held    journal.Lease   // of its partitions
 	ctx     context.Context //nolint:containedctx // of the life
 	cancel  context.CancelFunc
 	module  planes.Module
+	copies  *bus.Publisher // of its journal, if it has one
 	server  *rpc.Server
 	conn    grpc.ClientConnInterface
 	serving bool
@@ -52,7 +57,11 @@ type world struct {
 	q        *sim.Queue
 	disk     sim.Disk
 	home     string
-	together bool // all services are one process, with feeds and hints between them
+	names    []string // of what lives: services, or instances of all of them
+	together bool     // all services are one process, with feeds and hints between them
+	leases   *sim.Leases
+	events   *sim.Events
+	called   int // calls of clients to instances
 	shift    *steps
 	books    *books
 
@@ -74,13 +83,14 @@ type world struct {
 	err      error          // a service that could not be started for a reason that is no fault
 }
 
-func newWorld(q *sim.Queue, home string, together bool) *world {
+func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 	keys := rpc.NewKeyring(nil, false)
 	w := &world{
-		q: q, home: home, together: together, shift: &steps{}, books: newBooks(), keys: keys,
+		q: q, home: home, together: together, names: names, leases: sim.NewLeases(), shift: &steps{}, books: newBooks(), keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
 		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
+	w.events = sim.NewEvents(w.books.copied.message)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, p := range journals {
 		w.logs[p] = memlog.New()
@@ -135,25 +145,43 @@ func (s *steps) TimerAt(t time.Time) clock.Timer { return clock.System().TimerAt
 
 // conn returns a connection of a process to a service, whichever life that has.
 func (w *world) conn(of *sim.Process, from, to string) grpc.ClientConnInterface {
-	return &sim.Conn{Queue: w.q, Of: of, Edge: from + ">" + to, Around: func(args any) func(any, error) { return w.books.around(to, args) }, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if l := w.lives[to]; l != nil && l.serving && !l.proc.Dead() {
-			return l.proc, l.conn
+	return &sim.Conn{Queue: w.q, Of: of, Edge: from + ">" + to, Identify: w.split(), Around: func(args any) func(any, error) { return w.books.around(to, args) },
+		Repeated: func(args any) { w.books.repeated(args, to) }, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			l := w.lives[to]
+			switch {
+			case !w.split():
+			case of == nil:
+				l = w.anInstance()
+			default:
+				l = w.lifeOf(of)
+			}
+			if l != nil && l.serving && !l.proc.Dead() {
+				return l.proc, l.conn
+			}
+			return nil, nil
+		}}
+}
+
+// split reports whether what lives are instances of all services.
+func (w *world) split() bool { return &w.names[0] == &instanceNames[0] }
+
+// lifeOf returns the life of a process, nil if it was replaced. w.mu must be held.
+func (w *world) lifeOf(p *sim.Process) *life {
+	for _, name := range w.names {
+		if l := w.lives[name]; l != nil && l.proc == p {
+			return l
 		}
-		return nil, nil
-	}}
+	}
+	return nil
 }
 
 // parts returns what a life is built from.
 func (w *world) parts(l *life) planes.Parts {
-	feeds := w.feeds
-	if !w.together {
-		feeds = journal.NewFeeds()
-	}
-	dial := func(to string) grpc.ClientConnInterface { return w.conn(l.proc, l.proc.Name, to) }
+	dial := func(to string) grpc.ClientConnInterface { return w.conn(l.proc, l.tag, to) }
 	log := func(of string) framelog.Log {
-		return &sim.Log{Queue: w.q, Of: l.proc, Name: l.proc.Name + ":" + of, Inner: w.logs[of], Disk: &w.disk, Stored: func(seq uint64, f framelog.Frame) {
+		return &sim.Log{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.logs[of], Disk: &w.disk, Stored: func(seq uint64, f framelog.Frame) {
 			w.books.stored(of, seq, f)
 		}}
 	}
@@ -164,13 +192,13 @@ func (w *world) parts(l *life) planes.Parts {
 			Log:     func(of string, _ int) (framelog.Log, error) { return log(of), nil },
 			Witness: func(of string, _ int) framelog.Witness { return w.ends[of] },
 			Sources: func(of string) ([]journal.Source, error) {
-				src := feeds.Source(journal.NewSource(of, 0, log(of)))
-				return []journal.Source{&sim.Source{Source: src, Queue: w.q, Of: l.proc, Edge: of + ">" + l.proc.Name}}, nil
+				src := l.feeds.Source(journal.NewSource(of, 0, log(of)))
+				return []journal.Source{&sim.Source{Source: src, Queue: w.q, Of: l.proc, Edge: of + ">" + l.tag}}, nil
 			},
-			Lease: l, Feeds: feeds, Clock: w.shift, IDs: &ids{life: l.proc.Name},
+			Lease: l.held, Feeds: l.feeds, Clock: w.shift, IDs: &ids{life: l.tag},
 			Arrive: func(ctx context.Context, method, agentID, requestID string) {
 				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
-				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.proc.Name + " " + method + " " + agentID + " " + requestID, Of: l.proc})
+				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.tag + " " + method + " " + agentID + " " + requestID, Of: l.proc})
 			},
 		},
 	}
@@ -201,7 +229,10 @@ func (w *world) start(name string) {
 	defer w.mu.Unlock()
 	w.born++
 	ctx, cancel := context.WithCancel(w.ctx)
-	l := &life{name: name, proc: sim.NewProcess(fmt.Sprintf("%s.%d", name, w.born)), ctx: ctx, cancel: cancel}
+	l := &life{name: name, tag: fmt.Sprintf("%s.%d", name, w.born), feeds: w.feeds, ctx: ctx, cancel: cancel}
+	if l.proc, l.held = sim.NewProcess(l.tag), l; !w.together {
+		l.feeds = journal.NewFeeds()
+	}
 	w.lives[name] = l
 	w.work.Go(func() { w.live(ctx, l) })
 }
@@ -213,9 +244,17 @@ func (w *world) live(ctx context.Context, l *life) {
 		if err != nil || o != sim.Pass {
 			return
 		}
-		m, err := planes.Build(l.name, w.parts(l))
+		var m planes.Module
+		if w.split() {
+			m, err = w.newInstance(l)
+		} else {
+			m, err = planes.Build(l.name, w.parts(l))
+		}
 		if err == nil {
 			err = m.Start(ctx)
+		}
+		if err == nil && slices.Contains(journals, l.name) {
+			l.copies, err = w.publish(l)
 		}
 		if err == nil {
 			w.serve(l, m)
@@ -269,6 +308,9 @@ func (w *world) end(l *life, dead bool) {
 	if r, ok := l.module.(interface{ Release() }); ok {
 		r.Release()
 	}
+	if l.copies != nil {
+		l.copies.Stop()
+	}
 	_ = l.module.Stop(ctx)
 	l.server.Stop()
 }
@@ -276,7 +318,7 @@ func (w *world) end(l *life, dead bool) {
 // crash kills services at once, and begins new lives of them. All are one process or each is one.
 func (w *world) crash(names ...string) {
 	if w.together {
-		names = planes.Names
+		names = w.names
 	}
 	w.kill(names)
 	if w.together {
@@ -368,12 +410,12 @@ func (w *world) sweep(name string) {
 func (w *world) up() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, name := range planes.Names {
+	for _, name := range w.names {
 		if l := w.lives[name]; l == nil || !l.serving {
 			return false
 		}
 	}
-	return true
+	return !w.split() || w.allHeld()
 }
 
 // failed returns why the world is broken, nil if it is not.
@@ -386,7 +428,7 @@ func (w *world) failed() error {
 // close kills everything and waits until it has ended.
 func (w *world) close() error {
 	w.sweepReplaced()
-	w.kill(planes.Names)
+	w.kill(w.names)
 	w.cancel()
 	w.q.Close()
 	w.work.Wait()

@@ -47,7 +47,8 @@ func agentOf(events []*journal.Event) (*agentv1.Agent, error) {
 
 // execute carries out a control action and returns the response that respond makes of the agent. If
 // decide returns no events the agent is in the requested state already; then the response has the
-// agent as it is, and nothing is written.
+// agent as it is. That is remembered as well: a late repetition of a pause that changed nothing would
+// otherwise pause an agent that was resumed since (SPEC X2.5).
 func execute[R any](
 	ctx context.Context, s *Service, method string, o order,
 	decide func(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, error),
@@ -64,7 +65,7 @@ func execute[R any](
 			if err != nil {
 				return d, err
 			}
-			d.Reply = a.Record
+			d.Reply, d.Remember = a.Record, true
 			d.Events, err = decide(a, env, o.GetReason())
 			return d, err
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/plane"
 	"quartet/services/agent/prompt"
@@ -32,8 +33,8 @@ type digestKey struct {
 }
 
 type itemDigest struct {
-	mu     sync.Mutex
-	rounds int // how many rounds of the item the notes cover
+	held   chan struct{} // capacity 1; who put an element reads or writes what follows, and may wait for the journal meanwhile
+	rounds int           // how many rounds of the item the notes cover
 	notes  prompt.Digest
 }
 
@@ -51,7 +52,7 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 			}
 			delete(d.byItem, other)
 		}
-		one = &itemDigest{}
+		one = &itemDigest{held: make(chan struct{}, 1)}
 		d.byItem[k] = one
 	}
 	return one
@@ -61,8 +62,12 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 // the notes on all of its rounds, or on the newest maxReadBack where the notes are not in memory.
 func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string, err error) {
 	d := s.digests.get(digestKey{k, itemID})
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	select {
+	case d.held <- struct{}{}:
+		defer func() { <-d.held }()
+	case <-ctx.Done():
+		return nil, nil, fault.From(ctx.Err())
+	}
 	type look struct {
 		rounds []*agentv1.Round // nil where they are read back
 		at     [][]uint64

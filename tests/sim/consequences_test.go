@@ -1,0 +1,192 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+)
+
+// consequences are what events of one plane must bring about in another one, exactly once (SPEC R8): no event may be passed
+// over, and none may have its effect twice. It is part of the books.
+type consequences struct {
+	due  map[string]int // what must come, by what it is
+	came map[string]int
+
+	firings map[string]*firings       // by timer
+	shown   map[string]int64          // how many triggers of a wait completed turns have shown
+	asking  map[string]*operatorWait  // active waits of items for an operator, by wait
+	queued  map[string]map[string]int // messages in each agent's lane: their count of times queued
+}
+
+// firings are those of one timer. A message about one that is still queued stands for the next ones (SPEC P7).
+type firings struct {
+	alone  map[int64]bool // those that no message stands for yet
+	queued int            // messages about the timer that are in the lane
+}
+
+// operatorWait is a wait of an item for an operator, and the first instruction about the item that was queued since.
+type operatorWait struct {
+	agent, item string
+	answeredBy  string
+}
+
+func newConsequences() *consequences {
+	return &consequences{
+		due: map[string]int{}, came: map[string]int{}, firings: map[string]*firings{}, shown: map[string]int64{},
+		asking: map[string]*operatorWait{}, queued: map[string]map[string]int{},
+	}
+}
+
+// must notes that something has to come, and come that it came.
+func (c *consequences) must(format string, args ...any) { c.due[fmt.Sprintf(format, args...)]++ }
+
+func (c *consequences) come(format string, args ...any) error {
+	what := fmt.Sprintf(format, args...)
+	if c.came[what]++; c.came[what] > c.due[what] {
+		return fmt.Errorf("%s: there are %d, and %d are right", what, c.came[what], c.due[what])
+	}
+	return nil
+}
+
+// firingsOf returns the firings of a timer.
+func (c *consequences) firingsOf(timerID string) *firings {
+	if c.firings[timerID] == nil {
+		c.firings[timerID] = &firings{alone: map[int64]bool{}}
+	}
+	return c.firings[timerID]
+}
+
+// read follows one event.
+func (c *consequences) read(plane, agentID, itemID string, payload any) error {
+	switch p := payload.(type) {
+	case *workv1.WorkItemCompleted:
+		c.must("waiting notes that item %s is completed", itemID)
+	case *waitingv1.WorkItemNoted:
+		return c.come("waiting notes that item %s is completed", p.GetWorkItemId())
+	case *waitingv1.TriggerDelivered:
+		if p.GetContentful() {
+			c.must("a message about delivery %s", p.GetDeliveryId())
+		}
+	case *waitingv1.WaitTriggered:
+		if p.GetWakeAgent() {
+			c.must("%s is woken by trigger %s", agentID, p.GetTriggerId())
+		}
+	case *waitingv1.WaitRechecked:
+		c.must("%s is woken by recheck %s", agentID, p.GetWait().GetWaitId())
+	case *waitingv1.WaitRegistered:
+		if w := p.GetWait(); w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetWorkItemId() != "" {
+			c.asking[w.GetWaitId()] = &operatorWait{agent: agentID, item: w.GetWorkItemId()}
+		}
+	case *waitingv1.WaitCancelled:
+		delete(c.asking, p.GetWait().GetWaitId())
+	case *waitingv1.WaitResolved:
+		delete(c.asking, p.GetWait().GetWaitId())
+		if p.GetWait().GetWorkItemId() == "" && p.GetCause() == waitingv1.WaitCause_WAIT_CAUSE_TIMER {
+			c.must("%s is woken by wait %s", agentID, p.GetWait().GetWaitId())
+		}
+	case *waitingv1.TimerFired:
+		if f := c.firingsOf(p.GetTimer().GetTimerId()); f.queued == 0 {
+			f.alone[p.GetTimer().GetFireCount()] = true
+		}
+	case *agentv1.AgentWoken:
+		return c.come("%s is woken by %s %s", agentID, p.GetSource(), p.GetSourceId())
+	case *agentv1.TurnCompleted:
+		for _, w := range p.GetTurn().GetShownWaits() {
+			c.shown[w.GetWaitId()] = max(c.shown[w.GetWaitId()], w.GetTriggerCount())
+		}
+	}
+	if p, ok := payload.(interface{ GetMessage() *agentv1.Message }); ok && plane == "agent" {
+		return c.message(payload, p.GetMessage())
+	}
+	return nil
+}
+
+// message follows the messages of lanes.
+func (c *consequences) message(payload any, m *agentv1.Message) error {
+	lane := c.queued[m.GetAgentId()]
+	if lane == nil {
+		lane = map[string]int{}
+		c.queued[m.GetAgentId()] = lane
+	}
+	switch payload.(type) {
+	case *agentv1.MessageQueued:
+		if m.GetTick() != nil && len(lane) > 0 {
+			return fmt.Errorf("tick %s of %s was queued behind %d messages: a tick is for an agent with nothing to do (SPEC D2)", m.GetMessageId(), m.GetAgentId(), len(lane))
+		}
+		lane[m.GetMessageId()]++
+		return c.arrived(m)
+	case *agentv1.MessageRequeued:
+		lane[m.GetMessageId()]++
+		if m.GetTimerId() != "" {
+			c.firingsOf(m.GetTimerId()).queued++
+		}
+	default:
+		if lane[m.GetMessageId()] == 0 {
+			return nil
+		}
+		delete(lane, m.GetMessageId())
+		if m.GetTimerId() != "" {
+			c.firingsOf(m.GetTimerId()).queued--
+		}
+	}
+	return nil
+}
+
+// arrived follows a new message.
+func (c *consequences) arrived(m *agentv1.Message) error {
+	switch {
+	case m.GetTimerId() != "":
+		f, n := c.firingsOf(m.GetTimerId()), int64(0)
+		f.queued++
+		if _, err := fmt.Sscanf(m.GetCausationId(), m.GetTimerId()+"/%d", &n); err != nil {
+			return fmt.Errorf("message %s is about timer %s because of %q", m.GetMessageId(), m.GetTimerId(), m.GetCausationId())
+		}
+		for earlier := range f.alone {
+			if earlier < n {
+				return fmt.Errorf("firing %d of timer %s brought a message, and firing %d did not", n, m.GetTimerId(), earlier)
+			}
+		}
+		clear(f.alone) // this message may stand for those that were not consumed when it was queued
+	case m.GetTriggerId() != "":
+		return c.come("a message about delivery %s", m.GetCausationId())
+	case m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT && m.GetWorkItemId() != "":
+		for _, w := range c.asking {
+			if w.agent == m.GetAgentId() && w.item == m.GetWorkItemId() && w.answeredBy == "" {
+				w.answeredBy = m.GetMessageId()
+			}
+		}
+	}
+	return nil
+}
+
+// atRest returns what has not come about.
+func (c *consequences) atRest() error {
+	for _, what := range slices.Sorted(maps.Keys(c.due)) {
+		if c.came[what] < c.due[what] {
+			return fmt.Errorf("%s: it must have come %d times, and came %d times", what, c.due[what], c.came[what])
+		}
+	}
+	for _, timer := range slices.Sorted(maps.Keys(c.firings)) {
+		if n := slices.Sorted(maps.Keys(c.firings[timer].alone)); len(n) > 0 {
+			return fmt.Errorf("firing %d of timer %s brought no message, and none was queued", n[0], timer)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.asking)) {
+		if w := c.asking[id]; w.answeredBy != "" {
+			return fmt.Errorf("wait %s of item %s for an operator goes on, and message %s answered it", id, w.item, w.answeredBy)
+		}
+	}
+	return nil
+}
+
+// consumed checks an active wait of a quiet system: what completed turns have shown of it is consumed (SPEC P2).
+func (c *consequences) consumed(w *waitingv1.Wait) error {
+	if n := min(c.shown[w.GetWaitId()], w.GetTriggerCount()); w.GetConsumedCount() < n {
+		return fmt.Errorf("turns have shown %d triggers of wait %s, and it has consumed %d", n, w.GetWaitId(), w.GetConsumedCount())
+	}
+	return nil
+}
