@@ -33,7 +33,10 @@ type Log struct {
 	Stored func(seq uint64, f framelog.Frame)
 }
 
-var _ framelog.Log = (*Log)(nil)
+var (
+	_ framelog.Log       = (*Log)(nil)
+	_ framelog.Segmented = (*Log)(nil)
+)
 
 var (
 	appendFaults = []Outcome{Lost, Unanswered, Doubled, Refused, Busy, Delayed}
@@ -149,4 +152,20 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(seq uint64, f fra
 		return ErrDead
 	}
 	return l.Inner.Follow(ctx, from, fn)
+}
+
+// Prepare implements framelog.Segmented. Inner must implement it too.
+func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
+	if err := l.read(ctx, fmt.Sprintf("prepare %d", number)); err != nil {
+		return 0, err
+	}
+	return l.Inner.(framelog.Segmented).Prepare(context.Background(), number)
+}
+
+// Size implements framelog.Segmented. It is no crossing: it changes nothing.
+func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
+	if l.Of.isDead() {
+		return 0, ErrDead
+	}
+	return l.Inner.(framelog.Segmented).Size(ctx, number)
 }

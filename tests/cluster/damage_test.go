@@ -132,6 +132,9 @@ func (c *Cluster) verifyAll(ctx context.Context) ([]verified, []verifiedStream, 
 		err = nil
 	}
 	if err != nil {
+		if failed != nil {
+			out = append(out, failed.Stderr...)
+		}
 		return nil, nil, fmt.Errorf("quartet verify: %w: %s", err, out)
 	}
 	var found struct {

@@ -271,8 +271,13 @@ func (c *Cluster) unsettled(ctx context.Context, js jetstream.JetStream) error {
 			}
 		}
 	}
-	if err := streams.Err(); err != nil || n == 0 {
-		return fmt.Errorf("%d streams: %w", n, err)
+	// Streams whose leader does not answer are left out of the list, without an error.
+	names, all := js.StreamNames(ctx), 0
+	for range names.Name() {
+		all++
+	}
+	if err := errors.Join(streams.Err(), names.Err()); err != nil || n == 0 || n < all {
+		return fmt.Errorf("%d of %d streams: %w", n, all, err)
 	}
 	for _, in := range c.Instances {
 		for _, p := range in.Processes {

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -29,12 +28,8 @@ func (r *run) damage() error {
 	r.q.Note("damage %s: %s", plane, what.how)
 	r.w.kill(r.w.names)
 	spoiled := memlog.New()
-	last := uint64(0)
 	for _, f := range what.frames {
-		var err error
-		if last, err = spoiled.Append(context.Background(), last, f); err != nil {
-			return err
-		}
+		spoiled.Add(f)
 	}
 	r.w.logs[plane] = spoiled
 	r.w.books.stop()

@@ -115,6 +115,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		default:
 			r.w = newWorld(r.q, home, false, instanceNames)
 		}
+		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)] // a segment of a few frames, or of some dozens
 		err := r.play()
 		var v violated
 		if errors.As(err, &v) {

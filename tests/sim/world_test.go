@@ -54,6 +54,7 @@ func (l *life) Valid() bool { return !l.over.Load() }
 
 // world is the five services of a run. Everything that crosses a seam goes through the queue.
 type world struct {
+	segment  int64 // size of segments; 0: there is one
 	q        *sim.Queue
 	disk     sim.Disk
 	home     string
@@ -195,7 +196,7 @@ func (w *world) parts(l *life) planes.Parts {
 				src := l.feeds.Source(journal.NewSource(of, 0, log(of)))
 				return []journal.Source{&sim.Source{Source: src, Queue: w.q, Of: l.proc, Edge: of + ">" + l.tag}}, nil
 			},
-			Lease: l.held, Feeds: l.feeds, Clock: w.shift, IDs: &ids{life: l.tag},
+			SegmentSize: w.segment, Lease: l.held, Feeds: l.feeds, Clock: w.shift, IDs: &ids{life: l.tag},
 			Arrive: func(ctx context.Context, method, agentID, requestID string) {
 				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
 				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.tag + " " + method + " " + agentID + " " + requestID, Of: l.proc})

@@ -53,12 +53,24 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	if f.Link.Segment > l.segment {
 		return 0, fmt.Errorf("%w: segment %d", framelog.ErrSegmentGone, f.Link.Segment)
 	}
-	seq := last + 1 + uint64(len(l.seqs))%l.gap
-	if n := len(l.frames); n > 0 && l.frames[n-1].Link.Next > 0 {
-		seq = l.frames[n-1].Link.Next
-	}
+	seq := l.next()
 	l.store(seq, f)
 	return seq, nil
+}
+
+// next returns the sequence number that the next frame gets. The caller holds mu.
+func (l *Log) next() uint64 {
+	if n := len(l.frames); n > 0 && l.frames[n-1].Link.Next > 0 {
+		return l.frames[n-1].Link.Next
+	}
+	return l.last() + 1 + uint64(len(l.seqs))%l.gap
+}
+
+// Add stores a frame with the sequence number that Append would give it, whatever it continues.
+func (l *Log) Add(f framelog.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.store(l.next(), f)
 }
 
 // store appends a frame. The caller holds mu.
