@@ -11,9 +11,8 @@ func (p *Partition[S]) ConsumedUntil(plane string, partition int) uint64 {
 	return p.consumed.Of(sourceKey{plane, partition}).Position()
 }
 
-// AwaitConsumed waits until p has consumed a source's event at walSeq and every event before
-// it, and what p wrote because of them is durable, or until Consume has failed with one of
-// them. It reports false if timeout fires, ctx ends or p is closed before.
+// AwaitConsumed waits until p has consumed a source's event at walSeq and every event before it, and what p wrote because of
+// them is durable, or until Consume has failed with one of them. It reports false if timeout fires, ctx ends or p is closed before.
 func (p *Partition[S]) AwaitConsumed(ctx context.Context, plane string, partition int, walSeq uint64, timeout <-chan time.Time) bool {
 	return p.consumed.Of(sourceKey{plane, partition}).Await(ctx, walSeq, timeout, p.ctx.Done())
 }

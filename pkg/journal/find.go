@@ -6,10 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Find returns the payload of the first event whose payload has type T, and
-// false if there is none:
-//
-//	created, ok := journal.Find[*boardv1.TaskCreated](events)
+// Find returns the payload of the first event whose payload has type T, and false if there is none.
 func Find[T proto.Message](events []*Event) (T, bool) {
 	for _, ev := range events {
 		if p, ok := ev.Payload.(T); ok {
@@ -20,8 +17,7 @@ func Find[T proto.Message](events []*Event) (T, bool) {
 	return none, false
 }
 
-// AnswerOf returns the Answer of a command (see Op) whose decision wrote an event with a
-// payload of type T: the response that build makes of the first one.
+// AnswerOf returns the Answer of a command (see Op) whose decision wrote an event with a payload of type T: what build makes of it.
 func AnswerOf[T proto.Message, R any](build func(payload T) R) func([]*Event) (R, error) {
 	return func(events []*Event) (R, error) {
 		p, ok := Find[T](events)

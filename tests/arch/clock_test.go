@@ -29,6 +29,7 @@ var wallClock = map[string]string{
 	"pkg/journal":                "waiting for the broker and durations for metrics; events get their time from pkg/clock",
 	"pkg/journal/framechain":     "the chain is compared with the broker's from time to time",
 	"pkg/journal/jetlog":         "waiting for the broker",
+	"pkg/journal/rolling":        "a stop waits for the broker for a moment",
 	"pkg/journal/journaltest":    "a test waits for the broker",
 	"pkg/life":                   "modules of a process repeat housekeeping in real time",
 	"pkg/lease":                  "leases of partitions are renewed against the broker, on monotonic time",

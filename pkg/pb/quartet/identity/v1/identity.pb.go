@@ -702,7 +702,7 @@ func (x *PlaneHealth) GetPartitions() int32 {
 // StreamUsage is how much a stream of the NATS servers holds.
 type StreamUsage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name, such as quartet-journal-work, EVENTS or quartet-output.
+	// The name, such as quartet-journal-work-0-0, EVENTS or quartet-output.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The messages that it holds. Those of a journal are its frames.
 	Messages int64 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
