@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/retry"
 )
 
 // segment is one segment of a partition's log.
@@ -135,14 +136,19 @@ func (s *segment) get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 // would wait until its own deadline.
 const askTerm = 3 * time.Second
 
-// patiently repeats a request that was not answered, until ctx ends. It is for requests that
-// are idempotent.
+// patiently repeats a request that was not answered, until ctx ends, and for some seconds one that is refused because a cluster has no
+// leader. It is for requests that are idempotent.
 func patiently[R any](ctx context.Context, ask func(context.Context) (R, error)) (R, error) {
-	for {
+	pacer := retry.New(100*time.Millisecond, time.Second)
+	for leaderless := 0; ; {
 		one, cancel := context.WithTimeout(ctx, askTerm)
 		r, err := ask(one)
 		unanswered := one.Err() != nil
 		cancel()
+		if api := new(jetstream.APIError); errors.As(err, &api) && api.Code == 503 && leaderless < 10 && pacer.Wait(ctx) == nil {
+			leaderless++
+			continue
+		}
 		if err == nil || !unanswered || ctx.Err() != nil {
 			return r, err
 		}
