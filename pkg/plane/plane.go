@@ -180,7 +180,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 // after ctx has ended. After an error some planes may be followed already. It is separate
 // from Open because a plane may have to rebuild indexes from its state first.
 func (e *Engine[S]) Follow(ctx context.Context) error {
-	follow, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	follow, cancel := context.WithCancel(context.WithoutCancel(ctx)) //nolint:gosec // Close calls it
 	e.stop = cancel
 	for _, f := range e.cfg.Follow {
 		sources, err := e.deps.Sources(f.Plane)

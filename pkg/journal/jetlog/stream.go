@@ -76,7 +76,7 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 		}
 		has[p.Partition] = true
 	}
-	for i := 0; i < max(n, 1); i++ {
+	for i := 0; i == 0 || i < n; i++ { // the first one that is created may tell another n
 		if has[i] {
 			continue
 		}
