@@ -93,6 +93,8 @@ type Driver struct {
 	messages []string
 	loose    int
 	answered atomic.Int64
+	// Pause is how long to wait after each mutation.
+	Pause time.Duration
 	// Unknown counts mutations of unknown outcome, for the report.
 	Unknown int
 	// spare are items whose creation has an unknown outcome.
@@ -130,6 +132,12 @@ func (d *Driver) Run(ctx context.Context, stop <-chan struct{}) error {
 		}
 		if err := d.step(ctx); err != nil {
 			return fmt.Errorf("agent %s, mutation %d: %w", d.AgentID, d.n, err)
+		}
+		if d.Pause > 0 {
+			select {
+			case <-stop:
+			case <-time.After(d.Pause):
+			}
 		}
 	}
 }
