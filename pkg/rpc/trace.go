@@ -78,7 +78,8 @@ func (s *server) opening(ctx context.Context, m *method, start time.Time) []trac
 	}
 }
 
-// endSpan ends a span with the outcome of its call. err is nil or a fault.
+// endSpan ends a span with the outcome of its call, whose code and reason become attributes. The status of the span is an error only
+// for errors of the server; it stays unset for refusals that the caller has caused. err is nil or a fault.
 func endSpan(span trace.Span, err error) {
 	code := codes.OK
 	if err != nil {

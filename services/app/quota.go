@@ -77,7 +77,8 @@ func (c *Config) quotas() (*quota.Limits, error) {
 // memoryPart is the part of the machine's memory that a process may use by default.
 const memoryPart = 0.75
 
-// memory returns how many bytes of memory the process may use, 0 if that is not known.
+// memory returns how many bytes of memory the process may use: MaxMemory, which is in MiB, or if that is not set the part memoryPart of
+// what the control group or the machine has. It is 0 if that is not known.
 func (c *Config) memory() uint64 {
 	if c.MaxMemory > 0 {
 		return uint64(c.MaxMemory) << 20

@@ -187,8 +187,8 @@ func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID stri
 	}
 }
 
-// ListWorkerRuns reads a board's runs, newest first: those in progress and, unless
-// running_only is set, those that ended and are in memory.
+// ListWorkerRuns reads at most limit runs of a board: those in progress, the newest first, and then, unless running_only is set, the
+// ended ones that are in memory, the latest end first.
 func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRunsRequest) (*boardv1.ListWorkerRunsResponse, error) {
 	if err := fault.First(s.operate(ctx, "board_dispatch_worker", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err

@@ -127,8 +127,8 @@ func (d *dirty) retract(events []cause) {
 	}
 }
 
-// receive is mark for durable events, of the agent plane itself if own is set; hinted ones among these do nothing. All
-// are marked before any is taken.
+// receive marks the agents of durable events. With own set these are events of the agent plane, and it is mark, but does nothing for an
+// event of which a hint has marked the agent; otherwise it is markUnlessBusy. All are marked before any is taken.
 func (d *dirty) receive(events []cause, own bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -222,8 +222,8 @@ func (s *Service) decide(ctx context.Context, k plane.Key, ahead bool) (busy boo
 	return false, fmt.Errorf("scheduler: the facts of agent %s changed %d times while it was decided", k.ID, tries)
 }
 
-// recorded reports whether a verdict is the last recorded decision. The agent plane would
-// return unchanged, so it need not be called.
+// recorded reports whether an idle verdict is the last recorded decision, and no turn has ended since. OfferDecision
+// would then record nothing, so it need not be called. Ticks are different: one that was dropped may be offered again.
 func recorded(a *agentv1.AgentFacts, v Verdict) bool {
 	last := a.GetLastDecision()
 	return last.GetAction() == v.Action && last.GetReason() == v.Reason && sameTick(last, v) && last.GetLastTurnId() == a.GetAgent().GetLastTurnId()

@@ -272,7 +272,8 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	return l.Log.Tail(ctx)
 }
 
-// Scan implements framelog.Log.
+// Scan implements framelog.Log. It returns ErrLost if FailReads asked for this read to fail, and nil without calling fn if StaleReads
+// asked for this one to show nothing.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	if err := l.readFault(); err != nil {
 		return err

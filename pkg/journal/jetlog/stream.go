@@ -125,7 +125,8 @@ func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 	return s, nil
 }
 
-// narrow restricts a shared stream to the subjects that it has frames of, so that streams of newer segments can exist beside it.
+// narrow replaces the subjects of a shared stream, at first a wildcard, by those that frames of the plane's partitions have in it, for
+// all partitions, and that of unused sequence numbers. Streams of newer segments, which have other subjects, can then exist beside it.
 func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.StreamConfig, partitions int) error {
 	p, _ := ParseStream(shared.Name)
 	if shared.Subjects = narrowed(p.Plane, partitions); len(shared.Subjects) == 0 {

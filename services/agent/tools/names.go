@@ -49,8 +49,9 @@ func addEnumNames(v map[string]string, m protoreflect.MessageDescriptor) {
 	}
 }
 
-// Translate replaces the names in a text of a plane by those of the tool. Text between
-// quotes is the caller's and is kept, except for the names of enum values.
+// Translate puts a text of a plane into the words of tools: names of methods become names of tools, names of enum values become the
+// values that arguments have, and for ExecCommand command.FIELD becomes FIELD. References to documents are removed. Text between
+// double quotes is the caller's and is kept, unless it is nothing but the name of an enum value.
 func (t Tool) Translate(text string) string {
 	text = citation.ReplaceAllString(text, "")
 	parts := strings.Split(text, `"`)

@@ -132,7 +132,9 @@ func (cfg *Config) hasMessages(name string) error {
 	return fmt.Errorf("stream %s of %s has messages already; a backup is restored into a cluster without any", name, cfg.Servers)
 }
 
-// publishing publishes messages without waiting for each acknowledgement.
+// publishing publishes the messages of a backup and waits for acknowledgements only where inFlight messages lack one. An error of a
+// message is returned by a later publish or by drain; it is an error, too, if a message of a journal gets another sequence than in the
+// backup.
 type publishing struct {
 	js     jetstream.JetStream
 	output string

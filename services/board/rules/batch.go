@@ -133,8 +133,8 @@ func (d *batchDecision) report(r *model.Run, rep *boardv1.StepReport) error {
 	return nil
 }
 
-// finish ends a run as finished, as an act of the run. A step that it still holds fails with
-// the reason why.
+// finish ends a run as finished, as an act of the run; see Transition.FinishRun. A step that it still holds fails with the reason why,
+// unless the board is being ended, since then the step ends with the board. workerResult is what the worker returned, or empty.
 func (d *batchDecision) finish(t *Transition, r *model.Run, why, workerResult string) {
 	before := len(t.Events)
 	t.FinishRun(r, boardv1.RunStatus_RUN_STATUS_FINISHED, why, &boardv1.WorkerRunEnded{

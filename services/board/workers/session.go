@@ -282,8 +282,8 @@ func (s *session) decide(p *journal.Partition[*model.State], batch rules.Batch) 
 	return out, err
 }
 
-// renewLeases renews the leases of runs, and tells the worker to stop those that
-// have ended.
+// renewLeases renews the leases of the runs that are in progress on this worker, and tells the worker to stop all others: they have
+// ended, are unknown or are another worker's. It returns an error only if the state of a partition cannot be read.
 func (s *session) renewLeases(ids []string) error {
 	ended := map[string]bool{}
 	for _, id := range ids {

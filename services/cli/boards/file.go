@@ -175,7 +175,8 @@ func (f *boardFile) sortedSteps() []stepFile {
 	return topological(f.Steps, nodes)
 }
 
-// sortByNeeds returns steps, each after the steps that it needs.
+// sortByNeeds returns the steps in an order in which each is after the steps that it needs, and otherwise as near to them as possible.
+// Needs that are not among the steps are ignored, and the steps of a cycle are last.
 func sortByNeeds(steps []*boardv1.Step) []*boardv1.Step {
 	nodes := make([]node, len(steps))
 	for i, s := range steps {

@@ -216,8 +216,8 @@ func generateName() string {
 // confineVerb is the hidden command that runs the helper of a sandbox.
 const confineVerb = "run-confined"
 
-// ConfineCommand returns the command line that starts the binary of this process as
-// the helper of a sandbox. It is nil where commands cannot be confined.
+// ConfineCommand returns the command line that starts the binary of this process as the helper of a sandbox. It is nil on systems
+// other than Linux. It does not check whether this machine allows sandboxes.
 func ConfineCommand() []string {
 	if runtime.GOOS != "linux" {
 		return nil

@@ -177,7 +177,8 @@ func (b *Bucket) renew() bool {
 	return b.begin(ctx) == nil
 }
 
-// write writes the records that are newer than what the bucket has, and reports whether it could.
+// write writes the records that are newer than what the bucket has, and returns false if it failed for any of them. That another
+// process wrote a record meanwhile is no failure; the next write compares that record again.
 func (b *Bucket) write() bool {
 	b.mu.Lock()
 	due, seen := map[string]framelog.End{}, map[string]entry{}
