@@ -52,6 +52,9 @@ func RunPartition(t *testing.T, segmentSize int64, open func(t *testing.T) frame
 		"R5 withdrawn stays withdrawn":       withdrawn,
 		"close refuses and finishes":         closing,
 	} {
+		if segmentSize > 0 && !withSegments[name] {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			r := &rig{log: faultlog.New(open(t)), segment: segmentSize}
 			r.p = r.open(t)
@@ -61,6 +64,11 @@ func RunPartition(t *testing.T, segmentSize int64, open func(t *testing.T) frame
 			require.NoError(t, r.p.Close(context.WithoutCancel(t.Context())))
 		})
 	}
+}
+
+// withSegments are the tests that do not depend on which append a fault meets: one that closes a segment may come before a frame.
+var withSegments = map[string]bool{
+	"X2 memory across reload": true, "X2 repeated by all at once": true, "R5 two writers": true, "R6 opening fences": true, "close refuses and finishes": true,
 }
 
 // open opens one more partition over the log.
