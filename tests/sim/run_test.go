@@ -36,22 +36,23 @@ const (
 
 // report is what came of a run.
 type report struct {
-	seed     uint64
-	digest   string // of the choices
-	journals string // of everything that was stored
-	steps    int
-	frames   int
-	calls    int
-	turns    int
-	crashes  int
-	faults   map[sim.Outcome]int
-	types    map[string]int
-	refusals map[string]int
-	results  map[string]int
-	oracle   string // what found err
-	err      error
-	trace    []string
-	text     []string // of the frames, if everything is kept
+	instances bool // the world has instances with leases
+	seed      uint64
+	digest    string // of the choices
+	journals  string // of everything that was stored
+	steps     int
+	frames    int
+	calls     int
+	turns     int
+	crashes   int
+	faults    map[sim.Outcome]int
+	types     map[string]int
+	refusals  map[string]int
+	results   map[string]int
+	oracle    string // what found err
+	err       error
+	trace     []string
+	text      []string // of the frames, if everything is kept
 }
 
 // kept is how many lines of the trace a report has.
@@ -114,6 +115,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 			r.w = newWorld(r.q, home, mode == 0, planes.Names)
 		default:
 			r.w = newWorld(r.q, home, false, instanceNames)
+			rep.instances = true
 		}
 		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)] // a segment of a few frames, or of some dozens
 		err := r.play()
