@@ -52,7 +52,7 @@ func TestR9_DataOfFormerVersions(t *testing.T) {
 					require.NoError(t, err)
 					segments, err := datadir.Segments(datadir.Store(srv.DataDir), "$G", "work")
 					require.NoError(t, err)
-					return len(segments) == 2 && segments[0].Shared && segments[1].Segment == 1 && segments[1].Bytes > 0
+					return len(segments) == 2 && segments[0].Shared && segments[1].Segment == 1 && segments[1].Frames
 				}, time.Minute, 10*time.Millisecond)
 				require.NoError(t, conn.Close())
 				require.Empty(t, damageOf(t, ctx, srv))

@@ -49,7 +49,7 @@ func (d *damageable) segments() (all []datadir.Segment) {
 	found, err := datadir.Segments(datadir.Store(d.srv.DataDir), "$G", "work")
 	require.NoError(d.t, err)
 	for _, s := range found {
-		if s.Bytes > 0 {
+		if s.Frames {
 			all = append(all, s)
 		}
 	}

@@ -38,7 +38,7 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 			if err != nil {
 				return err
 			}
-			if later := laterThan(seg, segments[i+1:]); later != nil && (later.Bytes > 0 || stream.Known >= later.First) {
+			if later := laterThan(seg, segments[i+1:]); later != nil && (later.Frames || stream.Known >= later.First) {
 				stream.Known, stream.Closed = 0, true
 			}
 			if stream.Known < seg.First {

@@ -20,6 +20,8 @@ type Segment struct {
 	First      uint64 // sequence number at which it begins
 	Partitions int    // that its plane has; 0 if that cannot be read
 	Bytes      int64  // of its blocks
+	// Frames says that there is a frame. The stream of a segment that is only prepared has a record that says where it begins.
+	Frames bool
 }
 
 // Segments returns the segments of a plane's journal in a store, in order.
@@ -46,10 +48,33 @@ func Segments(store, account, plane string) (all []Segment, err error) {
 			}
 			s.Bytes += info.Size()
 		}
+		if s.Frames, err = s.hasFrames(files); err != nil {
+			return nil, err
+		}
 		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b Segment) int { return a.Compare(b.Place) })
 	return all, nil
+}
+
+// hasFrames reports whether one of the blocks has a message. It reads only small ones: others have.
+func (s *Segment) hasFrames(files []blockfile.File) (found bool, err error) {
+	if s.Bytes > 4096 {
+		return true, nil
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f.Path)
+		if err != nil {
+			return false, err
+		}
+		if _, err := blockfile.Read(s.Stream(), f.Index, b, []string{jetlog.SubjectPrefix(s.Plane)}, func(r blockfile.Record) error {
+			found = found || r.Message()
+			return nil
+		}); err != nil {
+			return false, err
+		}
+	}
+	return found, nil
 }
 
 // readConfig reads what the server wrote down of the stream's configuration. It may be damaged.
