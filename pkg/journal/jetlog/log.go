@@ -133,22 +133,32 @@ func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	return f, seq, err
 }
 
-// tail is Tail, which also returns the segments.
+// tail is Tail, which also returns the segments. Those that are known are all there are, unless the last frame in them closes its
+// segment.
 func (l *Log) tail(ctx context.Context) (framelog.Frame, uint64, []*segment, error) {
-	all, err := l.refresh(ctx)
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%s/%d has no stream", l.plane, l.partition)
-	}
+	all, err := l.known(ctx)
 	if err != nil {
 		return framelog.Frame{}, 0, nil, fmt.Errorf("jetlog: tail: %w", err)
 	}
-	for _, s := range slices.Backward(all) {
-		f, seq, err := s.tail(ctx)
-		if err != nil || seq > 0 {
-			return f, seq, all, err
+	f, seq, err := tailOf(ctx, all)
+	if err == nil && seq == 0 || f.Link.Next > 0 || errors.Is(err, jetstream.ErrStreamNotFound) {
+		if all, err = l.refresh(ctx); err != nil {
+			return framelog.Frame{}, 0, nil, fmt.Errorf("jetlog: tail: %w", err)
 		}
+		f, seq, err = tailOf(ctx, all)
 	}
-	return framelog.Frame{}, 0, all, nil
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("jetlog: tail: %s/%d has no stream", l.plane, l.partition)
+	}
+	return f, seq, all, err
+}
+
+// tailOf returns the last frame of some segments and its sequence number, or a zero Frame and 0.
+func tailOf(ctx context.Context, all []*segment) (f framelog.Frame, seq uint64, err error) {
+	for i := len(all) - 1; i >= 0 && seq == 0 && err == nil; i-- {
+		f, seq, err = all[i].tail(ctx)
+	}
+	return f, seq, err
 }
 
 // Get implements framelog.Log.
@@ -157,35 +167,28 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	if err != nil {
 		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
 	}
-	if err := begins(all, seq); err != nil {
-		return framelog.Frame{}, err
+	f, err := get(ctx, all, seq)
+	if !errors.Is(err, framelog.ErrNoFrame) && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return f, err
 	}
-	i := holds(all, seq)
-	if i < 0 {
-		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
+	now, refreshErr := l.refresh(ctx)
+	switch {
+	case refreshErr != nil:
+		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, refreshErr)
+	case slices.Equal(now, all):
+		return f, err
 	}
-	f, err := all[i].get(ctx, seq)
-	if errors.Is(err, framelog.ErrNoFrame) && i == len(all)-1 || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return l.getAnew(ctx, seq, all[i], err)
-	}
-	return f, err
+	return get(ctx, now, seq)
 }
 
-// getAnew is Get of a frame that was not found in the newest segment that was known.
-func (l *Log) getAnew(ctx context.Context, seq uint64, was *segment, missing error) (framelog.Frame, error) {
-	all, err := l.refresh(ctx)
-	if err != nil {
-		return framelog.Frame{}, fmt.Errorf("jetlog: get %d: %w", seq, err)
-	}
+// get returns the frame at seq in one of the segments.
+func get(ctx context.Context, all []*segment, seq uint64) (framelog.Frame, error) {
 	if err := begins(all, seq); err != nil {
 		return framelog.Frame{}, err
 	}
 	i := holds(all, seq)
 	if i < 0 {
 		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
-	}
-	if all[i] == was {
-		return framelog.Frame{}, missing
 	}
 	return all[i].get(ctx, seq)
 }
@@ -269,44 +272,17 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 }
 
 // followSegment reads the segment in which from is, and future frames of it, until it is closed or an error occurs. It
-// returns where to continue. A segment behind which there are others is only read to its end, since that may be damaged.
+// returns where to continue. A segment behind which there are frames is only read to its end, since its closing frame may be gone, and
+// one whose closing frame was read is passed over.
 func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (next uint64, closed bool, err error) {
 	all, err := l.refresh(ctx)
+	if err == nil {
+		err = begins(all, from)
+	}
 	if err != nil {
 		return from, false, err
 	}
-	if err := begins(all, from); err != nil {
-		return from, false, err
-	}
-	i := max(holds(all, from), 0)
-	if i >= len(all) {
-		return from, false, fmt.Errorf("%w: %s/%d has no stream", framelog.ErrNoFrame, l.plane, l.partition)
-	}
-	for ; i < len(all)-1; i++ {
-		later, err := all[i+1].last(ctx)
-		if err != nil {
-			return from, false, err
-		}
-		if later == 0 {
-			break // the one behind it is prepared
-		}
-		// Now that there is a frame behind it, the segment does not grow any more.
-		end, err := all[i].last(ctx)
-		if err != nil {
-			return from, false, err
-		}
-		if end >= from {
-			if from, err = all[i].read(ctx, from, end, func(seq uint64, f framelog.Frame) error {
-				if err := fn(seq, f); err != nil {
-					return &callbackError{err}
-				}
-				return nil
-			}); err != nil {
-				return from, false, err
-			}
-		}
-	}
-	next, err = all[i].read(ctx, from, 0, func(seq uint64, f framelog.Frame) error {
+	pass := func(seq uint64, f framelog.Frame) error {
 		if err := fn(seq, f); err != nil {
 			return &callbackError{err}
 		}
@@ -315,11 +291,37 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 			return errClosed
 		}
 		return nil
-	})
-	if closed {
-		return from, true, nil
 	}
-	return next, false, err
+	for i := max(holds(all, from), 0); i < len(all); i++ {
+		continued := false
+		if i < len(all)-1 {
+			later, err := all[i+1].last(ctx)
+			if err != nil {
+				return from, false, err
+			}
+			continued = later > 0
+		}
+		// If there is a frame behind the segment, it does not grow any more since before this.
+		f, end, err := all[i].tail(ctx)
+		switch {
+		case err != nil:
+			return from, false, err
+		case f.Link.Next > 0 && from > end:
+			continue
+		case !continued:
+			next, err = all[i].read(ctx, from, 0, pass)
+			if closed {
+				return from, true, nil
+			}
+			return next, false, err
+		case end >= from:
+			if next, err = all[i].read(ctx, from, end, pass); err != nil && !closed {
+				return next, false, err
+			}
+			from, closed = max(from, next), false
+		}
+	}
+	return from, false, fmt.Errorf("%w: the segment of %s/%d that follows is not there yet", framelog.ErrNoFrame, l.plane, l.partition)
 }
 
 // errClosed ends a reader at the frame that closes a segment.
@@ -372,7 +374,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	return s.CachedInfo().Config.FirstSeq, nil
 }
 
-// Size implements framelog.Segmented. The segment in the stream of all partitions of a plane, as versions before 0.2 wrote
+// Size implements framelog.Segmented. The segment in the stream of all partitions of a plane, as earlier versions wrote
 // it, is larger than any other.
 func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	all, err := l.known(ctx)

@@ -11,7 +11,7 @@ import (
 )
 
 // Place is a segment of a partition's log. Shared is set for segment 0 of a plane whose partitions began in one stream, as
-// versions before 0.2 wrote it.
+// earlier versions wrote it.
 type Place struct {
 	Plane     string
 	Partition int
@@ -33,7 +33,7 @@ func (p Place) Stream() string {
 }
 
 // Subject returns the subject of the segment's frames. It has the number of tokens that the subjects in a shared stream have, so that
-// a version before 0.2, which would create that stream, is refused by the server.
+// an earlier version, which would create that stream, is refused by the server.
 func (p Place) Subject() string {
 	if p.Shared {
 		return SubjectPrefix(p.Plane) + strconv.Itoa(p.Partition)

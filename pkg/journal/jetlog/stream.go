@@ -129,9 +129,7 @@ func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 // all partitions, and that of unused sequence numbers. Streams of newer segments, which have other subjects, can then exist beside it.
 func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.StreamConfig, partitions int) error {
 	p, _ := ParseStream(shared.Name)
-	if shared.Subjects = narrowed(p.Plane, partitions); len(shared.Subjects) == 0 {
-		return nil
-	}
+	shared.Subjects = narrowed(p.Plane, partitions)
 	_, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, shared) })
 	return err
 }

@@ -72,6 +72,7 @@ func logSegments(t *testing.T, log framelog.Log) {
 		require.ErrorIs(t, err, framelog.ErrWrongSequence, "a writer that does not know that the segment is closed")
 		closing := w.CloseSegment(t.Context(), before, 1, first)
 		require.True(t, closing.Foreign)
+		followNext(t, log, end, func() framelog.End { write(each); return end })
 	}
 	for _, want := range ends {
 		require.Equal(t, want, receive(t, followed))
@@ -106,4 +107,22 @@ func logSegments(t *testing.T, log framelog.Log) {
 	f, _ = w.Seal(framelog.End{Seq: end.Seq, Segment: segments + 5}, framelog.Frame{ID: "ahead", Generation: 1}, framelog.NewContent(w.Salt("ahead")))
 	_, err = log.Append(t.Context(), end.Seq, f)
 	require.ErrorIs(t, err, framelog.ErrSegmentGone)
+}
+
+// followNext tests that a follower which has read the frame that closed a segment, when the next one has none, gets what write writes.
+func followNext(t *testing.T, log framelog.Log, after framelog.End, write func() framelog.End) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	followed, done := make(chan framelog.End, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = framelog.Follow(ctx, log, "test/0", after, func(at framelog.End, _ framelog.Frame) error {
+			followed <- at
+			return nil
+		})
+	}()
+	require.Never(t, func() bool { return len(followed) > 0 }, 300*time.Millisecond, 10*time.Millisecond)
+	require.Equal(t, write(), receive(t, followed))
+	stop()
+	<-done
 }
