@@ -32,8 +32,9 @@ type affinity struct {
 	split bool
 }
 
-// directTerm is how long one instance of a service with partitions may take before another one is called. A
-// frozen instance does not respond, and only the others know who replaced it.
+// directTerm is how long the first instance of a service with partitions may take before another one is called. A
+// frozen instance does not respond, and only the others know who replaced it. Each further one may take twice as long as the
+// one before, since a call may take its time, such as a search.
 const directTerm = 2 * time.Second
 
 type owner struct{ namespace, agent string }
@@ -83,7 +84,7 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 		addr, name, _ := strings.Cut(at, " ")
 		if conn := c.network.holder(addr, name); conn != nil {
 			args = identified(args, c.network.cfg.NewID)
-			late, err := attempt(ctx, conn, method, args, reply, opts)
+			late, err := attempt(ctx, directTerm, conn, method, args, reply, opts)
 			if !late && !unreached(ctx, err) {
 				c.observeOwner(o, header)
 				return err
@@ -97,20 +98,20 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 		return err
 	}
 	args = identified(args, c.network.cfg.NewID)
-	for {
-		if late, err := attempt(ctx, c.ClientConn, method, args, reply, opts); !late {
+	for term := directTerm; ; term *= 2 {
+		if late, err := attempt(ctx, term, c.ClientConn, method, args, reply, opts); !late {
 			c.observeOwner(o, header)
 			return err
 		}
 	}
 }
 
-// attempt makes a call and gives it up after directTerm, which late reports. The callee is not told of that term, but of
+// attempt makes a call and gives it up after a term, which late reports. The callee is not told of that term, but of
 // the caller's deadline only: it would answer that it ran out of time.
-func attempt(ctx context.Context, conn grpc.ClientConnInterface, method string, args, reply any, opts []grpc.CallOption) (late bool, err error) {
+func attempt(ctx context.Context, after time.Duration, conn grpc.ClientConnInterface, method string, args, reply any, opts []grpc.CallOption) (late bool, err error) {
 	one, cancel := context.WithCancel(ctx)
 	defer cancel()
-	term := time.AfterFunc(directTerm, cancel)
+	term := time.AfterFunc(after, cancel)
 	defer term.Stop()
 	err = conn.Invoke(one, method, args, reply, opts...)
 	return err != nil && one.Err() != nil && ctx.Err() == nil, err

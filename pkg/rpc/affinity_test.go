@@ -45,12 +45,35 @@ func (s *stuck) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageR
 	}
 }
 
-// A call of a service with partitions is repeated, under one request id, if an instance does not respond, also where none is
-// known to hold the agent. The instance does not learn of that, so that it does not answer that it ran out of time.
-func TestACallThatIsNotRespondedToIsRepeated(t *testing.T) {
+// slow is an instance that takes longer than directTerm for each call.
+type slow struct{ lane }
+
+// EnqueueMessage implements agentv1.AgentServiceServer.
+func (s *slow) EnqueueMessage(ctx context.Context, req *agentv1.EnqueueMessageRequest) (*agentv1.EnqueueMessageResponse, error) {
+	select {
+	case <-time.After(directTerm * 3 / 2):
+		return s.lane.EnqueueMessage(ctx, req)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A call that takes longer than directTerm at each instance ends all the same.
+func TestACallThatTakesItsTimeEnds(t *testing.T) {
 	t.Parallel()
+	service := &slow{lane{ids: make(chan string, 1)}}
+	conn := splitService(t, service)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := agentv1.NewAgentServiceClient(conn).EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Len(t, service.ids, 1)
+}
+
+// splitService returns a connection to a service that is known to have partitions.
+func splitService(t *testing.T, service agentv1.AgentServiceServer) *Conn {
+	t.Helper()
 	keys := NewKeyring(nil, false)
-	service := &stuck{lane: lane{ids: make(chan string, 3)}, first: make(chan struct{}, 2)}
 	server := NewServer(Config{Auth: keys})
 	agentv1.RegisterAgentServiceServer(server, service)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,10 +89,19 @@ func TestACallThatIsNotRespondedToIsRepeated(t *testing.T) {
 	conn, err := n.Dial("agent")
 	require.NoError(t, err)
 	conn.affinity.learn(owner{agent: "another"}, lis.Addr().String())
+	return conn
+}
+
+// A call of a service with partitions is repeated, under one request id, if an instance does not respond, also where none is
+// known to hold the agent. The instance does not learn of that, so that it does not answer that it ran out of time.
+func TestACallThatIsNotRespondedToIsRepeated(t *testing.T) {
+	t.Parallel()
+	service := &stuck{lane: lane{ids: make(chan string, 3)}, first: make(chan struct{}, 2)}
+	conn := splitService(t, service)
 	service.first <- struct{}{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = agentv1.NewAgentServiceClient(conn).EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper"})
+	_, err := agentv1.NewAgentServiceClient(conn).EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper"})
 	require.NoError(t, err)
 	first, second := <-service.ids, <-service.ids
 	require.Equal(t, second+" true", first)

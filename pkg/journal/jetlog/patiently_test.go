@@ -19,7 +19,7 @@ func TestQuestionsThatAreLost(t *testing.T) {
 			return ctx.Err()
 		}
 		asked := 0
-		got, err := patiently(t.Context(), func(ctx context.Context) (int, error) {
+		got, err := Patiently(t.Context(), func(ctx context.Context) (int, error) {
 			if asked++; asked < 3 {
 				return 0, lost(ctx)
 			}
@@ -31,7 +31,7 @@ func TestQuestionsThatAreLost(t *testing.T) {
 
 		asked = 0
 		no := errors.New("no")
-		_, err = patiently(t.Context(), func(context.Context) (int, error) {
+		_, err = Patiently(t.Context(), func(context.Context) (int, error) {
 			asked++
 			return 0, no
 		})
@@ -41,7 +41,7 @@ func TestQuestionsThatAreLost(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*askTerm+time.Second)
 		defer cancel()
 		asked = 0
-		_, err = patiently(ctx, func(ctx context.Context) (int, error) {
+		_, err = Patiently(ctx, func(ctx context.Context) (int, error) {
 			asked++
 			return 0, lost(ctx)
 		})

@@ -121,7 +121,7 @@ func (p Place) Compare(other Place) int {
 
 // Places returns the segments that a plane's journal has, in order. It does not need the servers that have them.
 func Places(ctx context.Context, js jetstream.JetStream, plane string) ([]Place, error) {
-	return patiently(ctx, func(ctx context.Context) (all []Place, err error) {
+	return Patiently(ctx, func(ctx context.Context) (all []Place, err error) {
 		names := js.StreamNames(ctx, jetstream.WithStreamListSubject(SubjectPrefix(plane)+"*"))
 		for name := range names.Name() {
 			if p, ok := ParseStream(name); ok && p.Plane == plane {

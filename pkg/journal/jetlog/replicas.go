@@ -121,7 +121,7 @@ func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint6
 func (s *segment) place(ctx context.Context, from uint64, suits func(server string) bool) (jetstream.Consumer, error) {
 	for n := 1; ; n++ {
 		// An attempt that was not answered may have made a consumer, which ends by itself.
-		cons, err := patiently(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		cons, err := Patiently(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 			return s.js.OrderedConsumer(ctx, s.Stream(), jetstream.OrderedConsumerConfig{
 				FilterSubjects:    []string{s.Subject()},
 				DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,

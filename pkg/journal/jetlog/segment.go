@@ -27,7 +27,7 @@ type segment struct {
 
 // open looks a segment up.
 func (l *Log) open(ctx context.Context, p Place) (*segment, error) {
-	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, p.Stream()) })
+	s, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, p.Stream()) })
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (s *segment) gone(ctx context.Context) bool {
 // tail returns the last frame of the segment and its sequence number, or a zero Frame and 0. AllowDirect is off, so the
 // leader answers.
 func (s *segment) tail(ctx context.Context) (framelog.Frame, uint64, error) {
-	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+	m, err := Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 		return s.stored.GetLastMsgForSubject(ctx, s.Subject())
 	})
 	switch {
@@ -108,7 +108,7 @@ func (s *segment) tail(ctx context.Context) (framelog.Frame, uint64, error) {
 
 // info asks for the state of the segment's stream.
 func (s *segment) info(ctx context.Context) (*jetstream.StreamInfo, error) {
-	return patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.stored.Info(ctx) })
+	return Patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.stored.Info(ctx) })
 }
 
 // last returns the sequence number of the last frame of the segment, 0 if it has none.
@@ -119,7 +119,7 @@ func (s *segment) last(ctx context.Context) (uint64, error) {
 
 // get returns the frame at seq, or ErrNoFrame.
 func (s *segment) get(ctx context.Context, seq uint64) (framelog.Frame, error) {
-	m, err := patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.stored.GetMsg(ctx, seq) })
+	m, err := Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.stored.GetMsg(ctx, seq) })
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound) && s.stored.CachedInfo().Config.Replicas > 1:
 		return s.getElsewhere(ctx, seq)
@@ -136,9 +136,9 @@ func (s *segment) get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 // would wait until its own deadline.
 const askTerm = 3 * time.Second
 
-// patiently repeats a request that was not answered, until ctx ends, and for some seconds one that is refused because a cluster has no
+// Patiently repeats a request that was not answered, until ctx ends, and for some seconds one that is refused because a cluster has no
 // leader. It is for requests that are idempotent.
-func patiently[R any](ctx context.Context, ask func(context.Context) (R, error)) (R, error) {
+func Patiently[R any](ctx context.Context, ask func(context.Context) (R, error)) (R, error) {
 	pacer := retry.New(100*time.Millisecond, time.Second)
 	for leaderless := 0; ; {
 		one, cancel := context.WithTimeout(ctx, askTerm)

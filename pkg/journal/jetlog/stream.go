@@ -62,7 +62,7 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 	}
 	n, has := partitions, map[int]bool{}
 	for _, p := range places {
-		got, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, p.Stream()) })
+		got, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, p.Stream()) })
 		if err != nil {
 			return 0, fmt.Errorf("jetlog: stream %s: %w", p.Stream(), err)
 		}
@@ -108,7 +108,7 @@ func existing(p Place, replicas int, s jetstream.Stream) (int, error) {
 
 // create creates a stream, or returns the one that has its name.
 func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (jetstream.Stream, error) {
-	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+	s, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		s, err := js.CreateStream(ctx, want)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			return js.Stream(ctx, want.Name)
@@ -130,7 +130,7 @@ func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.StreamConfig, partitions int) error {
 	p, _ := ParseStream(shared.Name)
 	shared.Subjects = narrowed(p.Plane, partitions)
-	_, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, shared) })
+	_, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.UpdateStream(ctx, shared) })
 	return err
 }
 
@@ -149,7 +149,7 @@ func Count(ctx context.Context, js jetstream.JetStream, plane string) (int, erro
 	if err != nil || len(places) == 0 {
 		return 0, err
 	}
-	s, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+	s, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		return js.Stream(ctx, places[len(places)-1].Stream()) // older ones may be removed
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/retry"
 )
 
@@ -26,7 +27,7 @@ func (s Stream) Replicas(ctx context.Context, nc *nats.Conn) ([]Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	stream, err := patiently(ctx, func() (jetstream.Stream, error) { return js.Stream(ctx, s.Name) })
+	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, s.Name) })
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -60,7 +61,7 @@ type replica struct {
 
 // read reads what the replica has, up to the last message that the leader had before.
 func (r *replica) read(ctx context.Context, js jetstream.JetStream) error {
-	info, err := patiently(ctx, func() (*jetstream.StreamInfo, error) { return r.stream.Info(ctx) })
+	info, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return r.stream.Info(ctx) })
 	if err != nil {
 		return err
 	}
@@ -166,21 +167,10 @@ func removed(deleted []uint64, from, to uint64) bool {
 	return found && uint64(j-i) == to-from
 }
 
-// patiently repeats for some seconds a request that is refused because a cluster has no leader.
-func patiently[R any](ctx context.Context, ask func() (R, error)) (R, error) {
-	pacer := retry.New(100*time.Millisecond, time.Second)
-	for n := 0; ; n++ {
-		r, err := ask()
-		if api := new(jetstream.APIError); !errors.As(err, &api) || api.Code != 503 || n == 10 || pacer.Wait(ctx) != nil {
-			return r, err
-		}
-	}
-}
-
 // place returns a consumer of what was not read yet, at the server of the replica.
 func (r *replica) place(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	for range placements {
-		cons, err := patiently(ctx, func() (jetstream.Consumer, error) {
+		cons, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 			return js.OrderedConsumer(ctx, r.of.Name, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.of.Last + 1, InactiveThreshold: time.Minute})
 		})
 		if err != nil {
