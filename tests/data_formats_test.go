@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/framelog"
@@ -89,6 +90,11 @@ func firstFormat(t *testing.T, dataDir string) int {
 	nc, err := srv.Connect("test")
 	require.NoError(t, err)
 	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	shared, err := js.Stream(t.Context(), jetlog.Place{Plane: "work", Shared: true}.Stream())
+	require.NoError(t, err)
+	require.Less(t, shared.CachedInfo().State.LastSeq, uint64(framelog.SegmentGap), "what is known of the next segment is not missed in the first")
 	log, err := jetlog.New(nc, "work", 0)
 	require.NoError(t, err)
 	var formats []int

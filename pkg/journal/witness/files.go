@@ -211,18 +211,6 @@ func Partitions(dir, plane string) (n int, err error) {
 	return n, nil
 }
 
-// Newest returns the highest sequence number that the witnesses of a plane's partitions in a directory name. A file that
-// cannot be read counts for nothing.
-func Newest(dir, plane string) (seq uint64, err error) {
-	n, err := Partitions(dir, plane)
-	for i := range n {
-		if end, err := At(dir, plane, i).Last(); err == nil {
-			seq = max(seq, end.Seq)
-		}
-	}
-	return seq, err
-}
-
 // Record implements framelog.Witness.
 func (w *File) Record(end framelog.End) {
 	w.mu.Lock()

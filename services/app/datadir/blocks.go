@@ -5,7 +5,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/natsd/salvage"
@@ -23,26 +22,21 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 		if err != nil {
 			return err
 		}
-		for i, seg := range segments {
+		ends, err := witnessed(Witness(dir), plane)
+		if err != nil {
+			return err
+		}
+		for _, seg := range segments {
 			stream := salvage.Stream{Name: seg.Stream(), Subjects: []string{jetlog.SubjectPrefix(plane)}}
-			if seg.Shared {
-				stream.Known, err = witness.Newest(Witness(dir), plane)
-			} else {
-				var end framelog.End
-				end, err = witness.At(Witness(dir), plane, seg.Partition).Last()
-				stream.Known = end.Seq
+			for partition, seq := range ends {
+				later := behind(seg, partition, segments)
+				if (seg.Shared || seg.Partition == partition) && seq >= seg.First && (later == nil || seq < later.First) {
+					stream.Known = max(stream.Known, seq)
+				}
 			}
-			if err != nil && !seg.Shared {
-				stream.Known, err = 0, nil // loading says what is wrong with the witness
-			}
-			if err != nil {
-				return err
-			}
-			if later := laterThan(seg, segments[i+1:]); later != nil && (later.Frames || stream.Known >= later.First) {
-				stream.Known, stream.Closed = 0, true
-			}
-			if stream.Known < seg.First {
-				stream.Known = 0
+			// Other partitions may still be written in a shared one.
+			if later := behind(seg, seg.Partition, segments); !seg.Shared && later != nil {
+				stream.Closed = later.Frames || seg.Partition < len(ends) && ends[seg.Partition] >= later.First
 			}
 			s.Streams = append(s.Streams, stream)
 		}
@@ -51,12 +45,27 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 	return err
 }
 
-// laterThan returns the first of the given segments that is behind seg in the journal of a partition, or nil. Behind a shared one that
-// is none, since other partitions may still be written there.
-func laterThan(seg Segment, others []Segment) *Segment {
-	for i := range others {
-		if !seg.Shared && others[i].Partition == seg.Partition {
-			return &others[i]
+// witnessed returns the sequence number of the last frame that was witnessed of each partition of a plane. It is 0 where a witness
+// cannot be read, which loading the journal says.
+func witnessed(dir, plane string) ([]uint64, error) {
+	n, err := witness.Partitions(dir, plane)
+	if err != nil {
+		return nil, err
+	}
+	ends := make([]uint64, n)
+	for i := range ends {
+		if end, err := witness.At(dir, plane, i).Last(); err == nil {
+			ends[i] = end.Seq
+		}
+	}
+	return ends, nil
+}
+
+// behind returns the segment that follows seg in the journal of a partition, or nil. all are in order.
+func behind(seg Segment, partition int, all []Segment) *Segment {
+	for i := range all {
+		if !all[i].Shared && all[i].Partition == partition && all[i].Segment > seg.Segment {
+			return &all[i]
 		}
 	}
 	return nil
