@@ -30,7 +30,8 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 			stream := salvage.Stream{Name: seg.Stream(), Subjects: []string{jetlog.SubjectPrefix(plane)}}
 			for partition, seq := range ends {
 				later := behind(seg, partition, segments)
-				if (seg.Shared || seg.Partition == partition) && seq >= seg.First && (later == nil || seq < later.First) {
+				// Of a segment behind which there are frames nothing is known: what was witnessed may be of one that was given up.
+				if (seg.Shared || seg.Partition == partition) && seq >= seg.First && (later == nil || !later.Frames && seq < later.First) {
 					stream.Known = max(stream.Known, seq)
 				}
 			}
