@@ -1,0 +1,186 @@
+// Package pagestest checks that a plane's state can be written and read in pages.
+package pagestest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages"
+)
+
+// State is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply may not
+// fail in other ways than that of the plane; the partition reports a panic as an error of the call, with its text.
+type State[S journal.Paged] struct {
+	Paged S
+	fresh func() S
+	every int // how many events are between two comparisons of all pages
+	count int
+	was   map[pages.Owner][]byte
+	seen  *Seen
+}
+
+// Checked returns a fresh state as one that is observed: at each Apply that pages of other owners than the touched ones
+// do not change and, every so many events, that the state is the same when it is read from its pages. seen, if not nil, collects
+// which fields of pages had a value.
+func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
+	return &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen}
+}
+
+// Apply implements journal.State.
+func (c *State[S]) Apply(ev *journal.Event) error {
+	touched := map[pages.Owner]bool{}
+	c.Paged.Owners(ev, func(o pages.Owner) { touched[o] = true })
+	if err := c.Paged.Apply(ev); err != nil {
+		return err
+	}
+	for o := range touched {
+		if b := c.encoded(o); b == nil {
+			delete(c.was, o)
+		} else {
+			c.was[o] = b
+		}
+	}
+	if c.count++; c.every > 0 && c.count%c.every == 0 {
+		if err := c.Check(); err != nil {
+			panic(fmt.Sprintf("after %s, wal_seq %d: %v", ev.Type, ev.WalSeq, err))
+		}
+	}
+	return nil
+}
+
+// Check compares all pages with those that touched owners had, and reads the state from its pages.
+func (c *State[S]) Check() error {
+	all := map[pages.Owner]bool{}
+	c.Paged.AllOwners(func(o pages.Owner) {
+		if all[o] {
+			panic(fmt.Sprintf("AllOwners names %v twice", o))
+		}
+		all[o] = true
+	})
+	for o := range all {
+		if now := c.encoded(o); !bytes.Equal(now, c.was[o]) {
+			return fmt.Errorf("the page of %v changed, and no event since touched it", o)
+		}
+	}
+	for o := range c.was {
+		if !all[o] {
+			return fmt.Errorf("the page of %v is gone, and no event since touched it", o)
+		}
+	}
+	return RoundTrip(c.Paged, c.fresh)
+}
+
+// encoded returns the page of an owner as it is written.
+func (c *State[S]) encoded(o pages.Owner) []byte {
+	page := c.Paged.Page(o)
+	if page == nil {
+		return nil
+	}
+	c.seen.add(page.ProtoReflect())
+	b, err := pages.Encode(page)
+	if err != nil {
+		panic(err)
+	}
+	return append(b, 0) // a page may be empty
+}
+
+// RoundTrip writes all pages of a state, reads them into a fresh one in a random order, and returns an error unless the two
+// are the same, field by field, and have the same pages.
+func RoundTrip[S journal.Paged](s S, fresh func() S) error {
+	var owners []pages.Owner
+	s.AllOwners(func(o pages.Owner) { owners = append(owners, o) })
+	rand.Shuffle(len(owners), func(i, j int) { owners[i], owners[j] = owners[j], owners[i] })
+	read, written := fresh(), map[pages.Owner][]byte{}
+	for _, o := range owners {
+		page := s.Page(o)
+		if page == nil {
+			return fmt.Errorf("%v has no page, and AllOwners names it", o)
+		}
+		b, err := pages.Encode(page)
+		if err != nil {
+			return err
+		}
+		written[o] = b
+		into := read.NewPage()
+		if err := proto.Unmarshal(b, into); err != nil {
+			return err
+		}
+		if err := read.AddPage(o, into); err != nil {
+			return fmt.Errorf("page of %v: %w", o, err)
+		}
+	}
+	if err := Same(s, read); err != nil {
+		return fmt.Errorf("a state that was read from its pages differs: %w", err)
+	}
+	n := 0
+	read.AllOwners(func(pages.Owner) { n++ })
+	if n != len(owners) {
+		return fmt.Errorf("%d owners were written, %d read", len(owners), n)
+	}
+	for o, was := range written {
+		page := read.Page(o)
+		if page == nil {
+			return fmt.Errorf("%v has no page after reading", o)
+		}
+		if b, err := pages.Encode(page); err != nil || !bytes.Equal(b, was) {
+			return fmt.Errorf("the page of %v has other bytes after reading: %w", o, err)
+		}
+	}
+	return nil
+}
+
+// Seen collects which fields of messages had a value. Nil collects nothing.
+type Seen struct{ fields map[protoreflect.FullName]bool }
+
+// add collects the fields of a page and of the messages in it.
+func (s *Seen) add(m protoreflect.Message) {
+	if s == nil {
+		return
+	}
+	if s.fields == nil {
+		s.fields = map[protoreflect.FullName]bool{}
+	}
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		s.fields[f.FullName()] = true
+		switch {
+		case f.IsMap():
+			if f.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { s.add(v.Message()); return true })
+			}
+		case f.Message() == nil:
+		case f.IsList():
+			for i := range v.List().Len() {
+				s.add(v.List().Get(i).Message())
+			}
+		default:
+			s.add(v.Message())
+		}
+		return true
+	})
+}
+
+// Missing returns the names of the fields of a page, and of the messages that its file defines, that never had a value.
+func (s *Seen) Missing(page proto.Message) (names []string) {
+	file := page.ProtoReflect().Descriptor().ParentFile()
+	var of func(protoreflect.MessageDescriptors)
+	of = func(all protoreflect.MessageDescriptors) {
+		for i := range all.Len() {
+			m := all.Get(i)
+			for j := range m.Fields().Len() {
+				if name := m.Fields().Get(j).FullName(); !m.IsMapEntry() && !s.fields[name] {
+					names = append(names, string(name))
+				}
+			}
+			of(m.Messages())
+		}
+	}
+	of(file.Messages())
+	slices.Sort(names)
+	return names
+}
