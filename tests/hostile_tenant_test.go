@@ -51,12 +51,13 @@ func TestG11_AHostileTenant(t *testing.T) {
 	attacker, err := attack.Begin(t.Context(), attack.Spec{Tenant: tenant})
 	require.NoError(t, err)
 	defer func() { _ = attacker.End() }() // reported below, unless the test has failed before
+	reached := make(chan bool, 1)
+	go func() { // at once: later its first tasks are far down the list
+		reached <- tenant.Await(ctx)
+	}()
 	during, attacked, err := attack.Measure(t.Context(), q.PID(), length, period, neighbour.Update)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		reached, err := tenant.Reached(soon(t))
-		return err == nil && reached
-	}, time.Minute, 100*time.Millisecond, "the attack is not what it should be")
+	require.True(t, <-reached, "the attack is not what it should be")
 	require.NoError(t, attacker.End())
 	stored, err := attack.OnDisk(dir)
 	require.NoError(t, err)

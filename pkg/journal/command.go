@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/requests"
 )
 
@@ -141,7 +142,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 			}
 			c.equivalent = append(c.equivalent, h)
 		}
-		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, noNamespace), op.Actor.Caller(), op.Method, op.RequestID)
+		c.key = requests.KeyOf(cmp.Or(op.Actor.Namespace, event.NoNamespace), op.Actor.Caller(), op.Method, op.RequestID)
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span

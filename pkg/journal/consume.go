@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/tracing"
@@ -421,7 +422,7 @@ func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey
 		Principal: "quartet", Role: "service", Payload: consumedEvent(key, consumed, seq, line), CreatedAt: micros(p.cfg.Now()),
 	}
 	// The payload is a Struct of this package: neither can fail.
-	body, err := appendLine(p.loop.scratch[:0], ev)
+	body, err := event.AppendLine(p.loop.scratch[:0], ev)
 	if err == nil {
 		p.loop.scratch = body[:0]
 		err = p.commit(c, f, []*Event{ev}, body)

@@ -28,6 +28,8 @@ type core[S State] struct {
 	recovered map[string]requests.Entry
 	ages      requests.Ages
 	name      string // of the partition, in hashes
+	// track is what snapshots need to know, nil if none are written.
+	track *tracker
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
@@ -59,8 +61,10 @@ type position struct {
 
 // newCore returns a core with an empty state.
 func newCore[S State](cfg *Config[S]) *core[S] {
+	state := cfg.New()
 	return &core[S]{
-		state:     cfg.New(),
+		state:     state,
+		track:     newTracker(cfg.Snapshots, state),
 		name:      framelog.PartitionName(cfg.Plane, cfg.Partition),
 		memory:    cfg.Requests.New(),
 		positions: make(map[sourceKey]*position),
@@ -134,6 +138,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		}
 		return nil
 	}
+	c.track.wrote(len(f.Body))
 	if f.Link.Incarnation > max(before.Incarnation, 1) {
 		c.applied = f.Link.First - 1 // a new incarnation leaves out what may have been in the former one
 	}
@@ -175,6 +180,7 @@ func (c *core[S]) apply(ev *Event) (err error) {
 	if Internal(ev.Type) {
 		err = c.applyInternal(ev)
 	} else {
+		c.track.before(ev)
 		err = c.state.Apply(ev)
 	}
 	if err == nil {
@@ -196,6 +202,8 @@ func (c *core[S]) applyInternal(ev *Event) error {
 		return nil
 	case TypeRequestAnswered, TypeIncarnationBegan:
 		return nil // the request memory reads the envelope of the one, followers read the other
+	case TypeSnapshotTaken:
+		return c.track.announce(s)
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)
@@ -231,19 +239,11 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 		}
 		return
 	}
-	k := requests.KeyOf(ev.actorNamespace(), requests.CallerOf(ev.Principal, ev.ActorAgentID, ev.ActorKeyID), ev.Method, ev.RequestID)
+	k := requests.KeyOf(ev.CallerNamespace(), requests.CallerOf(ev.Principal, ev.ActorAgentID, ev.ActorKeyID), ev.Method, ev.RequestID)
 	if c.memory.Extend(k, ev.WalSeq, args) {
 		return
 	}
 	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: uint32(c.ages.Of(ev.CreatedAt).Unix())})
-}
-
-// noNamespace is the namespace of an actor without one in the scope of a request id.
-const noNamespace = "-"
-
-// actorNamespace returns the namespace of the event's actor, noNamespace if it has none.
-func (ev *Event) actorNamespace() string {
-	return cmp.Or(ev.ActorNamespace, ev.Namespace, noNamespace)
 }
 
 // openedEvent returns the payload of partition_opened.

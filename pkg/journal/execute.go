@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/requests"
 )
@@ -150,7 +151,7 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 	for _, ev := range events {
 		start := len(dst)
 		var err error
-		if dst, err = appendLine(dst, ev); err != nil {
+		if dst, err = event.AppendLine(dst, ev); err != nil {
 			return nil, internal(fmt.Errorf("encode %s: %w", ev.Type, err))
 		}
 		if n := len(dst) - start; n > p.cfg.MaxEvent {
@@ -204,7 +205,7 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		if ev == nil {
 			return internal(fmt.Errorf("rule of %s emitted a nil event", c.method))
 		}
-		if ev.Type != TypeRequestAnswered {
+		if !Internal(ev.Type) {
 			t, err := p.cfg.Registry.TypeOf(ev.Payload)
 			if err != nil {
 				return internal(err)
@@ -219,7 +220,7 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		ev.Plane = cmp.Or(ev.Plane, p.cfg.Plane)
 		ev.AgentID = cmp.Or(ev.AgentID, c.agentID)
 		if ev.Namespace != c.actor.Namespace {
-			ev.ActorNamespace = cmp.Or(c.actor.Namespace, noNamespace)
+			ev.ActorNamespace = cmp.Or(c.actor.Namespace, event.NoNamespace)
 		}
 		if c.consume == nil || ev.Principal == "" { // otherwise By set the actor
 			// A connection that carries many runs has no run id itself; its rule

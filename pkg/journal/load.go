@@ -7,23 +7,57 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/snapshot"
 )
 
-// load builds a core from the log and takes the partition over (R6). It retries until ctx ends, except when the
-// log cannot be read as this plane's, and when the lease is not held, which is ErrNotHeld. awaiting has the request
+// load builds a core from the newest snapshot that is valid and the log behind it, and takes the partition over (R6). It retries until ctx
+// ends, except when the log cannot be read as this plane's, and when the lease is not held, which is ErrNotHeld. awaiting has the request
 // ids that the loop generated for commands whose outcome is unknown; those that are in the log are put into
 // core.recovered. If the log ends at until, which is not nil, this process is its writer still and takes nothing over.
-func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, until *framelog.End) (loaded *core[S], err error) {
-	c, began := newCore(&p.cfg), time.Now()
+func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, until *framelog.End) (*core[S], error) {
+	began := time.Now()
+	from, err := p.stored(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		c, err := p.loadBehind(ctx, from, awaiting, until)
+		if len(from) > 0 && unusable(err) {
+			p.cfg.Logger.Warn("journal: a snapshot cannot be used; the one before it is tried, or the log alone", zap.Uint64("snapshot", from[0].Snapshot), zap.Error(err))
+			from = from[1:]
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if p.cfg.OnLoad != nil {
+			p.cfg.OnLoad(c.state)
+		}
+		p.cfg.Feed.begin(c.end.Seq)
+		p.metrics.Loaded(time.Since(began))
+		return c, nil
+	}
+}
+
+// loadBehind is load with the first of some snapshots, or without one if there are none.
+func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, awaiting map[string]struct{}, until *framelog.End) (loaded *core[S], err error) {
+	c, err := p.restored(ctx, from)
+	if err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			c.memory.Release()
 		}
 	}()
-	next := uint64(1)
+	next := c.end.Seq + 1
 	pacer := framelog.NewPacer()
 	witnessed, err := framelog.Compare(c.name, p.cfg.Witness)
+	if err == nil && len(from) > 0 {
+		err = witnessed.ReadFrom(c.end)
+	}
 	if err != nil {
 		return nil, &replayError{err}
 	}
@@ -53,17 +87,15 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		if !p.held() {
 			return nil, ErrNotHeld
 		}
+		if err == nil && len(from) > 0 && c.track.announced != from[0].Ref {
+			return nil, errNotAnnounced
+		}
 		if err == nil && (until == nil || c.end != *until) {
 			err = p.takeOver(ctx, c)
 		}
 		var damaged *replayError
 		switch {
 		case err == nil:
-			if p.cfg.OnLoad != nil {
-				p.cfg.OnLoad(c.state)
-			}
-			p.cfg.Feed.begin(c.end.Seq)
-			p.metrics.Loaded(time.Since(began))
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)
@@ -90,7 +122,7 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 		Payload:   openedEvent(generation),
 		CreatedAt: micros(p.cfg.Now()),
 	}
-	body, err := appendLine(nil, ev)
+	body, err := event.AppendLine(nil, ev)
 	if err != nil {
 		return &replayError{err}
 	}

@@ -68,6 +68,7 @@ func (p *Partition[S]) startLoop() {
 		close(l.work)
 		<-l.written
 		p.roller.Stop()
+		p.snapshots.idle.Wait()
 		p.core.memory.Release()
 	}()
 }
@@ -77,6 +78,7 @@ func (p *Partition[S]) startLoop() {
 func (p *Partition[S]) serve() {
 	l := &p.loop
 	for {
+		p.cut()
 		p.fill()
 		p.awaitFollowUps()
 		p.gather()
@@ -157,14 +159,14 @@ func (p *Partition[S]) gather() {
 }
 
 // accepting reports whether commands may run. One frame is being written and one collects; with more than that,
-// a pending reload or an ambiguous append, commands stay queued.
+// a pending reload or an ambiguous append, commands stay queued, and so they do until a snapshot is cut.
 func (p *Partition[S]) accepting() bool {
 	l := &p.loop
 	unsent := len(l.frames)
 	if l.sending {
 		unsent--
 	}
-	return unsent < 2 && l.pendingReload == nil && !l.fencing.Load()
+	return unsent < 2 && l.pendingReload == nil && !l.fencing.Load() && !p.snapshots.due
 }
 
 // fill runs queued commands until none is left, the collecting frame is full, or a write has an outcome.
@@ -202,6 +204,8 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		if len(f.events) > 0 {
 			p.core.frames.Add(f.first, v.At.Seq)
 		}
+		p.core.track.wrote(len(f.Body))
+		p.checkSnapshot()
 		if !v.Foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
 			p.send() // nothing to gather: it is written while this one's callers are answered
 		}

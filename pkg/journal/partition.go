@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/rolling"
 	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/stall"
 	"quartet/pkg/tracing"
 )
@@ -74,6 +75,13 @@ type Config[S State] struct {
 	// LossPatience is for how long a log that ends before its witness is read again, since one of a cluster may
 	// show an old end; default 0.
 	LossPatience time.Duration
+
+	// Snapshots keeps snapshots of the state, which must be Paged; nil: none are written, and the log is read from its beginning.
+	Snapshots snapshot.Store
+	// SnapshotBytes is after how many bytes of frames a snapshot is written, and SnapshotTerm after how much time, if there is a
+	// sixteenth of these; defaults 16 MiB and 10 min.
+	SnapshotBytes int64
+	SnapshotTerm  time.Duration
 
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
@@ -147,6 +155,8 @@ func (c *Config[S]) complete() error {
 	c.MaxFrame = orDefault(c.MaxFrame, DefaultMaxFrame)
 	c.MaxEvent = orDefault(c.MaxEvent, DefaultMaxEvent)
 	c.AppendTimeout = orDefault(c.AppendTimeout, 5*time.Second)
+	c.SnapshotBytes = orDefault(c.SnapshotBytes, 16<<20)
+	c.SnapshotTerm = orDefault(c.SnapshotTerm, 10*time.Minute)
 	c.ViewPatience = orDefault(c.ViewPatience, 5*time.Second)
 	c.UnhealthyAfter = orDefault(c.UnhealthyAfter, 30*time.Second)
 	c.FollowUpTerm = orDefault(c.FollowUpTerm, followUpTerm)
@@ -157,7 +167,7 @@ func (c *Config[S]) complete() error {
 func atOnce(context.Context, string, string, string) {}
 
 // orDefault returns v, or d if v is not positive.
-func orDefault[T int | time.Duration](v, d T) T {
+func orDefault[T int | int64 | time.Duration](v, d T) T {
 	if v <= 0 {
 		return d
 	}
@@ -187,6 +197,7 @@ type Partition[S State] struct {
 
 	log        *framelog.Writer
 	roller     *rolling.Roller
+	snapshots  snapshots
 	consumed   progress.Set[sourceKey]
 	metrics    *counters.Counters
 	frameCache framecache.Cache

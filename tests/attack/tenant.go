@@ -18,6 +18,7 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/retry"
 )
 
 // Mallory is the name of a hostile tenant's namespace and of its agent.
@@ -61,9 +62,25 @@ func (t *Tenant) attack() {
 	t.takeTurns(w)
 }
 
-// Reached reports whether a worker of the tenant has executed a command, and a runner of it a turn: that the attack has
-// reached what takes longest to begin.
-func (t *Tenant) Reached(ctx context.Context) (bool, error) {
+// Await waits until a worker of the tenant has executed a command, and a runner of it a turn: until the attack has reached what takes
+// longest to begin. It returns false if ctx ends first.
+func (t *Tenant) Await(ctx context.Context) bool {
+	pacer := retry.New(100*time.Millisecond, 100*time.Millisecond)
+	for {
+		one, cancel := context.WithTimeout(ctx, 10*time.Second)
+		reached, err := t.reached(one)
+		cancel()
+		if err == nil && reached {
+			return true
+		}
+		if pacer.Wait(ctx) != nil {
+			return false
+		}
+	}
+}
+
+// reached reports whether what Await waits for is among the newest tasks and turns.
+func (t *Tenant) reached(ctx context.Context) (bool, error) {
 	op := t.connect(t.Keys["operator"])
 	defer func() { _ = op.Close() }()
 	tasks, err := op.Tasks.ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: Mallory, IncludeTerminal: true, PageSize: 100})

@@ -19,6 +19,9 @@ type Counters struct {
 	events                *prometheus.CounterVec
 	byType                map[string]prometheus.Counter // cached counters of events
 	loads                 prometheus.Observer
+
+	snapshots, snapshotPages, snapshotBytes prometheus.Counter
+	snapshotSeconds                         prometheus.Observer
 }
 
 // New registers the metrics of a plane. It returns nil if reg is nil.
@@ -32,7 +35,11 @@ func New(reg prometheus.Registerer, plane string) *Counters {
 		lines:   meter.Histogram(reg, "quartet_journal_frame_events", "Number of events in each frame written, that is, for each fsync.", meter.Many, "plane").WithLabelValues(plane),
 		loads:   meter.Histogram(reg, "quartet_journal_load_seconds", "Time to load a partition, at the start or after its lease was acquired again.", meter.Work, "plane").WithLabelValues(plane),
 		plane:   plane, events: meter.Counter(reg, "quartet_journal_events_total", "Events on disk, by type.", "plane", "event_type"),
-		byType: map[string]prometheus.Counter{}, appends: map[string]prometheus.Counter{},
+		snapshots:       meter.Counter(reg, "quartet_journal_snapshots_total", "Snapshots written.", "plane").WithLabelValues(plane),
+		snapshotPages:   meter.Counter(reg, "quartet_journal_snapshot_pages_total", "Pages of owners in the snapshots written.", "plane").WithLabelValues(plane),
+		snapshotBytes:   meter.Counter(reg, "quartet_journal_snapshot_bytes_total", "Bytes of the snapshots written.", "plane").WithLabelValues(plane),
+		snapshotSeconds: meter.Histogram(reg, "quartet_journal_snapshot_seconds", "Time to write a snapshot, while commands go on.", meter.Work, "plane").WithLabelValues(plane),
+		byType:          map[string]prometheus.Counter{}, appends: map[string]prometheus.Counter{},
 	}
 	appends := meter.Counter(reg, "quartet_journal_appends_total", "Attempts to write a frame by outcome: ok, refused, busy (tried again), overtaken by another writer, or unknown.", "plane", "outcome")
 	for _, outcome := range []string{"ok", "refused", "busy", "overtaken", "unknown"} {
@@ -93,5 +100,15 @@ func (g *Counters) Committed(n int, typeOf func(i int) string) {
 		}
 		c.Add(float64(same))
 		i += same
+	}
+}
+
+// Snapshot counts a snapshot that was written, of so many pages and bytes.
+func (g *Counters) Snapshot(pages int, bytes int64, took time.Duration) {
+	if g != nil {
+		g.snapshots.Inc()
+		g.snapshotPages.Add(float64(pages))
+		g.snapshotBytes.Add(float64(bytes))
+		g.snapshotSeconds.Observe(took.Seconds())
 	}
 }

@@ -24,3 +24,10 @@ func (x Index) Find(walSeq uint64) (seq uint64, ok bool) {
 	}
 	return x[i-1].seq, true
 }
+
+// Since calls fn with the frames behind the first n, in order: the wal_seq of the first event and the sequence number.
+func (x Index) Since(n int, fn func(firstWalSeq, seq uint64)) {
+	for _, e := range x[n:] {
+		fn(e.first, e.seq)
+	}
+}

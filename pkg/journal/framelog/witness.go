@@ -43,6 +43,13 @@ func (c *Comparison) Read(end End) error {
 	return nil
 }
 
+// ReadFrom says that the log is read from behind end on, where a snapshot ends that a later frame announces. What was witnessed before it is
+// not read.
+func (c *Comparison) ReadFrom(end End) error {
+	c.met = c.met || c.end.Seq < end.Seq
+	return c.Read(end)
+}
+
 // Missing returns a *Broken if the log, which ends at end, does not have the witnessed frame.
 func (c *Comparison) Missing(end End) error {
 	if c.met {

@@ -144,6 +144,7 @@ type Memory struct {
 	entries map[Key]Entry
 	order   []addition // oldest first; those before head are already dropped
 	head    int
+	cut     int // additions that order does not have any more
 	pool    *Pool
 }
 
@@ -186,7 +187,20 @@ func (m *Memory) Add(k Key, e Entry) {
 	}
 	if m.head > 1024 && m.head > len(m.order)/2 {
 		m.order = append([]addition(nil), m.order[m.head:]...)
+		m.cut += m.head
 		m.head = 0
+	}
+}
+
+// Additions returns how often Add was called.
+func (m *Memory) Additions() int { return m.cut + len(m.order) }
+
+// Since calls fn with the entries that are remembered of those that were added behind the first n additions, oldest first.
+func (m *Memory) Since(n int, fn func(Key, Entry)) {
+	for _, a := range m.order[max(n-m.cut, m.head):] {
+		if e, ok := m.entries[a.key]; ok && e.First == a.first {
+			fn(a.key, e)
+		}
 	}
 }
 

@@ -64,7 +64,7 @@ func lossOf(p partition, n int, c chain, k *known, last uint64) *Loss {
 }
 
 // internal are the events of the journal itself, whose loss concerns nobody.
-var internal = map[string]bool{"partition_opened": true, "source_consumed": true, "request_answered": true, "incarnation_began": true}
+var internal = map[string]bool{"partition_opened": true, "source_consumed": true, "request_answered": true, "incarnation_began": true, "snapshot_taken": true}
 
 // envelope is what a line says that it is about.
 type envelope struct {

@@ -136,7 +136,9 @@ func RoundTrip[S journal.Paged](s S, fresh func() S) error {
 }
 
 // Seen collects which fields of messages had a value. Nil collects nothing.
-type Seen struct{ fields map[protoreflect.FullName]bool }
+type Seen struct {
+	fields map[protoreflect.FullName]bool
+}
 
 // add collects the fields of a page and of the messages in it.
 func (s *Seen) add(m protoreflect.Message) {

@@ -1,4 +1,4 @@
-package journal
+package event
 
 import (
 	"encoding/json"
@@ -12,14 +12,14 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// RawEvent is a line whose payload is not parsed. Payload points into the line.
-type RawEvent struct {
+// Raw is a line whose payload is not parsed. Payload points into the line.
+type Raw struct {
 	Event   // without Payload
 	Payload json.RawMessage
 }
 
 // Decode returns the event with its payload parsed.
-func (r *RawEvent) Decode(reg *Registry) (*Event, error) {
+func (r *Raw) Decode(reg *Registry) (*Event, error) {
 	m, err := reg.New(r.Type)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (r *RawEvent) Decode(reg *Registry) (*Event, error) {
 }
 
 // WithPayload returns the event with a payload that the caller parsed.
-func (r *RawEvent) WithPayload(m proto.Message) *Event {
+func (r *Raw) WithPayload(m proto.Message) *Event {
 	ev := r.Event
 	ev.Payload = m
 	return &ev
@@ -45,8 +45,8 @@ var errLine = errors.New("journal: damaged line")
 // ParseLine reads the envelope of one line. It ignores unknown fields, so that an older
 // reader understands a newer writer, and only finds the end of the payload. A line without
 // wal_seq or event_type is an error; one without payload is not.
-func ParseLine(line []byte) (*RawEvent, error) {
-	r := &RawEvent{}
+func ParseLine(line []byte) (*Raw, error) {
+	r := &Raw{}
 	l := jsontext.Lexer{In: line}
 	if err := l.Expect('{'); err != nil {
 		return nil, fmt.Errorf("%w: %w", errLine, err)
@@ -73,7 +73,7 @@ func ParseLine(line []byte) (*RawEvent, error) {
 }
 
 // read reads one field of the envelope.
-func (r *RawEvent) read(l *jsontext.Lexer) error {
+func (r *Raw) read(l *jsontext.Lexer) error {
 	key, err := l.Str()
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (r *RawEvent) read(l *jsontext.Lexer) error {
 }
 
 // field returns where the text field with this name is stored, nil if there is none.
-func (r *RawEvent) field(key []byte) *string {
+func (r *Raw) field(key []byte) *string {
 	switch string(key) {
 	case "event_type":
 		return &r.Type

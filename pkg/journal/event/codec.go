@@ -1,4 +1,4 @@
-package journal
+package event
 
 import (
 	"strconv"
@@ -7,11 +7,11 @@ import (
 	"quartet/pkg/pbjson"
 )
 
-// appendLine appends ev as one line of a frame, with the final newline. The fields are in the
+// AppendLine appends ev as one line of a frame, with the final newline. The fields are in the
 // order in which they are written: wal_seq, event_type and agent_id come first, so that
 // lines.TypeOf can filter without reading the rest, and payload comes last. It is hand-written
 // because encoding/json takes 1.4 µs for the same.
-func appendLine(dst []byte, ev *Event) ([]byte, error) {
+func AppendLine(dst []byte, ev *Event) ([]byte, error) {
 	dst = append(dst, `{"wal_seq":`...)
 	dst = strconv.AppendUint(dst, ev.WalSeq, 10)
 	dst = append(dst, `,"event_type":`...)

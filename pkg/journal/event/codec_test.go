@@ -1,4 +1,4 @@
-package journal
+package event
 
 import (
 	"encoding/json"
@@ -21,7 +21,7 @@ func registry() *Registry { return NewRegistry(errdetails.File_google_rpc_error_
 func TestB1_LineRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String()
-		r := RawEvent{Event: Event{WalSeq: rapid.Uint64Min(1).Draw(t, "wal_seq")}}
+		r := Raw{Event: Event{WalSeq: rapid.Uint64Min(1).Draw(t, "wal_seq")}}
 		want := &r.Event
 		for _, key := range []string{
 			"agent_id", "event_id", "namespace", "plane", "session_id", "task_id", "step_id", "work_item_id",
@@ -33,7 +33,7 @@ func TestB1_LineRoundTrip(t *testing.T) {
 		want.Type = "error_info"
 		want.CreatedAt = time.UnixMicro(rapid.Int64Range(0, 1<<52).Draw(t, "created_at")).UTC()
 		want.Payload = &errdetails.ErrorInfo{Reason: text.Draw(t, "reason"), Metadata: map[string]string{"a b": text.Draw(t, "v")}}
-		line, err := appendLine(nil, want)
+		line, err := AppendLine(nil, want)
 		require.NoError(t, err)
 		require.True(t, json.Valid(line), "%s", line)
 		var fields struct {

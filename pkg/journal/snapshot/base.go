@@ -1,0 +1,242 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/requests"
+	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
+)
+
+// Snapshot is one that is stored.
+type Snapshot struct {
+	Ref
+	// End is the end of the log that its state contains.
+	End      framelog.End
+	Manifest *snapshotv1.Manifest
+}
+
+// Stored returns the snapshots of a partition that a store has, the newest first. Whether one is valid, the log says.
+func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, error) {
+	found, err := store.Manifests(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: manifests of %s: %w", partition, err)
+	}
+	var all []*Snapshot
+	for number, b := range found {
+		s := &Snapshot{Ref: Ref{Number: number, Hash: sha256.Sum256(b)}, Manifest: &snapshotv1.Manifest{}}
+		if unpack(b, s.Manifest) != nil || s.Manifest.GetFormat() != Format || s.Manifest.GetPartition() != partition {
+			continue // damaged, or of a later version: one that is older serves
+		}
+		if s.End, err = framelog.ParseEnd(s.Manifest.GetEnd()); err != nil {
+			continue
+		}
+		s.Snapshot = s.Manifest.GetNumber()
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *Snapshot) int {
+		return cmp.Or(cmp.Compare(b.Snapshot, a.Snapshot), cmp.Compare(b.Number, a.Number))
+	})
+	return all, nil
+}
+
+// objects calls fn with all objects of a snapshot.
+func (s *Snapshot) objects(fn func(*snapshotv1.Object)) {
+	for _, all := range [][]*snapshotv1.Object{s.Manifest.GetPages(), s.Manifest.GetRequests(), s.Manifest.GetFrames()} {
+		for _, o := range all {
+			fn(o)
+		}
+	}
+}
+
+// Base is what the next snapshot of a partition continues. The zero Base is that of a partition without a snapshot. It is replaced, and
+// never changed.
+type Base struct {
+	kept   []*Snapshot // the newest first
+	owners map[pages.Owner]owned
+	live   map[uint64]int64 // bytes of the pages that are current, by the object's number
+}
+
+// owned says where the page of an owner is.
+type owned struct {
+	object uint64
+	bytes  int64 // of the page before it was compressed
+}
+
+// Newest returns the snapshot that the next one continues, nil if there is none.
+func (b *Base) Newest() *Snapshot {
+	if b == nil || len(b.kept) == 0 {
+		return nil
+	}
+	return b.kept[0]
+}
+
+// Oldest returns the oldest snapshot that is kept, nil if there is none.
+func (b *Base) Oldest() *Snapshot {
+	if b == nil || len(b.kept) == 0 {
+		return nil
+	}
+	return b.kept[len(b.kept)-1]
+}
+
+// garbageRoom is how many bytes of pages that are not current a snapshot may have beside as many as there are current ones.
+const garbageRoom = 1 << 20
+
+// Sparse returns the owners whose pages should be written again although they did not change, since the objects that they are in have mostly
+// pages that are not current.
+func (b *Base) Sparse() (owners []pages.Owner) {
+	newest := b.Newest()
+	if newest == nil {
+		return nil
+	}
+	var live, all int64
+	for _, o := range newest.Manifest.GetPages() {
+		live, all = live+b.live[o.GetNumber()], all+o.GetEntries()
+	}
+	if all <= 2*live+garbageRoom {
+		return nil
+	}
+	sparse := map[uint64]bool{}
+	for _, o := range newest.Manifest.GetPages() {
+		sparse[o.GetNumber()] = 2*b.live[o.GetNumber()] < o.GetEntries()
+	}
+	for owner, at := range b.owners {
+		if sparse[at.object] {
+			owners = append(owners, owner)
+		}
+	}
+	return owners
+}
+
+// Read reads a snapshot. It calls page with the page of each owner, request with the requests that are remembered, oldest first, and frame with
+// the index of frames, in order. older are the snapshots before it, the newest first. An error that is not ErrNoObject is one of the
+// store, and reading may succeed later.
+func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, page func(pages.Owner, []byte) error,
+	request func(requests.Key, requests.Entry), frame func(Frame),
+) (*Base, error) {
+	b := &Base{kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[pages.Owner]owned{}, live: map[uint64]int64{}}
+	for _, o := range slices.Backward(s.Manifest.GetPages()) {
+		var in snapshotv1.Pages
+		if err := read(ctx, store, o, &in); err != nil {
+			return nil, err
+		}
+		for _, p := range in.GetPages() {
+			owner := pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}
+			if _, newer := b.owners[owner]; newer {
+				continue
+			}
+			b.owners[owner] = owned{o.GetNumber(), size(p)}
+			b.live[o.GetNumber()] += size(p)
+			if p.GetGone() {
+				continue
+			}
+			if err := page(owner, p.GetContent()); err != nil {
+				return nil, fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, owner.Namespace, owner.ID, err)
+			}
+		}
+	}
+	for _, o := range s.Manifest.GetRequests() {
+		var in snapshotv1.Requests
+		if err := read(ctx, store, o, &in); err != nil {
+			return nil, err
+		}
+		if err := eachRequest(&in, request); err != nil {
+			return nil, err
+		}
+	}
+	for _, o := range s.Manifest.GetFrames() {
+		var in snapshotv1.Frames
+		if err := read(ctx, store, o, &in); err != nil {
+			return nil, err
+		}
+		if err := eachFrame(&in, frame); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// size returns about how many bytes a page takes in an object.
+func size(p *snapshotv1.Page) int64 {
+	return int64(len(p.GetNamespace())+len(p.GetId())+len(p.GetContent())) + 16
+}
+
+// eachRequest calls fn with the requests of an object.
+func eachRequest(in *snapshotv1.Requests, fn func(requests.Key, requests.Entry)) error {
+	n := len(in.GetFirstSteps())
+	if len(in.GetKeys()) != n*len(requests.Key{}) || len(in.GetArguments()) != n || len(in.GetCounts()) != n || len(in.GetExecutedAt()) != n {
+		return fmt.Errorf("%w: the requests of it are of different numbers", ErrNoObject)
+	}
+	var first uint64
+	for i := range n {
+		first += in.GetFirstSteps()[i]
+		fn(requests.Key(in.GetKeys()[i*len(requests.Key{}):]), requests.Entry{First: first, Args: in.GetArguments()[i], Count: in.GetCounts()[i], Unix: in.GetExecutedAt()[i]})
+	}
+	return nil
+}
+
+// eachFrame calls fn with the frames of an object.
+func eachFrame(in *snapshotv1.Frames, fn func(Frame)) error {
+	if len(in.GetWalSeqSteps()) != len(in.GetSequenceSteps()) {
+		return fmt.Errorf("%w: the frames of it are of different numbers", ErrNoObject)
+	}
+	var f Frame
+	for i, step := range in.GetWalSeqSteps() {
+		f.WalSeq, f.Seq = f.WalSeq+step, f.Seq+in.GetSequenceSteps()[i]
+		fn(f)
+	}
+	return nil
+}
+
+// Clean removes the objects that no kept snapshot needs. Those that were stored after the newest manifest are left, since another
+// process may be writing them.
+func (b *Base) Clean(ctx context.Context, store Store) error {
+	newest := b.Newest()
+	if newest == nil {
+		return nil
+	}
+	stored, err := store.Numbers(ctx)
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	needed := map[uint64]bool{}
+	for _, s := range b.kept {
+		needed[s.Number] = true
+		s.objects(func(o *snapshotv1.Object) {
+			needed[o.GetNumber()] = true
+			for _, part := range o.GetEarlier() {
+				needed[part] = true
+			}
+		})
+	}
+	gone := slices.DeleteFunc(stored, func(n uint64) bool { return needed[n] || n > newest.Number })
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := store.Remove(ctx, gone); err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	return nil
+}
+
+// with returns the Base behind a snapshot that wrote pages.
+func (b *Base) with(s *Snapshot, written map[pages.Owner]owned) *Base {
+	next := &Base{kept: append([]*Snapshot{s}, b.kept[:min(len(b.kept), Kept-1)]...), owners: b.owners, live: maps.Clone(b.live)}
+	if next.owners == nil {
+		next.owners, next.live = map[pages.Owner]owned{}, map[uint64]int64{}
+	}
+	for owner, at := range written {
+		if was, has := next.owners[owner]; has {
+			next.live[was.object] -= was.bytes
+		}
+		next.owners[owner] = at
+		next.live[at.object] += at.bytes
+	}
+	return next
+}

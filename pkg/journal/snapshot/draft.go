@@ -1,0 +1,239 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/requests"
+	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
+)
+
+// Cut is what a snapshot has beside the pages: what the partition is at a moment at which all that it has is durable.
+type Cut struct {
+	Partition  string
+	End        framelog.End
+	Generation uint64
+	At         time.Time
+	Positions  []*snapshotv1.Position
+	// Requests and Frames are those that came since the snapshot before, oldest first.
+	Requests []Request
+	Frames   []Frame
+}
+
+// Request is a request that is remembered.
+type Request struct {
+	requests.Key
+	requests.Entry
+}
+
+// Draft is a snapshot that is being written. It is not safe for concurrent use.
+type Draft struct {
+	store   Store
+	base    *Base
+	pending snapshotv1.Pages
+	bytes   int64 // of pending
+	written map[pages.Owner]owned
+	objects []*snapshotv1.Object
+	total   int64 // bytes that were stored
+}
+
+// Begin begins the snapshot that continues base.
+func Begin(store Store, base *Base) *Draft {
+	if base == nil {
+		base = &Base{}
+	}
+	return &Draft{store: store, base: base, written: map[pages.Owner]owned{}}
+}
+
+// Add adds the page of an owner, nil if the state has nothing of it. Each owner is added once.
+func (d *Draft) Add(ctx context.Context, owner pages.Owner, page proto.Message) error {
+	p := &snapshotv1.Page{Namespace: owner.Namespace, Id: owner.ID, Gone: page == nil}
+	if page != nil {
+		var err error
+		if p.Content, err = pages.Encode(page); err != nil {
+			return fmt.Errorf("snapshot: page of %s/%s: %w", owner.Namespace, owner.ID, err)
+		}
+	} else if _, had := d.base.owners[owner]; !had {
+		return nil
+	}
+	d.pending.Pages = append(d.pending.Pages, p)
+	if d.bytes += size(p); d.bytes >= ObjectBytes {
+		return d.flush(ctx)
+	}
+	return nil
+}
+
+// flush stores the pages that were added since the last time.
+func (d *Draft) flush(ctx context.Context) error {
+	if len(d.pending.GetPages()) == 0 {
+		return nil
+	}
+	o, err := d.put(ctx, &d.pending, d.bytes)
+	if err != nil {
+		return err
+	}
+	for _, p := range d.pending.GetPages() {
+		d.written[pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}] = owned{o.GetNumber(), size(p)}
+	}
+	d.objects = append(d.objects, o)
+	d.pending.Pages, d.bytes = nil, 0
+	return nil
+}
+
+// put stores a message as an object.
+func (d *Draft) put(ctx context.Context, m proto.Message, entries int64) (*snapshotv1.Object, error) {
+	b, err := pack(m)
+	if err != nil {
+		return nil, err
+	}
+	numbers, err := d.store.Put(ctx, slices.Collect(slices.Chunk(b, PartBytes)))
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	d.total += int64(len(b))
+	sum, last := sha256.Sum256(b), len(numbers)-1
+	return &snapshotv1.Object{Number: numbers[last], Earlier: numbers[:last], Hash: sum[:], Bytes: int64(len(b)), Entries: entries}, nil
+}
+
+// Finish stores what the snapshot has beside the pages, and the manifest. The snapshot becomes valid when a frame behind cut.End
+// announces it. base is what the next one continues then; it shares memory with the Base before, which must not be used any more once the
+// snapshot is announced.
+func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *Base, err error) {
+	if err := d.flush(ctx); err != nil {
+		return nil, nil, err
+	}
+	m := &snapshotv1.Manifest{
+		Format: Format, Partition: cut.Partition, Number: 1, End: cut.End.String(), Generation: cut.Generation, TakenAt: timestamppb.New(cut.At), Positions: cut.Positions,
+	}
+	if before := d.base.Newest(); before != nil {
+		m.Number = before.Snapshot + 1
+		superseded := map[uint64]int64{}
+		for owner := range d.written {
+			if was, has := d.base.owners[owner]; has {
+				superseded[was.object] += was.bytes
+			}
+		}
+		for _, o := range before.Manifest.GetPages() {
+			if d.base.live[o.GetNumber()] > superseded[o.GetNumber()] {
+				m.Pages = append(m.Pages, o)
+			}
+		}
+		m.Requests = slices.DeleteFunc(slices.Clone(before.Manifest.GetRequests()), func(o *snapshotv1.Object) bool {
+			return cut.At.Unix()-o.GetUntil() > int64(requests.Term/time.Second)
+		})
+		m.Frames = slices.Clone(before.Manifest.GetFrames())
+	}
+	m.Pages = append(m.Pages, d.objects...)
+	if m.Requests, err = d.addRequests(ctx, m.GetRequests(), cut.Requests); err != nil {
+		return nil, nil, err
+	}
+	if m.Frames, err = d.addFrames(ctx, m.GetFrames(), cut.Frames); err != nil {
+		return nil, nil, err
+	}
+	b, err := pack(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	number, err := d.store.PutManifest(ctx, int(m.GetNumber()%Slots), b)
+	if err != nil {
+		return nil, nil, fmt.Errorf("snapshot: %w", err)
+	}
+	d.total += int64(len(b))
+	s = &Snapshot{Ref: Ref{m.GetNumber(), number, sha256.Sum256(b)}, End: cut.End, Manifest: m}
+	return s, func() *Base { return d.base.with(s, d.written) }, nil
+}
+
+// Bytes returns how many bytes were stored.
+func (d *Draft) Bytes() int64 { return d.total }
+
+// Pages returns how many pages were stored.
+func (d *Draft) Pages() int { return len(d.written) }
+
+// mergeWith returns how many of the last objects are merged with an object of n entries, so that there are few objects and
+// each entry is written a few times only.
+func mergeWith(all []*snapshotv1.Object, n int64) (count int) {
+	for count < len(all) {
+		o := all[len(all)-1-count]
+		if o.GetEntries() > 2*n || o.GetEntries()+n > mergedEntries {
+			break
+		}
+		n += o.GetEntries()
+		count++
+	}
+	return count
+}
+
+// addRequests returns the objects with the remembered requests, with new ones behind them.
+func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added []Request) ([]*snapshotv1.Object, error) {
+	if len(added) == 0 {
+		return all, nil
+	}
+	merged := mergeWith(all, int64(len(added)))
+	var every []Request
+	for _, o := range all[len(all)-merged:] {
+		var in snapshotv1.Requests
+		if err := read(ctx, d.store, o, &in); err != nil {
+			return nil, err
+		}
+		if err := eachRequest(&in, func(k requests.Key, e requests.Entry) { every = append(every, Request{k, e}) }); err != nil {
+			return nil, err
+		}
+	}
+	all, every = all[:len(all)-merged], append(every, added...)
+	var out snapshotv1.Requests
+	var last uint64
+	var until uint32
+	for _, r := range every {
+		out.Keys = append(out.Keys, r.Key[:]...)
+		out.FirstSteps = append(out.FirstSteps, r.First-last)
+		out.Arguments = append(out.Arguments, r.Args)
+		out.Counts = append(out.Counts, r.Count)
+		out.ExecutedAt = append(out.ExecutedAt, r.Unix)
+		last, until = r.First, max(until, r.Unix)
+	}
+	o, err := d.put(ctx, &out, int64(len(every)))
+	if err != nil {
+		return nil, err
+	}
+	o.Until = int64(until)
+	return append(all, o), nil
+}
+
+// addFrames returns the objects with the index of frames, with new ones behind them.
+func (d *Draft) addFrames(ctx context.Context, all []*snapshotv1.Object, added []Frame) ([]*snapshotv1.Object, error) {
+	if len(added) == 0 {
+		return all, nil
+	}
+	merged := mergeWith(all, int64(len(added)))
+	var every []Frame
+	for _, o := range all[len(all)-merged:] {
+		var in snapshotv1.Frames
+		if err := read(ctx, d.store, o, &in); err != nil {
+			return nil, err
+		}
+		if err := eachFrame(&in, func(f Frame) { every = append(every, f) }); err != nil {
+			return nil, err
+		}
+	}
+	all, every = all[:len(all)-merged], append(every, added...)
+	var out snapshotv1.Frames
+	var last Frame
+	for _, f := range every {
+		out.WalSeqSteps = append(out.WalSeqSteps, f.WalSeq-last.WalSeq)
+		out.SequenceSteps = append(out.SequenceSteps, f.Seq-last.Seq)
+		last = f
+	}
+	o, err := d.put(ctx, &out, int64(len(every)))
+	if err != nil {
+		return nil, err
+	}
+	return append(all, o), nil
+}

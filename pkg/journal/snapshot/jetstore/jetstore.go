@@ -1,0 +1,193 @@
+// Package jetstore is snapshot.Store on NATS JetStream: a stream for each partition, from which messages can be removed. Each object is
+// a message, and its number the message's sequence number.
+package jetstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/snapshot"
+)
+
+// prefix is that of the streams, and subjects that of their subjects.
+const (
+	prefix   = "quartet-snapshot-"
+	subjects = "quartet.snapshot."
+)
+
+// Stream returns the name of the stream of a partition.
+func Stream(plane string, partition int) string {
+	return prefix + plane + "-" + strconv.Itoa(partition)
+}
+
+// Store keeps the objects of one partition.
+type Store struct {
+	js       jetstream.JetStream
+	name     string
+	subject  string
+	replicas int
+
+	mu     sync.Mutex
+	stream jetstream.Stream // nil until it was used
+}
+
+var _ snapshot.Store = (*Store)(nil)
+
+// New returns the store of a partition. Its stream is created when it is used first.
+func New(nc *nats.Conn, plane string, partition, replicas int) (*Store, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("jetstore: %w", err)
+	}
+	return &Store{js: js, name: Stream(plane, partition), subject: subjects + plane + "." + strconv.Itoa(partition), replicas: max(replicas, 1)}, nil
+}
+
+// open returns the stream, which it creates if there is none.
+func (s *Store) open(ctx context.Context) (jetstream.Stream, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream != nil {
+		return s.stream, nil
+	}
+	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+			Name: s.name, Description: "Quartet: snapshots of a partition", Subjects: []string{s.subject, s.subject + ".*"},
+			Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicas,
+			MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1, DenyPurge: true,
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("jetstore: stream %s: %w", s.name, err)
+	}
+	s.stream = stream
+	return stream, nil
+}
+
+// put stores an object and returns its number.
+func (s *Store) put(ctx context.Context, subject string, o []byte) (uint64, error) {
+	ack, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: o}, jetstream.WithExpectStream(s.name))
+	if errors.Is(err, jetstream.ErrNoStreamResponse) { // the stream was removed
+		s.mu.Lock()
+		s.stream = nil
+		s.mu.Unlock()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("jetstore: %s: %w", s.name, err)
+	}
+	return ack.Sequence, nil
+}
+
+// Put implements snapshot.Store.
+func (s *Store) Put(ctx context.Context, objects [][]byte) ([]uint64, error) {
+	if _, err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	numbers := make([]uint64, len(objects))
+	for i, o := range objects {
+		var err error
+		if numbers[i], err = s.put(ctx, s.subject, o); err != nil {
+			return nil, err
+		}
+	}
+	return numbers, nil
+}
+
+// PutManifest implements snapshot.Store.
+func (s *Store) PutManifest(ctx context.Context, slot int, manifest []byte) (uint64, error) {
+	if _, err := s.open(ctx); err != nil {
+		return 0, err
+	}
+	return s.put(ctx, s.subject+"."+strconv.Itoa(slot), manifest)
+}
+
+// message returns a message, or ErrNoObject.
+func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
+	stream, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return get(ctx, stream) })
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, snapshot.ErrNoObject
+	case err != nil:
+		return nil, fmt.Errorf("jetstore: %s: %w", s.name, err)
+	}
+	return m, nil
+}
+
+// Get implements snapshot.Store.
+func (s *Store) Get(ctx context.Context, number uint64) ([]byte, error) {
+	m, err := s.message(ctx, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return st.GetMsg(ctx, number)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m.Data, nil
+}
+
+// Manifests implements snapshot.Store.
+func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
+	all := map[uint64][]byte{}
+	for slot := range snapshot.Slots {
+		m, err := s.message(ctx, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+			return st.GetLastMsgForSubject(ctx, s.subject+"."+strconv.Itoa(slot))
+		})
+		if errors.Is(err, snapshot.ErrNoObject) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all[m.Sequence] = m.Data
+	}
+	return all, nil
+}
+
+// Numbers implements snapshot.Store.
+func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
+	stream, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return stream.Info(ctx, jetstream.WithDeletedDetails(true))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("jetstore: %s: %w", s.name, err)
+	}
+	removed := make(map[uint64]bool, len(info.State.Deleted))
+	for _, seq := range info.State.Deleted {
+		removed[seq] = true
+	}
+	var all []uint64
+	for seq := info.State.FirstSeq; seq > 0 && seq <= info.State.LastSeq; seq++ {
+		if !removed[seq] {
+			all = append(all, seq)
+		}
+	}
+	return all, nil
+}
+
+// Remove implements snapshot.Store.
+func (s *Store) Remove(ctx context.Context, numbers []uint64) error {
+	stream, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	for _, seq := range numbers {
+		_, err := jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, stream.DeleteMsg(ctx, seq) })
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
+			return fmt.Errorf("jetstore: %s: remove %d: %w", s.name, seq, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+// Package memstore is snapshot.Store in memory, for tests and for planes that are run without a broker.
+package memstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"quartet/pkg/journal/snapshot"
+)
+
+// Store keeps the objects of one partition. New returns an empty one.
+type Store struct {
+	// Fail, if set, is called before each call with its name, and its error is returned. Tests only.
+	Fail func(call string) error
+
+	mu      sync.Mutex
+	last    uint64
+	objects map[uint64][]byte
+	slots   map[int]uint64
+}
+
+var _ snapshot.Store = (*Store)(nil)
+
+// New returns an empty store.
+func New() *Store { return &Store{objects: map[uint64][]byte{}, slots: map[int]uint64{}} }
+
+// begin locks the store, or returns the error of Fail.
+func (s *Store) begin(ctx context.Context, call string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.Fail != nil {
+		if err := s.Fail(call); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	return nil
+}
+
+// Put implements snapshot.Store.
+func (s *Store) Put(ctx context.Context, objects [][]byte) ([]uint64, error) {
+	if err := s.begin(ctx, "put"); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	var numbers []uint64
+	for _, o := range objects {
+		numbers = append(numbers, s.put(o))
+	}
+	return numbers, nil
+}
+
+func (s *Store) put(o []byte) uint64 {
+	s.last++
+	s.objects[s.last] = bytes.Clone(o)
+	return s.last
+}
+
+// PutManifest implements snapshot.Store.
+func (s *Store) PutManifest(ctx context.Context, slot int, manifest []byte) (uint64, error) {
+	if err := s.begin(ctx, "put manifest"); err != nil {
+		return 0, err
+	}
+	defer s.mu.Unlock()
+	s.slots[slot] = s.put(manifest)
+	return s.last, nil
+}
+
+// Get implements snapshot.Store.
+func (s *Store) Get(ctx context.Context, number uint64) ([]byte, error) {
+	if err := s.begin(ctx, "get"); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	o, has := s.objects[number]
+	if !has {
+		return nil, fmt.Errorf("%w: %d", snapshot.ErrNoObject, number)
+	}
+	return bytes.Clone(o), nil
+}
+
+// Manifests implements snapshot.Store.
+func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
+	if err := s.begin(ctx, "manifests"); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	all := map[uint64][]byte{}
+	for _, number := range s.slots {
+		if o, has := s.objects[number]; has {
+			all[number] = bytes.Clone(o)
+		}
+	}
+	return all, nil
+}
+
+// Numbers implements snapshot.Store.
+func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
+	if err := s.begin(ctx, "numbers"); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects)), nil
+}
+
+// Remove implements snapshot.Store.
+func (s *Store) Remove(ctx context.Context, numbers []uint64) error {
+	if err := s.begin(ctx, "remove"); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	for _, n := range numbers {
+		delete(s.objects, n)
+	}
+	return nil
+}
+
+// Damage changes a byte of an object, or removes it if at is beyond its end. Tests only.
+func (s *Store) Damage(number uint64, at int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.objects[number]; at < len(o) {
+		o[at] ^= 1
+	} else {
+		delete(s.objects, number)
+	}
+}
