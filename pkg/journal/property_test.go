@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/snapshot/memstore"
 )
 
 // TestX1_NothingTwiceNothingMissing: whatever the log does, every answered put
@@ -23,8 +24,17 @@ func TestX1_NothingTwiceNothingMissing(t *testing.T) {
 		log := faultlog.New(memlog.New())
 		writers := make([]*partition, rapid.IntRange(1, 2).Draw(t, "writers"))
 		segment := rapid.SampledFrom([]int64{0, 1, 1500}).Draw(t, "segment size")
-		for i := range writers {
+		store := memstore.New()
+		snapshots := rapid.SampledFrom([]int64{0, 1, 1500}).Draw(t, "snapshot bytes")
+		config := func() journal.Config[*journaltest.State] {
 			cfg := journaltest.Config(log)
+			if snapshots > 0 {
+				cfg.Snapshots, cfg.SnapshotBytes = store, snapshots
+			}
+			return cfg
+		}
+		for i := range writers {
+			cfg := config()
 			cfg.AppendTimeout, cfg.SegmentSize = 5*time.Millisecond, segment
 			p, err := journal.Open(context.Background(), cfg)
 			require.NoError(t, err)
@@ -70,11 +80,17 @@ func TestX1_NothingTwiceNothingMissing(t *testing.T) {
 		for _, p := range writers {
 			require.NoError(t, p.Close(context.Background()))
 		}
-		p, err := journal.Open(context.Background(), journaltest.Config(log))
+		p, err := journal.Open(context.Background(), config())
+		require.NoError(t, err)
+		restored, _, err := journal.View(context.Background(), p, journaltest.Snapshot)
+		require.NoError(t, err)
+		require.NoError(t, p.Close(context.Background()))
+		p, err = journal.Open(context.Background(), journaltest.Config(log))
 		require.NoError(t, err)
 		replayed, _, err := journal.View(context.Background(), p, journaltest.Snapshot)
 		require.NoError(t, err)
 		require.NoError(t, p.Close(context.Background()))
+		require.Equal(t, replayed, restored, "a snapshot and the log behind it give the same state as the log")
 		for value, ok := range answered {
 			want := 0
 			if ok {

@@ -1,0 +1,293 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/faultlog"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/journaltest"
+	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/journal/snapshot/jetstore"
+	"quartet/pkg/journal/snapshot/memstore"
+	"quartet/pkg/natsd/natsdtest"
+)
+
+// readFrom is a log that tells from where it was read.
+type readFrom struct {
+	framelog.Log
+	mu   sync.Mutex
+	from []uint64
+}
+
+func (l *readFrom) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	l.mu.Lock()
+	l.from = append(l.from, from)
+	l.mu.Unlock()
+	return l.Log.Scan(ctx, from, fn)
+}
+
+// withSnapshots opens a partition that writes a snapshot after so many bytes.
+func withSnapshots(t *testing.T, log framelog.Log, store snapshot.Store, bytes int64) *partition {
+	t.Helper()
+	cfg := journaltest.Config(log)
+	cfg.Snapshots, cfg.SnapshotBytes = store, bytes
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	return p
+}
+
+// stored returns the snapshots in a store, the newest first.
+func stored(t *testing.T, store snapshot.Store) []*snapshot.Snapshot {
+	t.Helper()
+	all, err := snapshot.Stored(t.Context(), store, "test/0")
+	require.NoError(t, err)
+	return all
+}
+
+// untilStored puts keys until the store has a snapshot of at least the given number.
+func untilStored(t *testing.T, p *partition, store snapshot.Store, number uint64) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		put(t, p, fmt.Sprint("key", number%7), "value")
+		all := stored(t, store)
+		return len(all) > 0 && all[0].Snapshot >= number
+	}, 20*time.Second, time.Millisecond)
+}
+
+// stateOf returns a copy of a partition's state.
+func stateOf(t *testing.T, p *partition) *journaltest.State {
+	t.Helper()
+	s, _, err := journal.View(t.Context(), p, journaltest.Snapshot)
+	require.NoError(t, err)
+	return s
+}
+
+func TestR8_ALoadBeginsAtTheSnapshot(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) (framelog.Log, snapshot.Store){
+		"memory": func(*testing.T) (framelog.Log, snapshot.Store) { return memlog.New(), memstore.New() },
+		"JetStream": func(t *testing.T) (framelog.Log, snapshot.Store) {
+			nc := natsdtest.Connect(t)
+			_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)
+			require.NoError(t, err)
+			log, err := jetlog.New(nc, "test", 0)
+			require.NoError(t, err)
+			store, err := jetstore.New(nc, "test", 0, 1)
+			require.NoError(t, err)
+			return log, store
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inner, store := open(t)
+			log := &readFrom{Log: inner}
+			p := withSnapshots(t, log, store, 3000)
+			_, _, err := journal.Do(t.Context(), p, journaltest.Put("once", "first", "request"))
+			require.NoError(t, err)
+			for i := range 300 {
+				put(t, p, fmt.Sprint("key", i%20), fmt.Sprint(i))
+			}
+			untilStored(t, p, store, 6)
+			want := stateOf(t, p)
+			require.NoError(t, p.Close(t.Context()))
+			all := stored(t, store)
+			require.LessOrEqual(t, len(all), snapshot.Slots)
+
+			log.from = nil
+			p = withSnapshots(t, log, store, 3000)
+			require.Equal(t, want, stateOf(t, p))
+			require.GreaterOrEqual(t, log.from[0], all[len(all)-1].End.Seq, "from the newest that was announced")
+			n, res, err := journal.Do(t.Context(), p, journaltest.Put("once", "first", "request"))
+			require.NoError(t, err)
+			require.True(t, res.Replayed, "the request is remembered by the snapshot")
+			require.Equal(t, 1, n)
+			ev, err := journal.ReadBack(t.Context(), p, []uint64{2, want.Seq})
+			require.NoError(t, err)
+			require.Equal(t, uint64(2), ev[0].WalSeq, "the index of frames is in the snapshot")
+			put(t, p, "once", "more")
+			require.NoError(t, p.Close(t.Context()))
+
+			// The same without any.
+			cfg := journaltest.Config(log)
+			p, err = journal.Open(t.Context(), cfg)
+			require.NoError(t, err)
+			want.Puts["once"]++
+			got := stateOf(t, p)
+			require.Equal(t, want.Puts, got.Puts)
+			require.NoError(t, p.Close(t.Context()))
+		})
+	}
+}
+
+// TestR8_ADamagedSnapshotIsPassedOver: each object of each snapshot is damaged or gone in turn, and the state is that of the log.
+func TestR8_ADamagedSnapshotIsPassedOver(t *testing.T) {
+	log, store := &readFrom{Log: memlog.New()}, memstore.New()
+	p := withSnapshots(t, log, store, 2000)
+	untilStored(t, p, store, 5)
+	want := stateOf(t, p)
+	require.NoError(t, p.Close(t.Context()))
+	numbers, err := store.Numbers(t.Context())
+	require.NoError(t, err)
+	all := stored(t, store)
+	for _, at := range []int{0, 20, 1 << 20} {
+		for _, n := range numbers {
+			b, err := store.Get(t.Context(), n)
+			require.NoError(t, err)
+			store.Damage(n, min(at, len(b)))
+			p := withSnapshots(t, log, store, 1<<30)
+			require.Equal(t, want, stateOf(t, p), "object %d", n)
+			require.NoError(t, p.Close(t.Context()))
+			if at < len(b) {
+				store.Damage(n, at) // whole again
+			}
+		}
+	}
+	require.Empty(t, stored(t, store), "all are removed now")
+	log.from = nil
+	require.Equal(t, want, stateOf(t, withSnapshots(t, log, store, 1<<30)))
+	require.Equal(t, uint64(1), log.from[0])
+	require.NotEmpty(t, all)
+}
+
+// TestR8_AFailingStore: whatever a store refuses, calls go on, and once it works snapshots are written again.
+func TestR8_AFailingStore(t *testing.T) {
+	for _, call := range []string{"put", "put manifest", "get", "numbers", "remove"} {
+		t.Run(call, func(t *testing.T) {
+			log, store := &readFrom{Log: memlog.New()}, memstore.New()
+			clock := time.Now()
+			var mu sync.Mutex
+			failing, failed := false, 0
+			store.Fail = func(c string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if failing && c == call {
+					failed++
+					return errors.New("no")
+				}
+				return nil
+			}
+			cfg := journaltest.Config(log)
+			cfg.Snapshots, cfg.SnapshotBytes = store, 2000
+			cfg.Mono = func() time.Time {
+				mu.Lock()
+				defer mu.Unlock()
+				clock = clock.Add(time.Second) // soon it is tried again
+				return clock
+			}
+			p, err := journal.Open(t.Context(), cfg)
+			require.NoError(t, err)
+			untilStored(t, p, store, 2)
+			mu.Lock()
+			failing = true
+			mu.Unlock()
+			require.Eventually(t, func() bool {
+				put(t, p, "key", "while it fails")
+				mu.Lock()
+				defer mu.Unlock()
+				return failed > 2
+			}, 20*time.Second, time.Millisecond)
+			mu.Lock()
+			failing = false
+			mu.Unlock()
+			untilStored(t, p, store, stored(t, store)[0].Snapshot+2)
+			want := stateOf(t, p)
+			require.NoError(t, p.Close(t.Context()))
+			log.from = nil
+			p = withSnapshots(t, log, store, 2000)
+			require.Equal(t, want, stateOf(t, p))
+			require.Greater(t, log.from[0], uint64(1))
+			require.NoError(t, p.Close(t.Context()))
+		})
+	}
+}
+
+// TestR8_WhatIsNotAnnounced: a manifest that no frame names is not used, wherever it comes from.
+func TestR8_WhatIsNotAnnounced(t *testing.T) {
+	log, store := memlog.New(), memstore.New()
+	p := withSnapshots(t, log, store, 2000)
+	untilStored(t, p, store, 2)
+	require.NoError(t, p.Close(t.Context()))
+
+	// Another log with the same partition, of which the snapshots are found here.
+	foreign := withSnapshots(t, memlog.New(), store, 2000)
+	untilStored(t, foreign, store, 9)
+	require.NoError(t, foreign.Close(t.Context()))
+	p = withSnapshots(t, log, store, 1<<30)
+	got := stateOf(t, p)
+	require.NoError(t, p.Close(t.Context()))
+	p, err := journal.Open(t.Context(), journaltest.Config(log))
+	require.NoError(t, err)
+	require.Equal(t, stateOf(t, p), got)
+}
+
+// TestR8_WhatChangedIsWritten: a snapshot writes the pages of the owners that changed, and stores do not grow without bounds.
+func TestR8_WhatChangedIsWritten(t *testing.T) {
+	log, store := memlog.New(), memstore.New()
+	p := withSnapshots(t, log, store, 200_000)
+	for i := range 2000 {
+		put(t, p, fmt.Sprint("key", i), fmt.Sprint(i))
+	}
+	untilStored(t, p, store, 1)
+	before := stored(t, store)[0]
+	untilStored(t, p, store, before.Snapshot+1)
+	after := stored(t, store)[0]
+	had := map[uint64]bool{}
+	for _, o := range before.Manifest.GetPages() {
+		had[o.GetNumber()] = true
+	}
+	var all, added int64
+	for _, o := range after.Manifest.GetPages() {
+		if all += o.GetEntries(); !had[o.GetNumber()] {
+			added += o.GetEntries()
+		}
+	}
+	require.Less(t, added, all/2, "of the pages")
+	untilStored(t, p, store, after.Snapshot+6)
+	require.NoError(t, p.Close(t.Context()))
+	numbers, err := store.Numbers(t.Context())
+	require.NoError(t, err)
+	require.Less(t, len(numbers), 30)
+}
+
+// TestR8_ASnapshotWhileCommandsRun: the pages are those of one moment, whatever changes while they are written.
+func TestR8_ASnapshotWhileCommandsRun(t *testing.T) {
+	log, store := faultlog.New(memlog.New()), memstore.New()
+	p := withSnapshots(t, log, store, 4000)
+	var callers sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for c := range 8 {
+		callers.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, _, _ = journal.Do(ctx, p, journaltest.Put(fmt.Sprint("key", (c*31+i)%300), fmt.Sprint(c, ":", i), ""))
+			}
+		})
+	}
+	faults := []faultlog.Fault{faultlog.Refused, faultlog.Busy, faultlog.AnswerLost, faultlog.NotSent, faultlog.LandsBefore, faultlog.LandsAfter, faultlog.Duplicated, faultlog.Doubted}
+	for n := uint64(1); n < 40; n++ {
+		require.Eventually(t, func() bool {
+			all := stored(t, store)
+			return len(all) > 0 && all[0].Snapshot >= n
+		}, 20*time.Second, time.Millisecond)
+		if n%5 == 0 {
+			log.Inject(faults[n/5%uint64(len(faults))])
+		}
+	}
+	stop()
+	callers.Wait()
+	log.Heal()
+	require.NoError(t, p.Close(t.Context()))
+	p = withSnapshots(t, log, store, 1<<30)
+	got := stateOf(t, p)
+	require.NoError(t, p.Close(t.Context()))
+	p, err := journal.Open(t.Context(), journaltest.Config(log))
+	require.NoError(t, err)
+	require.Equal(t, stateOf(t, p), got)
+}
