@@ -152,8 +152,10 @@ func TestR8_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	}
 	require.Empty(t, stored(t, store), "all are removed now")
 	log.from = nil
-	require.Equal(t, want, stateOf(t, withSnapshots(t, log, store, 1<<30)))
+	p = withSnapshots(t, log, store, 1<<30)
+	require.Equal(t, want, stateOf(t, p))
 	require.Equal(t, uint64(1), log.from[0])
+	require.NoError(t, p.Close(t.Context()))
 	require.NotEmpty(t, all)
 }
 
@@ -226,6 +228,7 @@ func TestR8_WhatIsNotAnnounced(t *testing.T) {
 	p, err := journal.Open(t.Context(), journaltest.Config(log))
 	require.NoError(t, err)
 	require.Equal(t, stateOf(t, p), got)
+	require.NoError(t, p.Close(t.Context()))
 }
 
 // TestR8_WhatChangedIsWritten: a snapshot writes the pages of the owners that changed, and stores do not grow without bounds.
@@ -236,6 +239,7 @@ func TestR8_WhatChangedIsWritten(t *testing.T) {
 		put(t, p, fmt.Sprint("key", i), fmt.Sprint(i))
 	}
 	untilStored(t, p, store, 1)
+	untilStored(t, p, store, stored(t, store)[0].Snapshot+2) // all keys are in it
 	before := stored(t, store)[0]
 	untilStored(t, p, store, before.Snapshot+1)
 	after := stored(t, store)[0]
@@ -290,4 +294,5 @@ func TestR8_ASnapshotWhileCommandsRun(t *testing.T) {
 	p, err := journal.Open(t.Context(), journaltest.Config(log))
 	require.NoError(t, err)
 	require.Equal(t, stateOf(t, p), got)
+	require.NoError(t, p.Close(t.Context()))
 }
