@@ -26,6 +26,7 @@ import (
 	"quartet/pkg/journal/partitions"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/retry"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
@@ -41,6 +42,9 @@ type Deps struct {
 	LossPatience time.Duration
 	// SegmentSize is that of journal.Config.
 	SegmentSize int64
+	// Snapshots returns the store of the snapshots of a partition; nil: none are written. SnapshotBytes is that of journal.Config.
+	Snapshots     func(plane string, partition int) (snapshot.Store, error)
+	SnapshotBytes int64
 	// Sources returns the journals of the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
 	// Partitions returns how many partitions a plane has; nil: each has one.
@@ -159,6 +163,10 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
 			Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive, SegmentSize: deps.SegmentSize,
+			SnapshotBytes: deps.SnapshotBytes,
+		}
+		if err == nil && deps.Snapshots != nil {
+			c.Snapshots, err = deps.Snapshots(cfg.Plane, partition)
 		}
 		if cfg.OnCommit != nil {
 			c.OnCommit = func(events []*journal.Event) { cfg.OnCommit(partition, events) }

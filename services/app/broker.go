@@ -19,6 +19,8 @@ import (
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/room"
+	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/journal/witness/shared"
 	"quartet/pkg/life"
@@ -218,6 +220,11 @@ func (b *broker) witness(plane string, partition int) framelog.Witness {
 		return local
 	}
 	return b.shared.Of(plane, partition, local)
+}
+
+// snapshots returns the store of a partition's snapshots. It uses the connection of readers, so that no frame waits behind an object.
+func (b *broker) snapshots(plane string, partition int) (snapshot.Store, error) {
+	return jetstore.New(b.readers, plane, partition, b.cfg.Replicas)
 }
 
 // lossPatience returns for how long a journal that ends before its witness is read again: a server of a cluster may

@@ -58,9 +58,11 @@ type Config struct {
 	ScrubRate int // MiB per second
 	// SegmentSize is the size in MiB at which a segment of a journal is closed.
 	SegmentSize int
-	Publish     bool
-	LogLevel    string
-	PProfAddr   string
+	// SnapshotSize is after how many MiB of a journal a snapshot is written.
+	SnapshotSize int
+	Publish      bool
+	LogLevel     string
+	PProfAddr    string
 
 	MetricsAddr     string
 	MetricsAuth     string
@@ -156,6 +158,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.Replicas, "replicas", 1, "Number of copies of every journal; 3 in a cluster")
 	s.Int(&c.ScrubRate, "scrub-rate", 2, "MiB per second at which the embedded server's journals are read again in the background, to find damage; at most one pass an hour; 0: none")
 	s.Int(&c.SegmentSize, "segment-mib", 64, "Size in MiB at which a partition's journal goes on in a new segment, 1 to 4096; segments are read, kept and removed as a whole")
+	s.Int(&c.SnapshotSize, "snapshot-mib", 16, "MiB of a partition's journal after which a snapshot of its state is written, 1 to 4096; a start reads the newest snapshot and the journal behind it")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -263,6 +266,10 @@ func (c *Config) Complete() error {
 		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096, or 0 for 64", c.SegmentSize)
 	}
 	c.SegmentSize = cmp.Or(c.SegmentSize, 64)
+	if c.SnapshotSize < 0 || c.SnapshotSize > 4096 {
+		return fmt.Errorf("snapshot-mib is %d; it must be from 1 to 4096, or 0 for 16", c.SnapshotSize)
+	}
+	c.SnapshotSize = cmp.Or(c.SnapshotSize, 16)
 	if c.ScrubRate < 0 {
 		return fmt.Errorf("scrub-rate is %d; it must be at least 1 MiB per second, or 0 for none", c.ScrubRate)
 	}
