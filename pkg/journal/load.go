@@ -29,6 +29,9 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 			from = from[1:]
 			continue
 		}
+		if err == nil && len(from) > 0 && p.cfg.CheckRestored != nil {
+			err = p.checkRestored(ctx, c)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -82,6 +82,9 @@ type Config[S State] struct {
 	// sixteenth of these; defaults 16 MiB and 10 min.
 	SnapshotBytes int64
 	SnapshotTerm  time.Duration
+	// CheckRestored, if set, compares the state of a load that began at a snapshot with that of the whole log. If they differ it returns an
+	// error, and the partition is not loaded. Tests only.
+	CheckRestored func(restored, replayed State) error
 
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed

@@ -231,6 +231,31 @@ func (c *core[S]) addPage(o pages.Owner, content []byte) (err error) {
 	return c.track.paged.AddPage(o, page)
 }
 
+// checkRestored compares a core that began at a snapshot with what the whole log gives, as far as that can be read.
+func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
+	whole := newCore(&p.cfg)
+	defer whole.memory.Release()
+	err := p.cfg.Log.Scan(ctx, 1, func(seq uint64, f framelog.Frame) error {
+		if seq > c.end.Seq {
+			return nil
+		}
+		return whole.replay(p.cfg.Registry, seq, f, nil)
+	})
+	switch {
+	case err != nil || whole.end != c.end:
+		return nil // the log cannot be read now
+	case whole.applied != c.applied || whole.generation != c.generation || !slices.Equal(whole.frames, c.frames):
+		return fmt.Errorf("journal: %s restored: wal_seq %d, generation %d, %d frames; the log has %d, %d, %d", c.name, c.applied, c.generation, len(c.frames), whole.applied, whole.generation, len(whole.frames))
+	}
+	var differs error
+	whole.memory.Since(0, func(k requests.Key, e requests.Entry) {
+		if got, ok := c.memory.Lookup(k, time.Unix(int64(e.Unix), 0)); !ok || got.First != e.First || got.Args != e.Args || got.Count != e.Count {
+			differs = fmt.Errorf("journal: %s restored: request %x is %v, and in the log %v", c.name, k, got, e)
+		}
+	})
+	return cmp.Or(differs, p.cfg.CheckRestored(c.state, whole.state))
+}
+
 // checkSnapshot makes a snapshot due, if enough was written since the last one.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots

@@ -72,7 +72,7 @@ func stateOf(t *testing.T, p *partition) *journaltest.State {
 	return s
 }
 
-func TestR8_ALoadBeginsAtTheSnapshot(t *testing.T) {
+func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (framelog.Log, snapshot.Store){
 		"memory": func(*testing.T) (framelog.Log, snapshot.Store) { return memlog.New(), memstore.New() },
 		"JetStream": func(t *testing.T) (framelog.Log, snapshot.Store) {
@@ -127,8 +127,8 @@ func TestR8_ALoadBeginsAtTheSnapshot(t *testing.T) {
 	}
 }
 
-// TestR8_ADamagedSnapshotIsPassedOver: each object of each snapshot is damaged or gone in turn, and the state is that of the log.
-func TestR8_ADamagedSnapshotIsPassedOver(t *testing.T) {
+// TestR11_ADamagedSnapshotIsPassedOver: each object of each snapshot is damaged or gone in turn, and the state is that of the log.
+func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	log, store := &readFrom{Log: memlog.New()}, memstore.New()
 	p := withSnapshots(t, log, store, 2000)
 	untilStored(t, p, store, 5)
@@ -159,8 +159,8 @@ func TestR8_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	require.NotEmpty(t, all)
 }
 
-// TestR8_AFailingStore: whatever a store refuses, calls go on, and once it works snapshots are written again.
-func TestR8_AFailingStore(t *testing.T) {
+// TestR11_AFailingStore: whatever a store refuses, calls go on, and once it works snapshots are written again.
+func TestR11_AFailingStore(t *testing.T) {
 	for _, call := range []string{"put", "put manifest", "get", "numbers", "remove"} {
 		t.Run(call, func(t *testing.T) {
 			log, store := &readFrom{Log: memlog.New()}, memstore.New()
@@ -211,8 +211,8 @@ func TestR8_AFailingStore(t *testing.T) {
 	}
 }
 
-// TestR8_WhatIsNotAnnounced: a manifest that no frame names is not used, wherever it comes from.
-func TestR8_WhatIsNotAnnounced(t *testing.T) {
+// TestR11_WhatIsNotAnnounced: a manifest that no frame names is not used, wherever it comes from.
+func TestR11_WhatIsNotAnnounced(t *testing.T) {
 	log, store := memlog.New(), memstore.New()
 	p := withSnapshots(t, log, store, 2000)
 	untilStored(t, p, store, 2)
@@ -231,8 +231,8 @@ func TestR8_WhatIsNotAnnounced(t *testing.T) {
 	require.NoError(t, p.Close(t.Context()))
 }
 
-// TestR8_WhatChangedIsWritten: a snapshot writes the pages of the owners that changed, and stores do not grow without bounds.
-func TestR8_WhatChangedIsWritten(t *testing.T) {
+// TestR11_WhatChangedIsWritten: a snapshot writes the pages of the owners that changed, and stores do not grow without bounds.
+func TestR11_WhatChangedIsWritten(t *testing.T) {
 	log, store := memlog.New(), memstore.New()
 	p := withSnapshots(t, log, store, 200_000)
 	for i := range 2000 {
@@ -261,8 +261,8 @@ func TestR8_WhatChangedIsWritten(t *testing.T) {
 	require.Less(t, len(numbers), 30)
 }
 
-// TestR8_ASnapshotWhileCommandsRun: the pages are those of one moment, whatever changes while they are written.
-func TestR8_ASnapshotWhileCommandsRun(t *testing.T) {
+// TestR11_ASnapshotWhileCommandsRun: the pages are those of one moment, whatever changes while they are written.
+func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 	log, store := faultlog.New(memlog.New()), memstore.New()
 	p := withSnapshots(t, log, store, 4000)
 	var callers sync.WaitGroup

@@ -45,6 +45,8 @@ type Deps struct {
 	// Snapshots returns the store of the snapshots of a partition; nil: none are written. SnapshotBytes is that of journal.Config.
 	Snapshots     func(plane string, partition int) (snapshot.Store, error)
 	SnapshotBytes int64
+	// CheckRestored is that of journal.Config.
+	CheckRestored func(restored, replayed journal.State) error
 	// Sources returns the journals of the partitions of another plane, to follow.
 	Sources func(plane string) ([]journal.Source, error)
 	// Partitions returns how many partitions a plane has; nil: each has one.
@@ -163,7 +165,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
 			Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive, SegmentSize: deps.SegmentSize,
-			SnapshotBytes: deps.SnapshotBytes,
+			SnapshotBytes: deps.SnapshotBytes, CheckRestored: deps.CheckRestored,
 		}
 		if err == nil && deps.Snapshots != nil {
 			c.Snapshots, err = deps.Snapshots(cfg.Plane, partition)
