@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/faultlog"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/pages/pagestest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -241,7 +242,10 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), others: &others{}}
 	r.others.answer = map[string]func(context.Context, proto.Message) (proto.Message, error){}
 	r.up()
-	t.Cleanup(func() { r.down() })
+	t.Cleanup(func() {
+		r.down()
+		r.checkPages()
+	})
 	return r
 }
 
@@ -358,6 +362,16 @@ func (r *rig) facts(agentID string) *agentv1.AgentFacts {
 }
 
 func (r *rig) events() []*journal.Event { return r.journals.Events(r.t, Plane, registry) }
+
+// checkPages folds all events into a state whose pages are checked.
+func (r *rig) checkPages() {
+	r.t.Helper()
+	checked := pagestest.Checked(state.NewState, 20, nil)
+	for _, ev := range r.events() {
+		require.NoError(r.t, checked.Apply(ev))
+	}
+	require.NoError(r.t, checked.Check())
+}
 
 // hear applies another plane's event by the plane's own rule, as consuming it would.
 func (r *rig) hear(ev *journal.Event) {

@@ -20,8 +20,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		if a != nil {
 			return fmt.Errorf("agent: %s was spawned twice", ev.AgentID)
 		}
-		s.Agents[k] = &Agent{Namespace: ev.Namespace, Record: p.GetAgent(), FactsRevision: 1, InheritedContext: p.GetInherited()}
-		s.IDs.ReplaceOrInsert(k)
+		s.addAgent(k, &Agent{Namespace: ev.Namespace, Record: p.GetAgent(), FactsRevision: 1, InheritedContext: p.GetInherited()})
 		return nil
 	}
 	if a == nil {

@@ -3,7 +3,6 @@ package state
 import (
 	"time"
 
-	"github.com/google/btree"
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -93,6 +92,14 @@ type ReadyAgent struct {
 	ID    string
 }
 
+// before orders agents by State.Ready.
+func (r ReadyAgent) before(o ReadyAgent) bool {
+	if !r.since.Equal(o.since) {
+		return r.since.Before(o.since)
+	}
+	return r.ID < o.ID
+}
+
 // CanTakeTurn reports whether a runner may start a turn of the agent now.
 func (a *Agent) CanTakeTurn() bool {
 	return a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_ACTIVE &&
@@ -120,15 +127,5 @@ func (s *State) updateReady(a *Agent, now time.Time) {
 	if a.ReadySince.IsZero() {
 		a.ReadySince = now
 	}
-	t := s.Ready[a.Namespace]
-	if t == nil {
-		t = btree.NewG(16, func(x, y ReadyAgent) bool {
-			if !x.since.Equal(y.since) {
-				return x.since.Before(y.since)
-			}
-			return x.ID < y.ID
-		})
-		s.Ready[a.Namespace] = t
-	}
-	t.ReplaceOrInsert(ReadyAgent{a.ReadySince, a.Record.GetAgentId()})
+	s.Ready[a.Namespace].ReplaceOrInsert(ReadyAgent{a.ReadySince, a.Record.GetAgentId()})
 }

@@ -28,7 +28,7 @@ const (
 type State struct {
 	Agents map[ref.Agent]*Agent
 	// Ready holds the agents that can take a turn, by namespace, longest ready first
-	// (SPEC D7). Only Apply changes it.
+	// (SPEC D7). Only Apply changes it. Each namespace that has agents has an entry.
 	Ready map[string]*btree.BTreeG[ReadyAgent]
 	IDs   *btree.BTreeG[ref.Agent] // every agent, in order
 	// AcquiredTurns finds the turn that a request got, as long as the turn is kept.
@@ -110,6 +110,15 @@ func NewState() *State {
 			}
 			return a.ID < b.ID
 		}),
+	}
+}
+
+// addAgent adds an agent that the state does not have.
+func (s *State) addAgent(k ref.Agent, a *Agent) {
+	s.Agents[k] = a
+	s.IDs.ReplaceOrInsert(k)
+	if s.Ready[k.Namespace] == nil {
+		s.Ready[k.Namespace] = btree.NewG(16, ReadyAgent.before)
 	}
 }
 
