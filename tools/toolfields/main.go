@@ -43,7 +43,7 @@ func write(image, out string) error {
 	}
 	words := map[string]string{}
 	files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
-		if !strings.HasPrefix(string(f.Package()), "quartet.") || strings.HasSuffix(f.Path(), "_event.proto") {
+		if !strings.HasPrefix(string(f.Package()), "quartet.") || strings.HasSuffix(f.Path(), "_event.proto") || strings.HasSuffix(f.Path(), "_page.proto") {
 			return true
 		}
 		for i := range f.Messages().Len() {
