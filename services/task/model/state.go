@@ -78,12 +78,14 @@ type ItemKey struct {
 type Record struct {
 	Namespace  string
 	Ordinal    int64
+	index      int // in the tasks of its agent
 	Task       *taskv1.Task
 	Worker     WorkerKey                   // that has the task, or had it when it ended; empty ID: none
 	StopForced bool                        // it was asked to stop a second time
 	InputSeq   int64                       // of the last input
 	InputEnded bool                        // no input follows
 	Inputs     []*taskv1.TaskInputAccepted // the last KeptInputs, while a worker has it
+	queued     bool                        // it is in its queue
 }
 
 // ownerTasks has the ids of an agent's tasks.
@@ -156,36 +158,57 @@ func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 	if _, taken := s.Tasks[id]; taken {
 		return fmt.Errorf("task: %s is queued a second time", id)
 	}
-	s.last++
-	s.Tasks[id] = &Record{Namespace: ns, Ordinal: s.last, Task: t}
-	o := plane.KeyOf(ns, t.GetAgentId())
+	r := &Record{Namespace: ns, Ordinal: s.last + 1, Task: t}
+	if of := s.Agents[plane.KeyOf(ns, t.GetAgentId())]; of != nil {
+		r.index = len(of.Ids)
+	}
+	s.add(r)
+	if t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK {
+		s.enqueue(r)
+	}
+	return nil
+}
+
+// add adds a record to the tasks and to the indexes by agent and by work item.
+func (s *State) add(r *Record) {
+	id := r.Task.GetTaskId()
+	s.Tasks[id] = r
+	s.last = max(s.last, r.Ordinal)
+	o := plane.KeyOf(r.Namespace, r.Task.GetAgentId())
 	of := s.Agents[o]
 	if of == nil {
 		of = &ownerTasks{Active: make(map[string]struct{})}
 		s.Agents[o] = of
 	}
-	of.Ids = append(of.Ids, id)
-	of.Active[id] = struct{}{}
-	if item := t.GetWorkItemId(); item != "" {
+	of.Ids = s.insert(of.Ids, r)
+	if !Terminal(r.Task.GetState()) {
+		of.Active[id] = struct{}{}
+	}
+	if item := r.Task.GetWorkItemId(); item != "" {
 		k := ItemKey{o, item}
-		s.Items[k] = append(s.Items[k], id)
+		s.Items[k] = s.insert(s.Items[k], r)
 	}
-	if t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK {
-		q := s.queueOf(ns, t)
-		q.Ids = append(q.Ids, id)
-	}
-	return nil
 }
 
-// queueOf returns the queue in which a command waits, which it creates if necessary.
-func (s *State) queueOf(ns string, t *taskv1.Task) *queue {
-	where := PlacementOf(ns, t)
+// insert inserts the id of a task into ids of tasks, which are in the order of their creation.
+func (s *State) insert(ids []string, r *Record) []string {
+	at := len(ids)
+	if at > 0 && s.Tasks[ids[at-1]].Ordinal > r.Ordinal {
+		at, _ = slices.BinarySearchFunc(ids, r.Ordinal, func(id string, ordinal int64) int { return cmp.Compare(s.Tasks[id].Ordinal, ordinal) })
+	}
+	return slices.Insert(ids, at, r.Task.GetTaskId())
+}
+
+// enqueue adds a command to the queue of its placement, which it creates if necessary, before all
+// commands that were created later.
+func (s *State) enqueue(r *Record) {
+	where := PlacementOf(r.Namespace, r.Task)
 	q := s.Queues[where.Key()]
 	if q == nil {
 		q = &queue{Placement: where}
 		s.Queues[where.Key()] = q
 	}
-	return q
+	q.Ids, r.queued = s.insert(q.Ids, r), true
 }
 
 // applyRestarting takes a command from its worker and queues it before all commands
@@ -206,9 +229,7 @@ func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
 	if err != nil {
 		return err
 	}
-	q := s.queueOf(ns, t)
-	at, _ := slices.BinarySearchFunc(q.Ids, r.Ordinal, func(id string, ordinal int64) int { return cmp.Compare(s.Tasks[id].Ordinal, ordinal) })
-	q.Ids = slices.Insert(q.Ids, at, t.GetTaskId())
+	s.enqueue(r)
 	return nil
 }
 
@@ -271,6 +292,7 @@ func (s *State) trimQueue(key string) {
 		return
 	}
 	for len(q.Ids) > 0 && !AwaitsWorker(s.Tasks[q.Ids[0]].Task) {
+		s.Tasks[q.Ids[0]].queued = false
 		q.Ids = q.Ids[1:]
 	}
 	if len(q.Ids) == 0 {

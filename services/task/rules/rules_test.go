@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages/pagestest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/workerstream"
 	"quartet/services/task/model"
@@ -26,12 +27,13 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // events are applied and remembered.
 type world struct {
 	state  *model.State
+	paged  *pagestest.State[*model.State] // gets the same events
 	env    journal.Env
 	events []*journal.Event
 }
 
 func newWorld() *world {
-	return &world{state: model.NewState(), env: journal.Env{
+	return &world{state: model.NewState(), paged: pagestest.Checked(model.NewState, 16, nil), env: journal.Env{
 		Now: epoch, Actor: journal.Actor{Namespace: "acme", Principal: "op"}, NewID: new(id.Sequence).New,
 	}}
 }
@@ -50,6 +52,7 @@ func run[R any](t require.TestingT, w *world, rule func(*model.State, journal.En
 		require.NotEmpty(t, ev.TaskID)
 		require.NotEmpty(t, ev.Namespace)
 		require.NoError(t, w.state.Apply(ev), "Decide emitted what Apply refuses")
+		require.NoError(t, w.paged.Apply(ev))
 		w.events = append(w.events, ev)
 	}
 	w.env.Now = w.env.Now.Add(time.Second)
@@ -512,6 +515,7 @@ func TestT2_RandomHistories(t *testing.T) {
 			requireIndexes(t, replayed)
 		}
 		require.Equal(t, dump(w.state), dump(replayed))
+		require.NoError(t, w.paged.Check())
 		for id, n := range terminals {
 			require.Equal(t, 1, n, id)
 		}
