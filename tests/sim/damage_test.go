@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"time"
@@ -17,12 +18,18 @@ import (
 )
 
 // damage changes the journal of a plane while nothing runs. The plane must then name the damage in place of showing
-// anything (SPEC R6).
+// anything (SPEC R10.1), unless a snapshot has what the damaged frames said (R11.3).
 func (r *run) damage() error {
 	plane := journals[r.rnd.IntN(len(journals))]
 	frames := r.w.frames(plane)
 	if len(frames) < 4 {
 		return nil
+	}
+	announced := -1 // the last frame that announces a snapshot
+	for i, f := range frames {
+		if bytes.Contains(f.Body, []byte(`"event_type":"snapshot_taken"`)) {
+			announced = i
+		}
 	}
 	what := r.spoil(frames)
 	r.q.Note("damage %s: %s", plane, what.how)
@@ -51,6 +58,9 @@ func (r *run) damage() error {
 	if stepErr := r.until("a read of a damaged journal", done, nil); stepErr != nil {
 		return stepErr
 	}
+	if err == nil && what.at < announced {
+		return nil
+	}
 	if err == nil || fault.From(err).Metadata()["damaged"] == "" {
 		return violated{"damage", fmt.Errorf("%s: %s, and a read is answered with: %w", plane, what.how, err)}
 	}
@@ -60,6 +70,7 @@ func (r *run) damage() error {
 // spoiled is a journal that was damaged.
 type spoiled struct {
 	how    string
+	at     int // the first frame that is damaged
 	frames []framelog.Frame
 }
 
@@ -76,15 +87,15 @@ func (r *run) spoil(frames []framelog.Frame) spoiled {
 		f.Body = slices.Clone(f.Body)
 		f.Body[r.rnd.IntN(len(f.Body))] ^= 1
 		frames[at] = f
-		return spoiled{fmt.Sprintf("a bit of frame %d of %d was changed", at, len(frames)), frames}
+		return spoiled{fmt.Sprintf("a bit of frame %d of %d was changed", at, len(frames)), at, frames}
 	case 1:
-		return spoiled{fmt.Sprintf("frame %d of %d is missing", at, len(frames)), slices.Delete(frames, at, at+1)}
+		return spoiled{fmt.Sprintf("frame %d of %d is missing", at, len(frames)), at, slices.Delete(frames, at, at+1)}
 	case 2:
 		n := 1 + r.rnd.IntN(min(5, len(frames)-1))
-		return spoiled{fmt.Sprintf("the last %d of %d frames are missing", n, len(frames)), frames[:len(frames)-n]}
+		return spoiled{fmt.Sprintf("the last %d of %d frames are missing", n, len(frames)), len(frames), frames[:len(frames)-n]}
 	}
 	frames[at], frames[at+1] = frames[at+1], frames[at]
-	return spoiled{fmt.Sprintf("frames %d and %d of %d are in the wrong order", at, at+1, len(frames)), frames}
+	return spoiled{fmt.Sprintf("frames %d and %d of %d are in the wrong order", at, at+1, len(frames)), at, frames}
 }
 
 // readOf reads something of a plane.

@@ -37,6 +37,7 @@ const (
 // report is what came of a run.
 type report struct {
 	instances bool // the world has instances with leases
+	restored  int  // loads that began at a snapshot
 	seed      uint64
 	digest    string // of the choices
 	journals  string // of everything that was stored
@@ -117,7 +118,8 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 			r.w = newWorld(r.q, home, false, instanceNames)
 			rep.instances = true
 		}
-		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)] // a segment of a few frames, or of some dozens
+		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)]                             // a segment of a few frames, or of some dozens
+		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)] // after some frames, or some dozens
 		err := r.play()
 		var v violated
 		if errors.As(err, &v) {
@@ -138,6 +140,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 
 // finish fills in the report.
 func (r *run) finish() {
+	r.rep.restored = r.w.fromSnapshots
 	r.rep.digest, r.rep.steps, r.rep.faults = r.q.Digest(), r.q.Steps(), r.q.Faults()
 	sum := sha256.New()
 	for _, p := range journals {

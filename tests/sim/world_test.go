@@ -17,6 +17,9 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/journal/snapshot/memstore"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/sim"
@@ -55,6 +58,7 @@ func (l *life) Valid() bool { return !l.over.Load() }
 // world is the five services of a run. Everything that crosses a seam goes through the queue.
 type world struct {
 	segment  int64 // size of segments; 0: there is one
+	snapshot int64 // bytes of frames after which a snapshot is written; 0: none is
 	q        *sim.Queue
 	disk     sim.Disk
 	home     string
@@ -72,9 +76,11 @@ type world struct {
 	keys    *rpc.Keyring
 	output  taskoutput.Store
 
-	mu    sync.Mutex
-	logs  map[string]*memlog.Log
-	lives map[string]*life
+	mu            sync.Mutex
+	logs          map[string]*memlog.Log
+	stores        map[string]*memstore.Store
+	fromSnapshots int // loads that began at one
+	lives         map[string]*life
 	// replaced are lives that know nothing of those which took over from them.
 	replaced []*life
 	ends     map[string]*witness
@@ -89,12 +95,12 @@ func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 	w := &world{
 		q: q, home: home, together: together, names: names, leases: sim.NewLeases(), shift: &steps{}, books: newBooks(), keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
-		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
+		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, stores: map[string]*memstore.Store{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
 	w.events = sim.NewEvents(w.books.copied.message)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, p := range journals {
-		w.logs[p] = memlog.New()
+		w.logs[p], w.stores[p] = memlog.New(), memstore.New()
 		w.ends[p] = &witness{}
 	}
 	return w
@@ -196,6 +202,13 @@ func (w *world) parts(l *life) planes.Parts {
 				src := l.feeds.Source(journal.NewSource(of, 0, log(of)))
 				return []journal.Source{&sim.Source{Source: src, Queue: w.q, Of: l.proc, Edge: of + ">" + l.tag}}, nil
 			},
+			Snapshots: func(of string, _ int) (snapshot.Store, error) {
+				if w.snapshot == 0 {
+					return nil, nil
+				}
+				return &sim.Snapshots{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of], Disk: &w.disk}, nil
+			},
+			SnapshotBytes: w.snapshot, CheckRestored: w.restored,
 			SegmentSize: w.segment, Lease: l.held, Feeds: l.feeds, Clock: w.shift, IDs: &ids{life: l.tag},
 			Arrive: func(ctx context.Context, method, agentID, requestID string) {
 				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
@@ -203,6 +216,17 @@ func (w *world) parts(l *life) planes.Parts {
 			},
 		},
 	}
+}
+
+// restored compares a state that was read from a snapshot with that of the whole log.
+func (w *world) restored(restored, replayed journal.State) error {
+	err := pagestest.Same(restored, replayed)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fromSnapshots++; err != nil && w.err == nil {
+		w.err = fmt.Errorf("a state that was read from a snapshot differs from that of the log: %w", err)
+	}
+	return err
 }
 
 // ids are the ids of one life: no other life makes the same, and none depends on what another life made.

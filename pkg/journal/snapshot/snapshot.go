@@ -13,7 +13,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/klauspost/compress/s2"
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/pages"
@@ -68,23 +68,25 @@ type Ref struct {
 // Frame is an entry of the index of frames.
 type Frame struct{ WalSeq, Seq uint64 }
 
-var (
-	encoder, _ = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
-	decoder, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(MaxObject))
-)
-
 // pack returns a message as the bytes of an object.
 func pack(m proto.Message) ([]byte, error) {
 	b, err := pages.Encode(m)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	return encoder.EncodeAll(b, make([]byte, 0, len(b)/4)), nil
+	return s2.EncodeBetter(nil, b), nil
 }
 
 // unpack reads what pack returned.
 func unpack(b []byte, m proto.Message) error {
-	plain, err := decoder.DecodeAll(b, nil)
+	n, err := s2.DecodedLen(b)
+	if err == nil && n > MaxObject {
+		err = fmt.Errorf("an object of %d bytes", n)
+	}
+	var plain []byte
+	if err == nil {
+		plain, err = s2.Decode(nil, b)
+	}
 	if err == nil {
 		err = proto.Unmarshal(plain, m)
 	}
