@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages/pagestest"
 	"quartet/pkg/keyfile"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/plane"
@@ -227,33 +228,40 @@ func TestX15_UsesAreRecordedCoarsely(t *testing.T) {
 	require.WithinRange(t, used(), r.clk.Now().Add(-2*useGrain), r.clk.Now())
 }
 
-// TestX14_ReplayIsTheLiveState, and a Keys that begins later knows the same.
+// TestX14_ReplayIsTheLiveState, also if it was written and read in pages, and a Keys that begins later knows
+// the same.
 func TestX14_ReplayIsTheLiveState(t *testing.T) {
+	var seen pagestest.Seen
+	service := rpc.WithActor(context.Background(), rpc.Actor{Namespace: "default", Principal: "s", Role: rpc.RoleService})
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)
 		var secrets, ids []string
 		revoked := map[int]bool{}
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			if len(ids) == 0 || rapid.Bool().Draw(rt, "create") {
-				resp := r.create(&identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER})
+				namespace := rapid.SampledFrom([]string{"", "acme", "zeta"}).Draw(rt, "namespace")
+				resp := r.create(&identityv1.CreateKeyRequest{Name: "n", Role: identityv1.Role_ROLE_RUNNER, Namespace: namespace})
 				ids, secrets = append(ids, resp.GetKey().GetKeyId()), append(secrets, resp.GetSecret())
 				continue
 			}
 			i := rapid.IntRange(0, len(ids)-1).Draw(rt, "which")
+			if rapid.Bool().Draw(rt, "use") {
+				r.clk.Advance(useGrain)
+				_, err := r.service.ReportKeyUse(service, &identityv1.ReportKeyUseRequest{Uses: []*identityv1.KeyUse{{KeyId: ids[i], UsedAt: timestamppb.New(r.clk.Now())}}})
+				require.NoError(rt, err)
+				continue
+			}
 			_, err := r.service.RevokeKey(r.admin(), &identityv1.RevokeKeyRequest{KeyId: ids[i]})
 			require.NoError(rt, err)
 			revoked[i] = true
 		}
-		replayed := NewState()
+		replayed := pagestest.Checked(NewState, 3, &seen)
 		for _, ev := range r.journals.Events(t, Plane, registry) {
 			require.NoError(rt, replayed.Apply(ev))
 		}
+		require.NoError(rt, replayed.Check())
 		_, err := journalView(r, func(st *State) {
-			require.Equal(rt, st.order, replayed.order)
-			for id, rec := range st.keys {
-				require.True(rt, proto.Equal(rec.key, replayed.keys[id].key))
-				require.Equal(rt, rec.hash, replayed.keys[id].hash)
-			}
+			require.NoError(rt, pagestest.Same(st, replayed.Paged))
 		})
 		require.NoError(rt, err)
 		late := NewKeys(KeysConfig{Sources: r.journals.Sources, Clock: r.clk})
@@ -264,6 +272,7 @@ func TestX14_ReplayIsTheLiveState(t *testing.T) {
 			require.Equal(rt, revoked[i], err != nil, "%v", err)
 		}
 	})
+	require.Empty(t, seen.Missing(&identityv1.KeyPage{}))
 }
 
 func journalView(r *rig, look func(st *State)) (int64, error) {

@@ -3,7 +3,6 @@ package identity
 import (
 	"cmp"
 	"context"
-	"slices"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/page"
@@ -47,22 +46,23 @@ func (s *Service) ListKeys(ctx context.Context, req *identityv1.ListKeysRequest)
 	}
 	out, _, err := plane.View(ctx, s.engine, "", func(st *State) (*identityv1.ListKeysResponse, error) {
 		out := &identityv1.ListKeysResponse{}
-		now, at := s.deps.Clock.Now(), 0
-		if list.After != "" {
-			at = slices.Index(st.order, list.After) + 1
-		}
-		for _, id := range st.order[at:] {
+		now := s.deps.Clock.Now()
+		st.order.AscendGreaterOrEqual(list.After, func(id string) bool {
+			if id == list.After {
+				return true
+			}
 			k := st.keys[id].seen(now)
 			if namespace != "" && k.GetNamespace() != namespace ||
 				!req.GetIncludeEnded() && k.GetStatus() != identityv1.KeyStatus_KEY_STATUS_ACTIVE {
-				continue
+				return true
 			}
 			if len(out.GetKeys()) == list.Size {
 				out.NextPageToken = list.Next(out.GetKeys()[list.Size-1].GetKeyId())
-				break
+				return false
 			}
 			out.Keys = append(out.Keys, k)
-		}
+			return true
+		})
 		return out, nil
 	})
 	return out, err

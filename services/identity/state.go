@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/btree"
+
 	"quartet/pkg/journal"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 
@@ -26,11 +28,15 @@ type record struct {
 type State struct {
 	keys   map[string]*record
 	counts map[string]int // keys by namespace, ended ones included
-	order  []string       // ids in order of creation, which is also their alphabetical order
+	// order has all ids in alphabetical order, which is also the order of their creation.
+	order *btree.BTreeG[string]
 }
 
 // NewState returns the state of an empty journal.
-func NewState() *State { return &State{keys: map[string]*record{}, counts: map[string]int{}} }
+func NewState() *State {
+	const degree = 32
+	return &State{keys: map[string]*record{}, counts: map[string]int{}, order: btree.NewOrderedG[string](degree)}
+}
 
 // Apply folds one event into the state.
 func (s *State) Apply(ev *journal.Event) error {
@@ -40,9 +46,7 @@ func (s *State) Apply(ev *journal.Event) error {
 		if s.keys[id] != nil {
 			return fmt.Errorf("identity: key %s was made before", id)
 		}
-		s.keys[id] = &record{key: p.GetKey(), hash: p.GetSecretHash()}
-		s.order = append(s.order, id)
-		s.counts[p.GetKey().GetNamespace()]++
+		s.add(p.GetKey(), p.GetSecretHash())
 	case *identityv1.KeyRevoked:
 		old := s.keys[p.GetKey().GetKeyId()]
 		if old == nil {
@@ -61,6 +65,13 @@ func (s *State) Apply(ev *journal.Event) error {
 		return journal.UnknownEvent(ev)
 	}
 	return nil
+}
+
+// add adds a key that the state does not have.
+func (s *State) add(k *identityv1.Key, hash string) {
+	s.keys[k.GetKeyId()] = &record{key: k, hash: hash}
+	s.order.ReplaceOrInsert(k.GetKeyId())
+	s.counts[k.GetNamespace()]++
 }
 
 // seen returns a key as readers see it at now.

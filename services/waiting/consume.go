@@ -117,10 +117,10 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return !ownInterest(w) }) {
 		events = append(events, cancelled(k.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_AGENT_DELETED))
 	}
-	for _, t := range a.triggers.list("", len(a.triggers.order), lives) {
+	for _, t := range a.triggers.List("", a.triggers.Len(), lives) {
 		events = append(events, a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)...)
 	}
-	for _, t := range a.timers.list("", len(a.timers.order), ticking) {
+	for _, t := range a.timers.List("", a.timers.Len(), ticking) {
 		events = append(events, cancelledTimer(k.Namespace, t))
 	}
 	return events
@@ -129,7 +129,7 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event
 // taskEnded records that a task has ended, for waits that are registered later, and resolves
 // the active waits for it. It returns no events for a task whose end is recorded already.
 func (a *agentWaits) taskEnded(env journal.Env, k plane.Key, t *taskv1.Task) []*journal.Event {
-	if a != nil && a.tasks.has(t.GetTaskId()) {
+	if a != nil && a.tasks.Has(t.GetTaskId()) {
 		return nil
 	}
 	events := []*journal.Event{{
@@ -159,7 +159,7 @@ func (a *agentWaits) arrive(env journal.Env, k plane.Key, h input) []*journal.Ev
 // (SPEC P9). Its triggers stay active. It returns no events if the completion is recorded
 // already.
 func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) []*journal.Event {
-	if a != nil && a.items.has(itemID) {
+	if a != nil && a.items.Has(itemID) {
 		return nil
 	}
 	events := []*journal.Event{{
@@ -172,7 +172,7 @@ func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) 
 	if a == nil {
 		return events
 	}
-	for _, t := range a.timers.list("", len(a.timers.order), func(t *waitingv1.Timer) bool { return ticking(t) && t.GetWorkItemId() == itemID }) {
+	for _, t := range a.timers.List("", a.timers.Len(), func(t *waitingv1.Timer) bool { return ticking(t) && t.GetWorkItemId() == itemID }) {
 		events = append(events, cancelledTimer(k.Namespace, t))
 	}
 	return events
@@ -184,7 +184,7 @@ func (a *agentWaits) cancel(env journal.Env, k plane.Key, waitID string, reason 
 	if a == nil || waitID == "" {
 		return nil
 	}
-	if w := a.waits.byID[waitID]; w != nil && active(w) {
+	if w := a.waits.Get(waitID); w != nil && active(w) {
 		return []*journal.Event{cancelled(k.Namespace, w, env, reason)}
 	}
 	return nil
@@ -214,7 +214,7 @@ func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Me
 	in := input{arrival: arrival{causeOperator, m.GetMessageId()}, itemID: m.GetWorkItemId(), everywhere: m.GetWorkItemId() == ""}
 	in.matches = func(w *waitingv1.Wait) bool { return len(waits) == 1 && waits[0] == w }
 	if m.GetAnsweredWaitId() != "" { // it is not meant for the others
-		in.itemID, in.everywhere = a.waits.byID[m.GetAnsweredWaitId()].GetWorkItemId(), false
+		in.itemID, in.everywhere = a.waits.Get(m.GetAnsweredWaitId()).GetWorkItemId(), false
 	}
 	return a.arrive(env, k, in)
 }
@@ -223,12 +223,12 @@ func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Me
 // that replaced it and took over the counts; nil if none is active. A turn that was shown a
 // trigger usually waits for the next one, so most waits were replaced.
 func (a *agentWaits) successor(waitID string) *waitingv1.Wait {
-	if w := a.waits.byID[waitID]; w != nil && active(w) {
+	if w := a.waits.Get(waitID); w != nil && active(w) {
 		return w
 	}
 	for _, next := range a.activeWaits(func(n *waitingv1.Wait) bool { return n.GetReplacesWaitId() != "" }) {
 		// A wait replaces an older one only, so the loop ends.
-		for at := next; at != nil && at.GetReplacesWaitId() != ""; at = a.waits.byID[at.GetReplacesWaitId()] {
+		for at := next; at != nil && at.GetReplacesWaitId() != ""; at = a.waits.Get(at.GetReplacesWaitId()) {
 			if at.GetReplacesWaitId() == waitID {
 				return next
 			}

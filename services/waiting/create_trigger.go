@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"quartet/pkg/fault"
@@ -11,6 +12,7 @@ import (
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/waiting/secrets"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -26,8 +28,8 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 		validItemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
 		knownDelivery(req.GetDeliveryMode()),
-		knownScheme(req.GetSignatureScheme()),
-		validSigning(req.GetSignatureScheme(), req.GetSigningSecret()),
+		secrets.KnownScheme(req.GetSignatureScheme()),
+		secrets.ValidSigning(req.GetSignatureScheme(), req.GetSigningSecret()),
 		mayGiveSecret(rpc.ActorFrom(ctx), req.GetSigningSecret()),
 	); err != nil {
 		return nil, err
@@ -36,11 +38,11 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 		return nil, fault.Invalid("expires_at", at.String(), "must be a time between the years 1 and 9999")
 	}
 	target, refused := s.target(ctx, req.GetAgentId(), req.GetWorkItemId(), false)
-	args, equivalent := arguments(s.deps.Keys.Ring(), req, func(m *waitingv1.CreateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
+	args, equivalent := secrets.Arguments(s.deps.Keys.Ring(), req, func(m *waitingv1.CreateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateExternalTriggerResponse]{
 		Method: "CreateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args, Equivalent: equivalent,
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
-			return decideCreateTrigger(env, req, target, s.active())
+			return decideCreateTrigger(env, req, target, secrets.Active(s.deps.Keys.Ring()))
 		}),
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCreated) *waitingv1.CreateExternalTriggerResponse {
 			return &waitingv1.CreateExternalTriggerResponse{Trigger: p.GetTrigger()}
@@ -59,14 +61,19 @@ func (s *Service) CreateExternalTrigger(ctx context.Context, req *waitingv1.Crea
 // shown returns the secrets that the response to the creation or the rotation of a trigger shows:
 // the token, and the signing secret if it was generated here.
 func (s *Service) shown(t *waitingv1.Trigger) (token, signing string, err error) {
-	secrets, err := secretsOf(s.deps.Keys.Ring(), t)
+	of, err := secrets.Of(s.deps.Keys.Ring(), t)
 	if err != nil {
 		return "", "", err
 	}
 	if t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED && len(t.GetSealedSigningSecret()) == 0 {
-		signing = secrets.signing(t)
+		signing = of.Signing(t)
 	}
-	return secrets.token(t), signing, nil
+	return of.Token(t), signing, nil
+}
+
+// address returns the URL at which outside systems reach a trigger with this token.
+func (s *Service) address(token string) string {
+	return strings.TrimSuffix(s.cfg.PublicURL, "/") + "/v1/triggers/" + token
 }
 
 // mayGiveSecret refuses a signing secret from callers other than admins and operators: the
@@ -79,8 +86,8 @@ func mayGiveSecret(actor rpc.Actor, secret string) error {
 }
 
 // decideCreateTrigger is the rule of CreateExternalTrigger. target is the item of the trigger,
-// empty for the agent.
-func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string, secrets secrets) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
+// empty for the agent, and its secrets are of those in of.
+func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string, of secrets.Secrets) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
 	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {
 		return d, fault.Invalid("expires_at", at.AsTime().Format(time.RFC3339), "must lie in the future")
@@ -91,18 +98,18 @@ func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRe
 	t := &waitingv1.Trigger{
 		TriggerId: env.NewID("trg_"), AgentId: req.GetAgentId(), WorkItemId: target, Description: req.GetDescription(),
 		DeliveryMode: orWakeHint(req.GetDeliveryMode()), Status: waitingv1.TriggerStatus_TRIGGER_STATUS_ACTIVE,
-		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(), InstallationKeyId: secrets.key.ID,
+		Revision: 1, CreatedAt: timestamppb.New(env.Now), SignatureScheme: req.GetSignatureScheme(), InstallationKeyId: of.KeyID(),
 	}
 	if at := req.GetExpiresAt(); at != nil {
 		t.ExpiresAt = pbjson.Timestamp(at.AsTime())
 	}
 	if req.GetSigningSecret() != "" {
 		var err error
-		if t.SealedSigningSecret, err = secrets.seal(t.GetTriggerId(), req.GetSigningSecret()); err != nil {
+		if t.SealedSigningSecret, err = of.Seal(t.GetTriggerId(), req.GetSigningSecret()); err != nil {
 			return d, err
 		}
 	}
-	t.TokenHash = id.Hash(secrets.token(t))
+	t.TokenHash = id.Hash(of.Token(t))
 	d.Events = []*journal.Event{triggerEvent(env.Actor.Namespace, t, &waitingv1.ExternalTriggerCreated{Trigger: t})}
 	return d, nil
 }

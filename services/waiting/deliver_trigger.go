@@ -12,6 +12,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/waiting/secrets"
 	"quartet/services/waiting/signature"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -51,7 +52,7 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	}
 	to, t := found.address, found.trigger
 	if lives(t) && t.GetSignatureScheme() != waitingv1.SignatureScheme_SIGNATURE_SCHEME_UNSPECIFIED {
-		secret, err := signingOf(s.deps.Keys.Ring(), t)
+		secret, err := secrets.SigningOf(s.deps.Keys.Ring(), t)
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +121,7 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 				return struct{}{}, nil
 			}
 			a := st.agents[at.agent]
-			to = target{address: at, trigger: a.triggers.byID[at.triggerID]}
+			to = target{address: at, trigger: a.triggers.Get(at.triggerID)}
 			to.contentful = bringsContent(to.trigger, nil) ||
 				len(a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(to.trigger, w) && bringsContent(to.trigger, w) })) > 0
 			return struct{}{}, nil
@@ -170,7 +171,7 @@ func header(field, value string, most int) error {
 // ignored, which is counted too. hash is that of the token.
 func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*waitingv1.DeliverTriggerRequest) ([]*journal.Event, error) {
 	a := s.agents[to.agent]
-	t := a.triggers.byID[to.triggerID]
+	t := a.triggers.Get(to.triggerID)
 	status := s.tokens[hash].status // the trigger may have been rotated since find
 	if t == nil {
 		status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
@@ -188,7 +189,7 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 		first = first || w.GetTriggerCount() == w.GetConsumedCount()
 	}
 	switch {
-	case len(d.reached) == 0 && t.GetWorkItemId() != "" && a.items.has(t.GetWorkItemId()):
+	case len(d.reached) == 0 && t.GetWorkItemId() != "" && a.items.Has(t.GetWorkItemId()):
 		d.count(waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, "work_item_completed", len(reqs))
 	case contentful || len(d.reached) == 0 && bringsContent(t, nil):
 		for _, req := range reqs {

@@ -9,6 +9,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/waiting/records"
 )
 
 // CancelExternalTrigger revokes a trigger. A trigger that has ended is returned unchanged.
@@ -89,7 +90,7 @@ func (s *Service) GetExternalTrigger(ctx context.Context, req *waitingv1.GetExte
 // memory.
 func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
 	ts, next, _, err := listed(ctx, s, "triggers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
-		func(a *agentWaits) *records[*waitingv1.Trigger] { return &a.triggers },
+		func(a *agentWaits) *records.Set[*waitingv1.Trigger] { return &a.triggers },
 		func(t *waitingv1.Trigger) bool { return req.GetIncludeRevoked() || lives(t) },
 		func(_ *agentWaits, t *waitingv1.Trigger) *waitingv1.Trigger { return publicTrigger(t) })
 	if err != nil {

@@ -135,18 +135,17 @@ func (s *Service) reindex(st *State) {
 	// In order, since what is due at one time fires in the order in which it was set.
 	for _, k := range slices.SortedFunc(maps.Keys(st.agents), plane.Key.Compare) {
 		a := st.agents[k]
-		for _, id := range slices.Sorted(maps.Keys(a.waits.byID)) {
-			w := a.waits.byID[id]
+		for _, w := range a.waits.ByID() {
 			s.indexWait(k.Namespace, w)
 			if a.unpublished(w) {
 				s.schedulePublication(dueKey(duePublish, k.Namespace, k.ID, w.GetWaitId()))
 			}
 		}
-		for _, id := range slices.Sorted(maps.Keys(a.timers.byID)) {
-			s.indexTimer(k.Namespace, a.timers.byID[id])
+		for _, t := range a.timers.ByID() {
+			s.indexTimer(k.Namespace, t)
 		}
-		for _, id := range slices.Sorted(maps.Keys(a.triggers.byID)) {
-			s.indexTrigger(k.Namespace, a.triggers.byID[id])
+		for _, t := range a.triggers.ByID() {
+			s.indexTrigger(k.Namespace, t)
 		}
 	}
 }
@@ -256,7 +255,7 @@ func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 // decideDue is the rule for what may be due. It returns the events of what is due; in early,
 // the later time at which it will be due, zero if there is none.
 func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
-	w := a.waits.byID[id]
+	w := a.waits.Get(id)
 	notBefore := func(at *timestamppb.Timestamp) bool {
 		if at.AsTime().After(env.Now) {
 			early = at.AsTime()
@@ -279,7 +278,7 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 			events = []*journal.Event{a.publishCount(k, w)}
 		}
 	case dueTimer:
-		t := a.timers.byID[id]
+		t := a.timers.Get(id)
 		if ticking(t) && !a.stopped && notBefore(t.GetNextFireAt()) {
 			n := fired(t, env.Now)
 			events = []*journal.Event{timerEvent(k.Namespace, n, &waitingv1.TimerFired{Timer: n, DueAt: t.GetNextFireAt()})}
@@ -289,7 +288,7 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 			})...)
 		}
 	case dueExpiry:
-		t := a.triggers.byID[id]
+		t := a.triggers.Get(id)
 		if lives(t) && t.GetExpiresAt() != nil && notBefore(t.GetExpiresAt()) {
 			events = a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED)
 		}

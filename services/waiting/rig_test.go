@@ -146,7 +146,10 @@ func (o *others) attaches() []*workv1.AttachWaitRequest {
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), keys: keyfile.Fixed(keyfile.Of([]byte("the installation's key"))), others: &others{ended: map[string]bool{}}, cfg: Config{PublicURL: "https://q.example/"}}
 	r.up()
-	t.Cleanup(func() { r.down() })
+	t.Cleanup(func() {
+		r.down()
+		checkPages(t, r.events())
+	})
 	return r
 }
 

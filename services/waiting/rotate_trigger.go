@@ -10,6 +10,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/waiting/secrets"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -26,7 +27,7 @@ func (s *Service) RotateExternalTrigger(ctx context.Context, req *waitingv1.Rota
 		return nil, err
 	}
 	ring := s.deps.Keys.Ring()
-	args, equivalent := arguments(ring, req, func(m *waitingv1.RotateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
+	args, equivalent := secrets.Arguments(ring, req, func(m *waitingv1.RotateExternalTriggerRequest, digest string) { m.SigningSecret = digest })
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.RotateExternalTriggerResponse]{
 		Method: "RotateExternalTrigger", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: args, Equivalent: equivalent,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*waitingv1.RotateExternalTriggerResponse], error) {
@@ -54,26 +55,26 @@ func decideRotate(s *State, env journal.Env, req *waitingv1.RotateExternalTrigge
 	if err != nil {
 		return d, err
 	}
-	if err := fault.First(checkAddress(t.GetStatus(), t, env.Now), validSigning(t.GetSignatureScheme(), req.GetSigningSecret())); err != nil {
+	if err := fault.First(checkAddress(t.GetStatus(), t, env.Now), secrets.ValidSigning(t.GetSignatureScheme(), req.GetSigningSecret())); err != nil {
 		return d, err
 	}
 	n := nextTrigger(t)
 	n.Generation++
 	n.RotatedAt = timestamppb.New(env.Now)
-	secrets := secrets{ring.Active()}
-	n.InstallationKeyId = secrets.key.ID
+	active := secrets.Active(ring)
+	n.InstallationKeyId = active.KeyID()
 	own := req.GetSigningSecret()
 	if own == "" && len(t.GetSealedSigningSecret()) > 0 {
-		if own, err = signingOf(ring, t); err != nil {
+		if own, err = secrets.SigningOf(ring, t); err != nil {
 			return d, err
 		}
 	}
 	if own != "" {
-		if n.SealedSigningSecret, err = secrets.seal(n.GetTriggerId(), own); err != nil {
+		if n.SealedSigningSecret, err = active.Seal(n.GetTriggerId(), own); err != nil {
 			return d, err
 		}
 	}
-	n.TokenHash = id.Hash(secrets.token(n))
+	n.TokenHash = id.Hash(active.Token(n))
 	d.Events = []*journal.Event{triggerEvent(env.Actor.Namespace, n, &waitingv1.ExternalTriggerRotated{Trigger: n})}
 	return d, nil
 }

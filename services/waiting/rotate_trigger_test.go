@@ -13,6 +13,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/waiting/records"
 )
 
 func (r *rig) operator() context.Context { return planetest.As(r.t.Context(), "operator") }
@@ -118,7 +119,7 @@ func TestP3_Expiry(t *testing.T) {
 func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 	r := newRig(t)
 	first := r.trigger("", wakeHint)
-	for i := range keptEnded + 5 {
+	for i := range records.KeptEnded + 5 {
 		made := first
 		if i > 0 {
 			made = r.trigger("", wakeHint)
@@ -126,7 +127,7 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()})
 		require.NoError(t, err)
 	}
-	require.Len(t, r.service.state().agents[plane.KeyOf("acme", "keeper")].triggers.byID, keptEnded)
+	require.Equal(t, records.KeptEnded, r.service.state().agents[plane.KeyOf("acme", "keeper")].triggers.Len())
 	r.restart()
 	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: first.GetToken()}), fault.TriggerRevoked)
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/keyfile"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 )
 
@@ -93,25 +92,4 @@ func TestI20_ASealedSecretOfARetiredKey(t *testing.T) {
 	require.NoError(t, err)
 	body := []byte("one")
 	require.NoError(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: again.GetToken(), Body: body, HubSignature_256: signHub(own, body)}))
-}
-
-// Triggers of before keys had ids are those of the key of the older file, whatever is active.
-func TestI20_TriggersWithoutAKeyID(t *testing.T) {
-	ring := keyfile.Of([]byte("the older key"))
-	old := &waitingv1.Trigger{TriggerId: "trg_1", SignatureScheme: hub}
-	before, err := secretsOf(ring, old)
-	require.NoError(t, err)
-	token, signing := before.token(old), before.signing(old)
-	ring, err = ring.Add(time.Now())
-	require.NoError(t, err)
-	next, _ := ring.Pending()
-	ring, err = ring.Activate(next.ID)
-	require.NoError(t, err)
-	after, err := secretsOf(ring, old)
-	require.NoError(t, err)
-	require.Equal(t, []string{token, signing}, []string{after.token(old), after.signing(old)})
-	ring, err = ring.Retire(keyfile.Of([]byte("the older key")).Active().ID)
-	require.NoError(t, err)
-	_, err = secretsOf(ring, old)
-	require.ErrorIs(t, err, fault.InstallationKeyRetired)
 }

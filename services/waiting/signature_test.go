@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/keyfile"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/services/waiting/signature"
 )
@@ -126,31 +125,6 @@ func TestP3_SignedDeliveries(t *testing.T) {
 	r.clk.Advance(time.Hour)
 	_, err = send(epoch, key)
 	require.ErrorIs(t, err, fault.SignatureInvalid, "a replay is refused, repeated or not")
-}
-
-// A secret opens for its own trigger and under its own key only.
-func TestP3_SealedSecrets(t *testing.T) {
-	mine, theirs := secrets{keyfile.Of([]byte("a")).Active()}, secrets{keyfile.Of([]byte("b")).Active()}
-	sealed, err := mine.seal("trg_1", "secret")
-	require.NoError(t, err)
-	again, err := mine.seal("trg_1", "secret")
-	require.NoError(t, err)
-	require.Equal(t, sealed, again, "a rule gives the same answer twice")
-	require.NotContains(t, string(sealed), "secret")
-	other, err := mine.seal("trg_2", "secret")
-	require.NoError(t, err)
-	require.NotEqual(t, sealed, other)
-	got, err := mine.open("trg_1", sealed)
-	require.NoError(t, err)
-	require.Equal(t, "secret", got)
-	for _, try := range []struct {
-		by secrets
-		id string
-		in []byte
-	}{{theirs, "trg_1", sealed}, {mine, "trg_2", sealed}, {mine, "trg_1", sealed[:len(sealed)-1]}, {mine, "trg_1", sealed[:3]}, {mine, "trg_1", nil}} {
-		_, err := try.by.open(try.id, try.in)
-		require.Error(t, err)
-	}
 }
 
 // FuzzSignature: no header lets a delivery in whose sender does not have the

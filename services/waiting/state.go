@@ -5,14 +5,11 @@ import (
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
+	"quartet/services/waiting/records"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
-
-// keptEnded is how many ended waits, timers and triggers each of an agent stay in memory.
-// Older ones are in the event stream only.
-const keptEnded = 256
 
 // State is one partition of the waiting plane. Records are replaced and never changed.
 type State struct {
@@ -35,14 +32,16 @@ type address struct {
 
 // agentWaits holds the waits, triggers and timers of one agent.
 type agentWaits struct {
-	waits    records[*waitingv1.Wait]
-	triggers records[*waitingv1.Trigger]
-	timers   records[*waitingv1.Timer]
+	waits    records.Set[*waitingv1.Wait]
+	triggers records.Set[*waitingv1.Trigger]
+	timers   records.Set[*waitingv1.Timer]
+	// secrets has the keys of the agent's entries in State.tokens, oldest first.
+	secrets []string
 	// tasks remembers ids of tasks that ended, and items ids of work items that were completed,
 	// as events of their planes said. WaitFor is decided against them, in the same loop, so
 	// that an end that arrived a moment before is not missed (SPEC R8).
-	tasks memory
-	items memory
+	tasks records.Memory
+	items records.Memory
 	// published has an entry for every active wait and intent, by its id.
 	published map[string]publishedCount
 	// mismatched holds, by the id of an active wait, the inputs that were recorded because
@@ -69,8 +68,7 @@ func (s *State) Apply(ev *journal.Event) error {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	a := s.agents[k]
 	if a == nil {
-		a = &agentWaits{published: map[string]publishedCount{}, mismatched: map[string]map[arrival]bool{}}
-		s.agents[k] = a
+		a = s.newAgent(k)
 	}
 	switch p := ev.Payload.(type) {
 	case *waitingv1.WaitRegistered:
@@ -86,28 +84,40 @@ func (s *State) Apply(ev *journal.Event) error {
 	case *waitingv1.WaitCancelled:
 		s.putWait(a, p.GetWait())
 	case *waitingv1.WaitMismatched:
-		if a.mismatched[p.GetWaitId()] == nil {
-			a.mismatched[p.GetWaitId()] = map[arrival]bool{}
-		}
-		a.mismatched[p.GetWaitId()][arrival{p.GetCause(), p.GetCauseId()}] = true
+		a.mismatch(p.GetWaitId(), arrival{p.GetCause(), p.GetCauseId()})
 	case *waitingv1.TimerCreated:
-		a.timers.put(p.GetTimer(), true)
+		a.timers.Put(p.GetTimer(), true)
 	case *waitingv1.TimerFired:
-		a.timers.put(p.GetTimer(), p.GetTimer().GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE)
+		a.timers.Put(p.GetTimer(), p.GetTimer().GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_ACTIVE)
 	case *waitingv1.TimerCancelled:
-		a.timers.put(p.GetTimer(), false)
+		a.timers.Put(p.GetTimer(), false)
 	case *waitingv1.TaskNoted:
 		if p.GetTerminal() {
-			a.tasks.add(p.GetTaskId())
+			a.tasks.Add(p.GetTaskId())
 		}
 	case *waitingv1.WorkItemNoted:
-		a.items.add(p.GetWorkItemId())
+		a.items.Add(p.GetWorkItemId())
 	case *waitingv1.AgentNoted:
 		a.stopped, a.deleted = p.GetStopped(), p.GetDeleted()
 	default:
 		return s.applyTrigger(k, a, ev)
 	}
 	return nil
+}
+
+// newAgent adds an agent of which the state has nothing.
+func (s *State) newAgent(k plane.Key) *agentWaits {
+	a := &agentWaits{published: map[string]publishedCount{}, mismatched: map[string]map[arrival]bool{}}
+	s.agents[k] = a
+	return a
+}
+
+// mismatch records an input that did not satisfy a wait.
+func (a *agentWaits) mismatch(waitID string, in arrival) {
+	if a.mismatched[waitID] == nil {
+		a.mismatched[waitID] = map[arrival]bool{}
+	}
+	a.mismatched[waitID][in] = true
 }
 
 // applyTrigger folds an event about a trigger.
@@ -118,8 +128,8 @@ func (s *State) applyTrigger(k plane.Key, a *agentWaits, ev *journal.Event) erro
 		t = p.GetTrigger()
 	case *waitingv1.ExternalTriggerRotated:
 		t = p.GetTrigger()
-		if old := a.triggers.byID[t.GetTriggerId()]; old != nil {
-			s.tokens[old.GetTokenHash()] = address{k, t.GetTriggerId(), waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED}
+		if old := a.triggers.Get(t.GetTriggerId()); old != nil {
+			s.bind(a, old.GetTokenHash(), address{k, t.GetTriggerId(), waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED})
 		}
 	case *waitingv1.ExternalTriggerCancelled:
 		t = p.GetTrigger()
@@ -133,20 +143,28 @@ func (s *State) applyTrigger(k plane.Key, a *agentWaits, ev *journal.Event) erro
 	default:
 		return journal.UnknownEvent(ev)
 	}
-	a.triggers.put(t, lives(t))
-	s.tokens[t.GetTokenHash()] = address{k, t.GetTriggerId(), t.GetStatus()}
+	a.triggers.Put(t, lives(t))
+	s.bind(a, t.GetTokenHash(), address{k, t.GetTriggerId(), t.GetStatus()})
 	return nil
+}
+
+// bind records what a secret of an agent leads to.
+func (s *State) bind(a *agentWaits, hash string, to address) {
+	if _, known := s.tokens[hash]; !known {
+		a.secrets = append(a.secrets, hash)
+	}
+	s.tokens[hash] = to
 }
 
 // putWait stores a wait whose new state is in an event. The event shows followers of this plane the
 // wait's trigger count, so that count is recorded as published.
 func (s *State) putWait(a *agentWaits, w *waitingv1.Wait) {
-	if before := active(a.waits.byID[w.GetWaitId()]); before != active(w) && w.GetKind() < waitKinds {
-		if s.open[w.GetKind()]++; before {
-			s.open[w.GetKind()] -= 2
-		}
+	if before := active(a.waits.Get(w.GetWaitId())); before && !active(w) {
+		s.countOpen(w, -1)
+	} else if !before && active(w) {
+		s.countOpen(w, 1)
 	}
-	a.waits.put(w, active(w))
+	a.waits.Put(w, active(w))
 	if active(w) {
 		a.published[w.GetWaitId()] = publishedCount{count: w.GetTriggerCount()}
 		return
@@ -155,19 +173,26 @@ func (s *State) putWait(a *agentWaits, w *waitingv1.Wait) {
 	delete(a.mismatched, w.GetWaitId())
 }
 
+// countOpen adds n to the number of active waits of the kind of w.
+func (s *State) countOpen(w *waitingv1.Wait, n int) {
+	if k := w.GetKind(); k >= 0 && k < waitKinds {
+		s.open[k] += n
+	}
+}
+
 // counted adds deliveries to a trigger and to the waits that they reached. The published
 // count of a wait stays, because no event of the wait shows them yet; the ids of the last
 // delivery are kept for the event that will (see publishCount).
 func (a *agentWaits) counted(p *waitingv1.DeliveriesCounted) {
-	if t := a.triggers.byID[p.GetTriggerId()]; t != nil {
-		a.triggers.put(delivered(t, p.GetOutcome(), p.GetCount(), p.GetDeliveredAt()), lives(t))
+	if t := a.triggers.Get(p.GetTriggerId()); t != nil {
+		a.triggers.Put(delivered(t, p.GetOutcome(), p.GetCount(), p.GetDeliveredAt()), lives(t))
 	}
 	for _, waitID := range p.GetWaitIds() {
-		w := a.waits.byID[waitID]
+		w := a.waits.Get(waitID)
 		if w == nil {
 			continue
 		}
-		a.waits.put(triggeredBy(w, p.GetCount(), p.GetDeliveredAt()), active(w))
+		a.waits.Put(triggeredBy(w, p.GetCount(), p.GetDeliveredAt()), active(w))
 		known := a.published[waitID]
 		known.triggerID, known.deliveryID = p.GetTriggerId(), p.GetDeliveryId()
 		a.published[waitID] = known
@@ -201,7 +226,7 @@ func (a *agentWaits) activeWaits(keep func(*waitingv1.Wait) bool) []*waitingv1.W
 	if a == nil {
 		return nil
 	}
-	return a.waits.list("", len(a.waits.order), func(w *waitingv1.Wait) bool { return active(w) && keep(w) })
+	return a.waits.List("", a.waits.Len(), func(w *waitingv1.Wait) bool { return active(w) && keep(w) })
 }
 
 // blockingWait returns the active wait of mode wait of an owner, which is an item or, for "",
@@ -216,7 +241,7 @@ func (a *agentWaits) blockingWait(itemID string) *waitingv1.Wait {
 // wait returns a wait or intent of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error) {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
-		if w := a.waits.byID[waitID]; w != nil {
+		if w := a.waits.Get(waitID); w != nil {
 			return w, nil
 		}
 	}
@@ -227,7 +252,7 @@ func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error)
 // trigger returns a trigger of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigger, error) {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
-		if t := a.triggers.byID[triggerID]; t != nil {
+		if t := a.triggers.Get(triggerID); t != nil {
 			return t, nil
 		}
 	}
@@ -237,7 +262,7 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 // timer returns a timer of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, error) {
 	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
-		if t := a.timers.byID[timerID]; t != nil {
+		if t := a.timers.Get(timerID); t != nil {
 			return t, nil
 		}
 	}

@@ -7,17 +7,18 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages/pagestest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/waiting/records"
 )
 
 func (r *rig) setTimer(after time.Duration) *waitingv1.Timer {
@@ -205,39 +206,18 @@ func TestX7_ReplayIsLive(t *testing.T) {
 	for _, ev := range r.events() {
 		require.NoError(t, replayed.Apply(ev))
 	}
-	require.Equal(t, live.tokens, replayed.tokens)
-	require.Len(t, replayed.agents, len(live.agents))
-	for k, a := range live.agents {
-		b := replayed.agents[k]
-		same(t, a.waits, b.waits)
-		same(t, a.triggers, b.triggers)
-		same(t, a.timers, b.timers)
-		require.Equal(t, a.tasks, b.tasks)
-		require.Equal(t, a.items, b.items)
-		require.Equal(t, a.published, b.published)
-		require.Equal(t, a.mismatched, b.mismatched)
-		require.Equal(t, a.stopped, b.stopped)
-	}
-}
-
-func same[R record](t *testing.T, a, b records[R]) {
-	t.Helper()
-	require.Equal(t, a.order, b.order)
-	require.Equal(t, a.ended, b.ended)
-	for id := range a.byID {
-		require.True(t, proto.Equal(a.byID[id], b.byID[id]), "live %v\nreplayed %v", a.byID[id], b.byID[id])
-	}
+	require.NoError(t, pagestest.Same(live, replayed))
 }
 
 // What ended long ago leaves the memory; what lives stays.
 func TestX8_EndedWaitsAreForgotten(t *testing.T) {
 	r := newRig(t)
 	lives := r.waitFor(&waitingv1.WaitForRequest{Wake: external, WorkItemId: itemB}).GetWait().GetWaitId()
-	for i := range keptEnded + 10 {
+	for i := range records.KeptEnded + 10 {
 		r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, Reason: fmt.Sprint(i)})
 	}
 	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*agentWaits, error) { return s.agents[plane.KeyOf("acme", "keeper")], nil })
 	require.NoError(t, err)
-	require.Len(t, live.waits.byID, keptEnded+2)
+	require.Equal(t, records.KeptEnded+2, live.waits.Len())
 	require.Equal(t, stands, r.wait(lives).GetStatus())
 }

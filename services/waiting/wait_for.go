@@ -144,7 +144,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	var d journal.Decision[*waitingv1.WaitForResponse]
 	ns := env.Actor.Namespace
 	a := s.agents[plane.KeyOf(ns, req.GetAgentId())]
-	if a != nil && target != "" && a.items.has(target) {
+	if a != nil && target != "" && a.items.Has(target) {
 		return d, itemCompleted(target)
 	}
 	described := task.GetLabel()
@@ -173,7 +173,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 	old, present := (*waitingv1.Wait)(nil), task.GetTerminal()
 	if a != nil {
 		old = a.blockingWait(target)
-		if req.GetWake() == waitingv1.Wake_WAKE_TASK_RESULT && a.tasks.has(req.GetResource()) {
+		if req.GetWake() == waitingv1.Wake_WAKE_TASK_RESULT && a.tasks.Has(req.GetResource()) {
 			present = true
 		}
 	}

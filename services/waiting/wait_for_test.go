@@ -487,24 +487,6 @@ func TestP1_IntentsAndCancelling(t *testing.T) {
 	require.Len(t, l.GetWaits(), 4)
 }
 
-// A page goes on where it stopped, also when the record it stopped at is gone.
-func TestX9_PagesOutliveTheirRecords(t *testing.T) {
-	var rs records[*waitingv1.Wait]
-	name := func(i int) string { return "wt_" + string(rune('a'+i)) }
-	for i := range 6 {
-		rs.put(&waitingv1.Wait{WaitId: name(i)}, true)
-	}
-	all := func(*waitingv1.Wait) bool { return true }
-	page := rs.list("", 2, all)
-	require.Len(t, page, 2)
-	delete(rs.byID, name(1))
-	rs.order = append(rs.order[:1:1], rs.order[2:]...)
-	rest := rs.list(page[1].GetWaitId(), 10, all)
-	require.Len(t, rest, 4)
-	require.Equal(t, name(2), rest[0].GetWaitId())
-	require.Empty(t, rs.list("wt_z", 10, all))
-}
-
 // A repeated WaitFor says no more of the wait than the first one did: the work
 // plane is told of deliveries by their events (SPEC X2).
 func TestX2_ARepeatedWaitTellsNothingNew(t *testing.T) {

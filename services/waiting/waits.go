@@ -10,6 +10,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/waiting/records"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -37,7 +38,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
 			var d journal.Decision[*waitingv1.CreateWaitResponse]
 			a := st.agents[plane.KeyOf(env.Actor.Namespace, req.GetAgentId())]
-			if a != nil && target != "" && a.items.has(target) {
+			if a != nil && target != "" && a.items.Has(target) {
 				return d, itemCompleted(target)
 			}
 			described := ""
@@ -147,7 +148,7 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 	}
 	now := s.deps.Clock.Now()
 	ws, next, seq, err := listed(ctx, s, "waits", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
-		func(a *agentWaits) *records[*waitingv1.Wait] { return &a.waits },
+		func(a *agentWaits) *records.Set[*waitingv1.Wait] { return &a.waits },
 		func(w *waitingv1.Wait) bool { return listsWait(req, w) },
 		func(a *agentWaits, w *waitingv1.Wait) *waitingv1.Wait { return a.shown(w, now) })
 	if err != nil {
@@ -166,8 +167,8 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 // records of one kind: those of the collection of that keep accepts, as shown returns them.
 // next is the token of the next page, empty on the last, and seq the revision that was read.
 // An agent that never existed is NOT_FOUND.
-func listed[R record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
-	of func(*agentWaits) *records[R], keep func(R) bool, shown func(*agentWaits, R) R,
+func listed[R records.Record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
+	of func(*agentWaits) *records.Set[R], keep func(R) bool, shown func(*agentWaits, R) R,
 ) (out []R, next string, seq int64, err error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := admit(actor, agentID); err != nil {
@@ -192,7 +193,7 @@ func listed[R record](ctx context.Context, s *Service, kind, agentID string, pag
 			return nil, nil
 		}
 		met = true
-		rs := of(a).list(after, size+1, keep)
+		rs := of(a).List(after, size+1, keep)
 		for i, r := range rs {
 			rs[i] = shown(a, r)
 		}
@@ -203,7 +204,7 @@ func listed[R record](ctx context.Context, s *Service, kind, agentID string, pag
 	}
 	if err == nil && len(out) > size {
 		out = out[:size]
-		next = page.Token(kind, idOf(out[size-1]))
+		next = page.Token(kind, records.ID(out[size-1]))
 	}
 	return out, next, seq, err
 }

@@ -70,7 +70,10 @@ func (k known) AgentExists(_ context.Context, agentID string) error {
 
 func newRig(t *testing.T) *rig {
 	r := openRig(t)
-	t.Cleanup(func() { r.down() })
+	t.Cleanup(func() {
+		r.down()
+		checkPages(t, r.events())
+	})
 	return r
 }
 

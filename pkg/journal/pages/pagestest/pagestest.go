@@ -26,20 +26,36 @@ type State[S journal.Paged] struct {
 }
 
 // Checked returns a fresh state as one that is observed: at each Apply that pages of other owners than the touched ones
-// do not change and, every so many events, that the state is the same when it is read from its pages. seen, if not nil, collects
-// which fields of pages had a value.
+// do not change, nor do pages that were taken before it, and, every so many events, that the state is the same when it is
+// read from its pages. seen, if not nil, collects which fields of pages had a value.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
 	return &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen}
 }
 
 // Apply implements journal.State.
 func (c *State[S]) Apply(ev *journal.Event) error {
-	touched := map[pages.Owner]bool{}
-	c.Paged.Owners(ev, func(o pages.Owner) { touched[o] = true })
+	type taken struct {
+		page  proto.Message
+		bytes []byte
+	}
+	touched := map[pages.Owner]taken{}
+	c.Paged.Owners(ev, func(o pages.Owner) {
+		before := taken{page: c.Paged.Page(o)}
+		if before.page != nil {
+			before.bytes = encode(before.page)
+		}
+		if !bytes.Equal(before.bytes, c.was[o]) {
+			panic(fmt.Sprintf("before %s, wal_seq %d: the page of %v changed, and no event since touched it", ev.Type, ev.WalSeq, o))
+		}
+		touched[o] = before
+	})
 	if err := c.Paged.Apply(ev); err != nil {
 		return err
 	}
-	for o := range touched {
+	for o, before := range touched {
+		if before.page != nil && !bytes.Equal(encode(before.page), before.bytes) {
+			panic(fmt.Sprintf("%s, wal_seq %d, changed the page of %v that was taken before", ev.Type, ev.WalSeq, o))
+		}
 		if b := c.encoded(o); b == nil {
 			delete(c.was, o)
 		} else {
@@ -83,11 +99,16 @@ func (c *State[S]) encoded(o pages.Owner) []byte {
 		return nil
 	}
 	c.seen.add(page.ProtoReflect())
+	return encode(page)
+}
+
+// encode returns the bytes of a page and one more, since a page may be empty.
+func encode(page proto.Message) []byte {
 	b, err := pages.Encode(page)
 	if err != nil {
 		panic(err)
 	}
-	return append(b, 0) // a page may be empty
+	return append(b, 0)
 }
 
 // RoundTrip writes all pages of a state, reads them into a fresh one in a random order, and returns an error unless the two

@@ -13,7 +13,7 @@ import (
 
 // Same returns an error that names the first place in which two values of the same type differ. It reads all fields, also those that are
 // not exported. Messages are compared as messages, times by their instant, trees of github.com/google/btree by their elements; empty and
-// nil maps and slices are the same; functions, channels and free lists are not compared.
+// nil maps, slices and trees are the same; functions, channels and free lists are not compared.
 func Same(a, b any) error {
 	c := comparison{met: map[[2]unsafe.Pointer]bool{}}
 	return c.values("", addressable(a), addressable(b))
@@ -105,6 +105,9 @@ func (c *comparison) values(path string, a, b reflect.Value) error {
 
 // pointers compares what two pointers point to.
 func (c *comparison) pointers(path string, a, b reflect.Value) error {
+	if strings.HasPrefix(a.Type().Elem().Name(), "BTree") && a.MethodByName("Ascend").IsValid() && (a.IsNil() || b.IsNil()) {
+		return c.values(path, elements(a), elements(b))
+	}
 	if a.IsNil() || b.IsNil() {
 		return differ(path, a.IsNil() == b.IsNil(), a, b)
 	}
@@ -127,6 +130,9 @@ func elements(tree reflect.Value) reflect.Value {
 	ascend := tree.MethodByName("Ascend")
 	each := ascend.Type().In(0)
 	all := reflect.New(reflect.SliceOf(each.In(0))).Elem()
+	if tree.IsNil() {
+		return all
+	}
 	ascend.Call([]reflect.Value{reflect.MakeFunc(each, func(args []reflect.Value) []reflect.Value {
 		all.Set(reflect.Append(all, args[0]))
 		return []reflect.Value{reflect.ValueOf(true)}

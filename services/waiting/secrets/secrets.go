@@ -1,4 +1,5 @@
-package waiting
+// Package secrets derives the secrets of triggers from a key of the installation, and encrypts those that callers give.
+package secrets
 
 import (
 	"crypto/hmac"
@@ -6,7 +7,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
@@ -17,38 +17,41 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// secrets derives secrets from names and one key of the installation, always the same ones. The
+// Secrets derives secrets from names and one key of the installation, always the same ones. The
 // secrets of triggers are such secrets: they are not stored, and a repeated request returns
 // the same ones. A signing secret that a caller gives is stored encrypted under that key.
 // No event, list or log contains a secret (SPEC P3).
-type secrets struct{ key keyfile.Key }
+type Secrets struct{ key keyfile.Key }
 
-// active returns the secrets of the installation's active key, which new secrets are derived
+// Active returns the secrets of the installation's active key, which new secrets are derived
 // from.
-func (s *Service) active() secrets { return secrets{s.deps.Keys.Ring().Active()} }
+func Active(ring keyfile.Ring) Secrets { return Secrets{ring.Active()} }
 
-// secretsOf returns the secrets of the key that a trigger names, or INSTALLATION_KEY_RETIRED if
+// Of returns the secrets of the key that a trigger names, or INSTALLATION_KEY_RETIRED if
 // the ring does not have it.
-func secretsOf(ring keyfile.Ring, t *waitingv1.Trigger) (secrets, error) {
+func Of(ring keyfile.Ring, t *waitingv1.Trigger) (Secrets, error) {
 	key, ok := ring.Find(t.GetInstallationKeyId())
 	if !ok {
-		return secrets{}, fault.InstallationKeyRetired.New("the installation's key was retired from which the secrets of trigger "+t.GetTriggerId()+" follow; rotate the trigger, with a signing_secret if its caller gave one", "trigger_id", t.GetTriggerId())
+		return Secrets{}, fault.InstallationKeyRetired.New("the installation's key was retired from which the secrets of trigger "+t.GetTriggerId()+" follow; rotate the trigger, with a signing_secret if its caller gave one", "trigger_id", t.GetTriggerId())
 	}
-	return secrets{key}, nil
+	return Secrets{key}, nil
 }
 
+// KeyID returns the id of the key.
+func (s Secrets) KeyID() string { return s.key.ID }
+
 // of derives the secret of a name, of 256 bits.
-func (s secrets) of(name string) string {
+func (s Secrets) of(name string) string {
 	mac := hmac.New(sha256.New, s.key.Secret)
 	mac.Write([]byte("trigger\x00" + name))
 	return "qtr_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// token returns the secret in a trigger's address.
-func (s secrets) token(t *waitingv1.Trigger) string { return s.of(generation(t)) }
+// Token returns the secret in a trigger's address.
+func (s Secrets) Token(t *waitingv1.Trigger) string { return s.of(generation(t)) }
 
-// signing returns the generated signing secret of a trigger.
-func (s secrets) signing(t *waitingv1.Trigger) string {
+// Signing returns the generated signing secret of a trigger.
+func (s Secrets) Signing(t *waitingv1.Trigger) string {
 	raw := sha256.Sum256([]byte(s.of("sign/" + generation(t))))
 	if t.GetSignatureScheme() == waitingv1.SignatureScheme_SIGNATURE_SCHEME_STANDARD_WEBHOOKS {
 		return signature.StandardPrefix + base64.StdEncoding.EncodeToString(raw[:])
@@ -66,24 +69,24 @@ func generation(t *waitingv1.Trigger) string {
 }
 
 // sealKey returns the key under which callers' signing secrets are encrypted and hashed.
-func (s secrets) sealKey() []byte {
+func (s Secrets) sealKey() []byte {
 	k := sha256.Sum256([]byte(s.of("seal")))
 	return k[:]
 }
 
 // digest returns a keyed hash of a secret, for the comparison of arguments. Without the
 // installation's key, not even a weak secret can be found from it.
-func (s secrets) digest(secret string) string {
+func (s Secrets) digest(secret string) string {
 	mac := hmac.New(sha256.New, s.sealKey())
 	mac.Write([]byte("digest\x00" + secret))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// arguments returns the arguments of a request as they are compared with those of a repetition:
+// Arguments returns the arguments of a request as they are compared with those of a repetition:
 // with the digest of the secret in its place. The digest of a repetition is under another key if
 // a key was activated in between, so the arguments with the digests under all other keys are
 // equivalent.
-func arguments[M interface {
+func Arguments[M interface {
 	proto.Message
 	GetSigningSecret() string
 }](ring keyfile.Ring, req M, set func(m M, digest string)) (args proto.Message, equivalent []proto.Message) {
@@ -92,7 +95,7 @@ func arguments[M interface {
 	}
 	for _, key := range ring.Keys() {
 		m := proto.CloneOf(req)
-		set(m, secrets{key}.digest(req.GetSigningSecret()))
+		set(m, Secrets{key}.digest(req.GetSigningSecret()))
 		if key.State == keyfile.Active {
 			args = m
 		} else {
@@ -102,13 +105,13 @@ func arguments[M interface {
 	return args, equivalent
 }
 
-// seal encrypts a secret for a trigger, the same one always in the same way.
-func (s secrets) seal(triggerID, secret string) ([]byte, error) {
+// Seal encrypts a secret for a trigger, the same one always in the same way.
+func (s Secrets) Seal(triggerID, secret string) ([]byte, error) {
 	return sealed.Seal(s.sealKey(), triggerID, secret)
 }
 
-// open decrypts what seal returned for the same trigger under the same key.
-func (s secrets) open(triggerID string, text []byte) (string, error) {
+// open decrypts what Seal returned for the same trigger under the same key.
+func (s Secrets) open(triggerID string, text []byte) (string, error) {
 	secret, err := sealed.Open(s.sealKey(), triggerID, text)
 	if err != nil {
 		return "", fault.Internal(fmt.Errorf("waiting: the secret of %s cannot be opened with the installation's key %s: %w", triggerID, s.key.ID, err))
@@ -116,14 +119,14 @@ func (s secrets) open(triggerID string, text []byte) (string, error) {
 	return secret, nil
 }
 
-// signingOf returns the secret with which a trigger's deliveries must be signed.
-func signingOf(ring keyfile.Ring, t *waitingv1.Trigger) (string, error) {
-	s, err := secretsOf(ring, t)
+// SigningOf returns the secret with which a trigger's deliveries must be signed.
+func SigningOf(ring keyfile.Ring, t *waitingv1.Trigger) (string, error) {
+	s, err := Of(ring, t)
 	if err != nil {
 		return "", err
 	}
 	if len(t.GetSealedSigningSecret()) == 0 {
-		return s.signing(t), nil
+		return s.Signing(t), nil
 	}
 	return s.open(t.GetTriggerId(), t.GetSealedSigningSecret())
 }
@@ -134,9 +137,9 @@ const (
 	maxSigningSecret = 256
 )
 
-// validSigning validates a caller's signing secret for a scheme; an empty one is valid. No
+// ValidSigning validates a caller's signing secret for a scheme; an empty one is valid. No
 // error repeats it.
-func validSigning(scheme waitingv1.SignatureScheme, secret string) error {
+func ValidSigning(scheme waitingv1.SignatureScheme, secret string) error {
 	const field = "signing_secret"
 	must := func(must string) error {
 		return fault.InvalidArgument.New(field+" "+must, "field", field).WithField(field, must)
@@ -162,15 +165,10 @@ func validSigning(scheme waitingv1.SignatureScheme, secret string) error {
 	return nil
 }
 
-// knownScheme refuses a number that names no signature scheme. Unspecified is allowed.
-func knownScheme(scheme waitingv1.SignatureScheme) error {
+// KnownScheme refuses a number that names no signature scheme. Unspecified is allowed.
+func KnownScheme(scheme waitingv1.SignatureScheme) error {
 	if _, ok := waitingv1.SignatureScheme_name[int32(scheme)]; !ok {
 		return fault.Invalid("signature_scheme", scheme.String(), "must be hub_sha256 or standard_webhooks")
 	}
 	return nil
-}
-
-// address returns the URL at which outside systems reach a trigger with this token.
-func (s *Service) address(token string) string {
-	return strings.TrimSuffix(s.cfg.PublicURL, "/") + "/v1/triggers/" + token
 }

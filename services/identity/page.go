@@ -1,0 +1,66 @@
+package identity
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+)
+
+var _ journal.Paged = (*State)(nil)
+
+// ownerOf returns the owner of the page of a key.
+func ownerOf(k *identityv1.Key) pages.Owner {
+	return pages.Owner{Namespace: k.GetNamespace(), ID: k.GetKeyId()}
+}
+
+// Owners implements journal.Paged. Each key has a page.
+func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
+	switch p := ev.Payload.(type) {
+	case *identityv1.KeyCreated:
+		touch(ownerOf(p.GetKey()))
+	case *identityv1.KeyRevoked:
+		touch(ownerOf(p.GetKey()))
+	case *identityv1.KeyUsed:
+		if r := s.keys[p.GetKeyId()]; r != nil {
+			touch(ownerOf(r.key))
+		}
+	}
+}
+
+// AllOwners implements journal.Paged.
+func (s *State) AllOwners(fn func(pages.Owner)) {
+	for _, r := range s.keys {
+		fn(ownerOf(r.key))
+	}
+}
+
+// NewPage implements journal.Paged.
+func (s *State) NewPage() proto.Message { return &identityv1.KeyPage{} }
+
+// Page implements journal.Paged.
+func (s *State) Page(o pages.Owner) proto.Message {
+	r := s.keys[o.ID]
+	if r == nil || ownerOf(r.key) != o {
+		return nil
+	}
+	return &identityv1.KeyPage{Key: r.key, SecretHash: r.hash}
+}
+
+// AddPage implements journal.Paged.
+func (s *State) AddPage(o pages.Owner, page proto.Message) error {
+	p, ok := page.(*identityv1.KeyPage)
+	switch {
+	case !ok:
+		return fmt.Errorf("identity: a page of type %T", page)
+	case p.GetKey().GetKeyId() == "" || ownerOf(p.GetKey()) != o:
+		return fmt.Errorf("identity: the page of key %s/%s has key %s/%s", o.Namespace, o.ID, p.GetKey().GetNamespace(), p.GetKey().GetKeyId())
+	case s.keys[o.ID] != nil:
+		return fmt.Errorf("identity: a second page of key %s", o.ID)
+	}
+	s.add(p.GetKey(), p.GetSecretHash())
+	return nil
+}
