@@ -208,7 +208,7 @@ func draw(rnd *rand.Rand, names []string, total int) step {
 	panic("unreachable")
 }
 
-// play takes steps in a world of its own until one fails; it says which.
+// play takes steps in a world of its own until one fails; it says which. At the end it checks the pages of the states.
 func play(home string, h history) (at int, r *run, err error) {
 	r, err = newRun(home, h.agents, h.free)
 	defer func() {
@@ -218,6 +218,9 @@ func play(home string, h history) (at int, r *run, err error) {
 	}()
 	for at = 0; err == nil && at < len(h.steps); at++ {
 		err = r.do(h.steps[at])
+	}
+	if err == nil {
+		err = r.w.CheckPages()
 	}
 	return at, r, err
 }

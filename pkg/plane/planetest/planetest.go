@@ -62,21 +62,31 @@ func (j *Journals) Sources(plane string) ([]journal.Source, error) {
 // Events returns the events of a plane's first partition, without those of the journal itself.
 func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*journal.Event {
 	t.Helper()
-	var out []*journal.Event
-	require.NoError(t, j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
+	events, err := j.Read(plane, reg)
+	require.NoError(t, err)
+	return events
+}
+
+// Read is Events where there is no test.
+func (j *Journals) Read(plane string, reg *journal.Registry) (events []*journal.Event, err error) {
+	err = j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range lines.Split(f.Body) {
 			raw, err := journal.ParseLine(line)
-			require.NoError(t, err)
+			if err != nil {
+				return err
+			}
 			if journal.Internal(raw.Type) {
 				continue
 			}
 			ev, err := raw.Decode(reg)
-			require.NoError(t, err)
-			out = append(out, ev)
+			if err != nil {
+				return err
+			}
+			events = append(events, ev)
 		}
 		return nil
-	}))
-	return out
+	})
+	return events, err
 }
 
 // Types returns the event types of Events, in order.

@@ -21,23 +21,34 @@ var _ journal.Paged = (*State)(nil)
 
 var eventTypes = journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto)
 
-// life writes events into a state whose pages are checked.
+// life writes events into a state.
 type life struct {
 	t       *testing.T
-	into    *pagestest.State[*State]
+	into    journal.State
+	state   *State
+	every   int // how many events are between two pages that are kept and read
 	seq     uint64
 	written map[string]bool
+	pages   []keptPage
 }
 
-func newLife(t *testing.T, every int, seen *pagestest.Seen) *life {
-	return &life{t: t, into: pagestest.Checked(NewState, every, seen), written: map[string]bool{}}
+// keptPage is a page that was taken while its agent lived, with its bytes as they were.
+type keptPage struct {
+	page proto.Message
+	was  []byte
 }
 
-// on applies events of an agent. Between two events of the journal there are some of others.
+// newLife returns a life in which pages are checked after each event.
+func newLife(t *testing.T, seen *pagestest.Seen) *life {
+	into := pagestest.Checked(NewState, 1, seen)
+	return &life{t: t, into: into, state: into.Paged, every: 1, written: map[string]bool{}}
+}
+
+// on applies events of an agent.
 func (l *life) on(namespace, agentID string, payloads ...proto.Message) {
 	l.t.Helper()
 	for _, p := range payloads {
-		l.seq += 3
+		l.seq += 3 // others write between two events
 		eventType, err := eventTypes.TypeOf(p)
 		require.NoError(l.t, err)
 		ev := &journal.Event{
@@ -46,6 +57,23 @@ func (l *life) on(namespace, agentID string, payloads ...proto.Message) {
 		}
 		l.written[ev.Type] = true
 		require.NoError(l.t, l.into.Apply(ev), ev.Type)
+		if l.seq/3%uint64(l.every) == 0 {
+			page := l.state.Page(pages.Owner{Namespace: namespace, ID: agentID})
+			b, err := pages.Encode(page)
+			require.NoError(l.t, err)
+			l.pages = append(l.pages, keptPage{page, b})
+			require.NoError(l.t, pagestest.RoundTrip(l.state, NewState))
+		}
+	}
+}
+
+// requirePagesUnchanged checks that pages stayed as they were while their agents went on.
+func (l *life) requirePagesUnchanged() {
+	l.t.Helper()
+	for _, p := range l.pages {
+		now, err := pages.Encode(p.page)
+		require.NoError(l.t, err)
+		require.Equal(l.t, p.was, now)
 	}
 }
 
@@ -55,7 +83,7 @@ func (l *life) spawn(namespace, agentID, inherited string) {
 }
 
 func (l *life) agent(namespace, agentID string) *Agent {
-	return l.into.Paged.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
+	return l.state.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
 }
 
 func agentOf(agentID string, in agentv1.Lifecycle) *agentv1.Agent {
@@ -136,6 +164,7 @@ func (l *life) failed() {
 	)
 	l.on("acme", "keeper", call("t1", 1, "RunCommand", "wi_2")...)
 	l.on("acme", "keeper",
+		&agentv1.RoundSettled{TurnId: "t1", RoundIndex: 1, Notices: []string{"notice"}},
 		&agentv1.LocalCallsStarted{TurnId: "t1", RoundIndex: 2, Calls: []*agentv1.ToolCall{{Name: "b"}}},
 		&agentv1.LocalCallsStarted{TurnId: "t1", RoundIndex: 2, Calls: []*agentv1.ToolCall{{Name: "c"}}},
 		&agentv1.MessageRequeued{Message: message("m3", first, queued)},
@@ -211,26 +240,27 @@ func (l *life) parted() {
 // Pages have all that a state has, and an event touches the agents that it changes, whatever it is.
 func TestTheStateIsInItsPages(t *testing.T) {
 	seen := &pagestest.Seen{}
-	l := newLife(t, 1, seen)
+	l := newLife(t, seen)
 	l.spawn("acme", "keeper", "")
 	l.spawn("other", "keeper", "")
 	l.failed()
 	// The request that got t1 gets a turn of an agent elsewhere, as when a runner of all namespaces repeats it.
 	found := RequestOf("acme", turnOf("t1", "m1", "wi_1", "r1"))
-	require.Equal(t, AcquiredTurn{ref.Agent{Namespace: "acme", ID: "keeper"}, "t1"}, l.into.Paged.AcquiredTurns[found])
+	require.Equal(t, AcquiredTurn{ref.Agent{Namespace: "acme", ID: "keeper"}, "t1"}, l.state.AcquiredTurns[found])
 	again := turnOf("t9", "m9", "", "r1")
 	l.on("other", "keeper",
 		&agentv1.MessageQueued{Message: message("m9", normal, queued)},
 		&agentv1.MessageDequeued{Message: message("m9", normal, dequeued)},
 		&agentv1.TurnStarted{Turn: again})
-	require.Equal(t, AcquiredTurn{ref.Agent{Namespace: "other", ID: "keeper"}, "t9"}, l.into.Paged.AcquiredTurns[found])
+	require.Equal(t, AcquiredTurn{ref.Agent{Namespace: "other", ID: "keeper"}, "t9"}, l.state.AcquiredTurns[found])
 	again = ended(again, agentv1.TurnState_TURN_STATE_INTERRUPTED)
 	again.EndReason = agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED
 	l.on("other", "keeper", &agentv1.MessageRequeued{Message: message("m9", normal, queued)}, &agentv1.TurnInterrupted{Turn: again})
-	require.NotContains(t, l.into.Paged.AcquiredTurns, found)
+	require.NotContains(t, l.state.AcquiredTurns, found)
 	l.summarized()
 	l.idle()
 	l.parted()
+	l.requirePagesUnchanged()
 	require.Empty(t, seen.Missing(&agentv1.AgentPage{}))
 	for _, eventType := range eventTypes.Types() {
 		require.True(t, l.written[eventType], "%s is in no life", eventType)
@@ -239,7 +269,8 @@ func TestTheStateIsInItsPages(t *testing.T) {
 
 // Pages have what is left of a life that is longer than what is kept of it.
 func TestTheStateIsInItsPagesAfterLong(t *testing.T) {
-	l := newLife(t, 250, nil)
+	l := &life{t: t, state: NewState(), every: 99, written: map[string]bool{}}
+	l.into = l.state // a page has hundreds of records, and is not compared after each event
 	l.spawn("acme", "keeper", "")
 	for i := range keptUtterances + 10 {
 		id, itemID := fmt.Sprint("m", i), fmt.Sprint("wi_", i%7)
@@ -257,35 +288,14 @@ func TestTheStateIsInItsPagesAfterLong(t *testing.T) {
 			&agentv1.TurnCompleted{Turn: ended(turn, agentv1.TurnState_TURN_STATE_COMPLETED)},
 		)
 	}
-	require.NoError(t, l.into.Check())
+	require.NoError(t, pagestest.RoundTrip(l.state, NewState))
+	l.requirePagesUnchanged()
 	require.Len(t, l.agent("acme", "keeper").EndedTurns, KeptTurns)
-}
-
-// A page of before stays as it was while its agent goes on.
-func TestAPageDoesNotChange(t *testing.T) {
-	l := newLife(t, 0, nil)
-	l.spawn("acme", "keeper", "")
-	l.spawn("other", "keeper", "")
-	l.failed()
-	l.summarized()
-	o := pages.Owner{Namespace: "acme", ID: "keeper"}
-	page := l.into.Paged.Page(o)
-	was, err := pages.Encode(page)
-	require.NoError(t, err)
-	l.idle()
-	l.parted()
-	for i := range KeptDecisions + 1 {
-		l.on("acme", "keeper", &agentv1.DecisionRecorded{Decision: &agentv1.Decision{WorkItemId: fmt.Sprint(i)}}, &agentv1.TaskAnswered{TaskId: fmt.Sprint(i)})
-	}
-	l.on("acme", "keeper", &agentv1.AgentDeleted{Agent: agentOf("keeper", agentv1.Lifecycle_LIFECYCLE_DELETED)})
-	now, err := pages.Encode(page)
-	require.NoError(t, err)
-	require.Equal(t, was, now)
 }
 
 // A page that no state wrote is an error that says what is wrong with it.
 func TestADamagedPageIsAnError(t *testing.T) {
-	l := newLife(t, 0, nil)
+	l := newLife(t, nil)
 	l.spawn("acme", "keeper", "")
 	l.spawn("other", "keeper", "")
 	l.failed()
@@ -313,14 +323,14 @@ func TestADamagedPageIsAnError(t *testing.T) {
 		"utterance 0: it is about item 9 of 1": func(p *agentv1.AgentPage) { p.Conversation.Items[0] = 9 },
 		"the conversation has 1 utterances":    func(p *agentv1.AgentPage) { p.Conversation.WalSeqSteps = p.Conversation.WalSeqSteps[:1] },
 	} {
-		page, ok := proto.Clone(l.into.Paged.Page(o)).(*agentv1.AgentPage)
+		page, ok := proto.Clone(l.state.Page(o)).(*agentv1.AgentPage)
 		require.True(t, ok)
 		damage(page)
 		require.ErrorContains(t, NewState().AddPage(o, page), want)
 	}
 	s := NewState()
-	require.NoError(t, s.AddPage(o, proto.Clone(l.into.Paged.Page(o))))
-	require.ErrorContains(t, s.AddPage(o, proto.Clone(l.into.Paged.Page(o))), "has two pages")
+	require.NoError(t, s.AddPage(o, proto.Clone(l.state.Page(o))))
+	require.ErrorContains(t, s.AddPage(o, proto.Clone(l.state.Page(o))), "has two pages")
 	require.ErrorContains(t, s.AddPage(o, &agentv1.Agent{}), "is no *agentv1.Agent")
 }
 

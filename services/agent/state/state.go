@@ -41,7 +41,7 @@ type AcquiredTurn struct {
 	TurnID string
 }
 
-// Agent is one agent with its lane and turns. A nil Agent has no delegations.
+// Agent is one agent with its lane and turns. A nil Agent has no delegations. Each field is in the agent's page, see State.Page.
 type Agent struct {
 	Namespace     string
 	Record        *agentv1.Agent
@@ -73,7 +73,7 @@ type Agent struct {
 	stalls       []stall // in the order in which they were counted last
 }
 
-// Turn is a turn with its rounds.
+// Turn is a turn with its rounds. Each field is in the page of its agent.
 type Turn struct {
 	Record *agentv1.Turn
 	Rounds []*agentv1.Round
