@@ -137,11 +137,12 @@ func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	numbers, err := store.Numbers(t.Context())
 	require.NoError(t, err)
 	all := stored(t, store)
-	for _, at := range []int{0, 20, 1 << 20} {
+	for _, place := range []int{0, 1, 2} { // the beginning, the middle, and all of it
 		for _, n := range numbers {
 			b, err := store.Get(t.Context(), n)
 			require.NoError(t, err)
-			store.Damage(n, min(at, len(b)))
+			at := len(b) * place / 2
+			store.Damage(n, at)
 			p := withSnapshots(t, log, store, 1<<30)
 			require.Equal(t, want, stateOf(t, p), "object %d", n)
 			require.NoError(t, p.Close(t.Context()))
