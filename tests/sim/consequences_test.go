@@ -122,7 +122,9 @@ func (c *consequences) message(payload any, m *agentv1.Message) error {
 	case *agentv1.MessageRequeued:
 		lane[m.GetMessageId()]++
 		if m.GetTimerId() != "" {
-			c.firingsOf(m.GetTimerId()).queued++
+			f := c.firingsOf(m.GetTimerId())
+			f.queued++
+			clear(f.alone) // as a new one, for those that were not consumed yet
 		}
 	default:
 		if lane[m.GetMessageId()] == 0 {
