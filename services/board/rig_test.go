@@ -46,7 +46,7 @@ func newRig(t testing.TB) *rig {
 	r := openRig(t)
 	t.Cleanup(func() {
 		r.down()
-		r.checkPages(nil)
+		r.checkPages()
 	})
 	return r
 }
@@ -185,19 +185,18 @@ func (r *rig) events() []*journal.Event {
 	return r.journals.Events(t, Plane, wal.Registry)
 }
 
-// checkPages applies all events to a state that is written and read in pages. seen, if not nil, collects which
-// fields of pages had a value.
-func (r *rig) checkPages(seen *pagestest.Seen) {
+// checkPages applies all events to a state that is written and read in pages.
+func (r *rig) checkPages() {
 	r.t.Helper()
 	t, ok := r.t.(*testing.T)
 	if !ok || t.Failed() {
 		return
 	}
 	all := r.events()
-	if len(all) > 2000 {
+	if len(all) > 500 {
 		return // each event encodes the page of its board, which then is large
 	}
-	state := pagestest.Checked(func() *model.State { return model.NewState(time.Minute) }, max(1, len(all)/20), seen)
+	state := pagestest.Checked(func() *model.State { return model.NewState(time.Minute) }, max(1, len(all)/8), nil)
 	for _, ev := range all {
 		require.NoError(t, state.Apply(ev))
 	}
