@@ -43,6 +43,7 @@ func TestB1_ReplayIsTheLiveState(t *testing.T) {
 		r.restart()
 		require.Equal(rt, text(live), text(h.live()))
 		require.Equal(rt, string(log), string(r.wal("random-wal")))
+		r.checkPages()
 	})
 }
 

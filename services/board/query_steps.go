@@ -125,7 +125,7 @@ func (q query) filtered(rec *boardv1.Step) bool {
 func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsResponse {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	found := false
-	if r.Step == nil && r.Running() && b.Dispatchable() {
+	if !r.HasClaimed() && r.Running() && b.Dispatchable() {
 		ready, n := b.Ready[r.Record.GetWorkerPoolId()], 0
 		for i := ready.Next(0, r.AllowedSet); i >= 0; i = ready.Next(i+1, r.AllowedSet) {
 			found = true
@@ -134,7 +134,7 @@ func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsRespon
 			}
 		}
 	}
-	out.NoStepClaimed = !found && r.Step == nil
+	out.NoStepClaimed = !found && !r.HasClaimed()
 	return out
 }
 

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages/pagestest"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -43,7 +44,10 @@ func openRig(t testing.TB) *rig {
 
 func newRig(t testing.TB) *rig {
 	r := openRig(t)
-	t.Cleanup(r.down)
+	t.Cleanup(func() {
+		r.down()
+		r.checkPages()
+	})
 	return r
 }
 
@@ -179,6 +183,24 @@ func (r *rig) events() []*journal.Event {
 	t, ok := r.t.(*testing.T)
 	require.True(r.t, ok)
 	return r.journals.Events(t, Plane, wal.Registry)
+}
+
+// checkPages applies all events to a state that is written and read in pages.
+func (r *rig) checkPages() {
+	r.t.Helper()
+	t, ok := r.t.(*testing.T)
+	if !ok || t.Failed() {
+		return
+	}
+	all := r.events()
+	if len(all) > 500 {
+		return // each event encodes the page of its board, which then is large
+	}
+	state := pagestest.Checked(func() *model.State { return model.NewState(time.Minute) }, max(1, len(all)/8), nil)
+	for _, ev := range all {
+		require.NoError(t, state.Apply(ev))
+	}
+	require.NoError(t, state.Check())
 }
 
 // wal returns a whole WAL.

@@ -89,7 +89,8 @@ func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
 	return nil
 }
 
-// deleteStep removes a step. No other step may depend on it.
+// deleteStep removes a step. No other step may depend on it. Of the step itself, which a run may
+// have claimed before, only the record remains.
 func (b *Board) deleteStep(s *Step) {
 	for _, d := range s.DependsOn {
 		d.Dependents = slices.DeleteFunc(d.Dependents, func(k *Step) bool { return k == s })
@@ -98,10 +99,11 @@ func (b *Board) deleteStep(s *Step) {
 	b.RequiredOpen -= RequiredOpen(s.Record)
 	b.IDBytes -= len(s.ID())
 	if s.Record.GetStatus() == StepReady {
-		b.readyIn(s.Record.GetWorkerPoolId()).remove(s.Index)
+		b.removeReady(s)
 	}
 	b.Order[s.Index] = nil
 	delete(b.Steps, s.ID())
+	*s = Step{Record: s.Record}
 }
 
 // ApplyOperation applies an operation that changes fields or dependencies to n, which must be

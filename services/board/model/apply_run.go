@@ -59,7 +59,7 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 			r.Dispatch = b.Dispatches[i]
 			r.Dispatch.Running++
 			r.Record.Instruction, r.Record.AllowedStepIds = r.Dispatch.Record.GetInstruction(), r.Dispatch.Record.GetAllowedStepIds()
-			r.Allowed, r.AllowedSet = r.Dispatch.Allowed, r.Dispatch.AllowedSet
+			r.Allowed = r.Dispatch.Allowed
 		}
 		s.addRun(r)
 	}
@@ -75,7 +75,9 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 func (s *State) addRun(r *Run) {
 	r.Board.Runs[r.Record.GetRunId()] = r
 	s.Runs[plane.KeyOf(r.Board.Key.Namespace, r.Record.GetRunId())] = r
-	s.WithRuns[r.Board] = struct{}{}
+	if !r.Board.IsDamaged() {
+		s.WithRuns[r.Board] = struct{}{}
+	}
 }
 
 // endRun ends a run with a status, unless it has ended. step is the status of its step then;
@@ -97,12 +99,14 @@ func (s *State) endRun(r *Run, status boardv1.RunStatus, step StepStatus, at tim
 	if r.Dispatch != nil {
 		r.Dispatch.Running--
 	}
+	r.Dispatch, r.AllowedSet, r.Step = nil, nil, nil
+	r.place = s.dropped + len(s.ended)
 	s.ended = append(s.ended, plane.KeyOf(r.Board.Key.Namespace, n.GetRunId()))
 	if len(s.ended) >= 2*keptRuns {
 		for _, k := range s.ended[:keptRuns] {
 			delete(s.Runs, k)
 		}
-		s.ended = slices.Clone(s.ended[keptRuns:])
+		s.ended, s.dropped = slices.Clone(s.ended[keptRuns:]), s.dropped+keptRuns
 	}
 }
 
@@ -133,7 +137,7 @@ func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 	case *boardv1.WorkerRunEnded:
 		s.applyWorkerRunEnded(p, ev)
 	case *boardv1.StandingDispatchOpened:
-		d := &Dispatch{Record: p.GetDispatch(), Board: b, pool: s.poolOf(b.Key.Namespace, p.GetDispatch().GetWorkerPoolId()), slot: -1}
+		d := &Dispatch{Record: p.GetDispatch(), Board: b}
 		d.Allowed, d.AllowedSet = b.stepSet(d.Record.GetAllowedStepIds())
 		b.Dispatches = append(b.Dispatches, d)
 	case *boardv1.StandingDispatchClosed:
@@ -141,7 +145,8 @@ func (s *State) applyOutsideWAL(b *Board, ev *journal.Event) error {
 			if d.Record.GetDispatchId() != p.GetDispatchId() {
 				return false
 			}
-			d.unlist()
+			s.unlist(d)
+			d.closed, d.AllowedSet = true, nil
 			return true
 		})
 	default:
@@ -180,15 +185,6 @@ func (s *State) applyAfterEnd(ev *journal.Event) error {
 	return fmt.Errorf("board: %s of %s/%s, which has no active board", ev.Type, ev.SessionID, ev.TaskID)
 }
 
-// poolOf returns a pool of a namespace, which it creates if necessary.
-func (s *State) poolOf(namespace, id string) *pool {
-	k := plane.KeyOf(namespace, id)
-	if s.Pools[k] == nil {
-		s.Pools[k] = &pool{}
-	}
-	return s.Pools[k]
-}
-
 // refreshScopes recomputes the index sets of runs and dispatches after a change of the board,
 // which may have replaced steps.
 func (s *State) refreshScopes(b *Board) {
@@ -198,9 +194,7 @@ func (s *State) refreshScopes(b *Board) {
 		}
 	}
 	for _, r := range b.Runs {
-		if r.Dispatch != nil {
-			r.AllowedSet = r.Dispatch.AllowedSet
-		} else if r.Allowed != nil {
+		if r.Dispatch == nil && r.Allowed != nil {
 			r.AllowedSet = b.bitsOf(r.Allowed)
 		}
 	}
@@ -210,13 +204,10 @@ func (s *State) refreshScopes(b *Board) {
 // the lists of their pools, and removes the others.
 func (s *State) refreshClaimable(b *Board) {
 	for _, d := range b.Dispatches {
-		claimable := b.Dispatchable() && d.Running < int(d.Record.GetMaxParallel()) && b.Ready[d.Record.GetWorkerPoolId()].Next(0, d.AllowedSet) >= 0
-		switch {
-		case claimable && d.slot < 0:
-			d.slot = len(d.pool.Claimable)
-			d.pool.Claimable = append(d.pool.Claimable, d)
-		case !claimable && d.slot >= 0:
-			d.unlist()
+		if b.Dispatchable() && d.Running < int(d.Record.GetMaxParallel()) && b.Ready[d.Record.GetWorkerPoolId()].Next(0, d.AllowedSet) >= 0 {
+			s.list(d)
+		} else {
+			s.unlist(d)
 		}
 	}
 }

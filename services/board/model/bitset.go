@@ -6,8 +6,9 @@ import (
 
 // Bitset is a set of small numbers that finds its smallest member from a position
 // on quickly: it has one bit for each number, and one bit for each 64-bit word of
-// those that is not empty. With 10 000 steps a search reads three words. Len and
-// Next take a nil *Bitset as an empty set; the other methods must not be called on one.
+// those that is not empty. With 10 000 steps a search reads three words. It has no
+// words behind its largest member. Len and Next take a nil *Bitset as an empty set; the
+// other methods must not be called on one.
 type Bitset struct {
 	words  []uint64
 	filled []uint64 // bit i is set: words[i] is not 0
@@ -44,10 +45,16 @@ func (b *Bitset) remove(i int) {
 	}
 	w := i >> 6
 	b.words[w] &^= 1 << (i & 63)
-	if b.words[w] == 0 {
-		b.filled[w>>6] &^= 1 << (w & 63)
-	}
 	b.n--
+	if b.words[w] != 0 {
+		return
+	}
+	b.filled[w>>6] &^= 1 << (w & 63)
+	n := len(b.words)
+	for n > 0 && b.words[n-1] == 0 {
+		n--
+	}
+	b.words, b.filled = b.words[:n], b.filled[:(n+63)>>6]
 }
 
 // Len returns how many members the set has.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/plane"
@@ -35,7 +36,7 @@ func (s *State) Quarantine(d journal.Damage) error {
 	}
 	b.AddLine(&journal.Event{WalSeq: d.WalSeq, CreatedAt: b.UpdatedAt})
 	if !b.IsDamaged() {
-		b.Damaged = fmt.Errorf("line %d, which is wal_seq %d in frame %d of the journal: %w", b.Lines, d.WalSeq, d.Frame, d.Cause)
+		b.Damaged = newDamage(fmt.Sprintf("line %d, which is wal_seq %d in frame %d of the journal", b.Lines, d.WalSeq, d.Frame), d.Cause)
 	}
 	s.withdraw(b)
 	return nil
@@ -51,7 +52,39 @@ func (s *State) hadBoard(k Key, id string) bool {
 // and its runs get no leases.
 func (s *State) withdraw(b *Board) {
 	for _, d := range b.Dispatches {
-		d.unlist()
+		s.unlist(d)
 	}
+	s.refreshScopes(b)
 	delete(s.WithRuns, b)
+}
+
+// damage is why a WAL cannot be replayed. It has texts only, which a snapshot keeps.
+type damage struct {
+	place string
+	cause string // may be empty
+}
+
+// newDamage returns the damage of a line at a place.
+func newDamage(place string, cause error) *damage {
+	d := &damage{place: place}
+	if cause != nil {
+		d.cause = strings.ToValidUTF8(cause.Error(), "\uFFFD")
+	}
+	return d
+}
+
+// Error implements error.
+func (d *damage) Error() string {
+	if d.cause == "" {
+		return d.place
+	}
+	return d.place + ": " + d.cause
+}
+
+// Unwrap returns the cause, nil if it is not known.
+func (d *damage) Unwrap() error {
+	if d.cause == "" {
+		return nil
+	}
+	return errors.New(d.cause)
 }

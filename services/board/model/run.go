@@ -103,33 +103,39 @@ func (s *State) RunsOf(b *Board, limit int, runningOnly bool) (out []*boardv1.Wo
 type Run struct {
 	Record       *boardv1.WorkerRun // replaced, never modified
 	Board        *Board
-	Dispatch     *Dispatch       // the standing dispatch that created it, or nil
 	Allowed      map[string]bool // the only steps that it may claim; nil: all
-	AllowedSet   *Bitset         // the indexes of those that exist; nil: all
-	Step         *Step           // that it claimed; another run may hold it by now
 	LeaseExpired bool            // it ended because its lease expired
+	place        int             // of a run that has ended: among all of the partition, from 0
+
+	// The fields below are those of a run in progress.
+	Dispatch   *Dispatch // the standing dispatch that created it, or nil
+	AllowedSet *Bitset   // the indexes of the allowed steps that exist; nil: all, or a dispatch created it with its step
+	Step       *Step     // that it claimed; another run may hold it by now, and it may be deleted
 }
 
-// Dispatch is a standing dispatch that is open.
+// Dispatch is a standing dispatch that is open, or whose runs are in progress.
 type Dispatch struct {
 	Record     *boardv1.StandingDispatch
 	Board      *Board
-	pool       *pool
 	Allowed    map[string]bool // the only steps that its runs may claim; nil: all
-	AllowedSet *Bitset         // the indexes of those that exist; nil: all
+	AllowedSet *Bitset         // the indexes of those that exist; nil: all, or it is closed
 	Running    int             // how many of its runs are in progress
-	slot       int             // index in pool.Claimable; -1: it is not in there
+	listed     bool            // it is claimable in its pool
+	closed     bool            // it is not open any more, and its runs continue
 }
 
 // pool is a worker pool of a namespace.
 type pool struct {
-	Claimable []*Dispatch // the dispatches that have a step to claim, in no order
+	Claimable []*Dispatch // the dispatches that have a step to claim, by id
 }
 
 // Running reports whether the run is in progress.
 func (r *Run) Running() bool { return r.Record.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING }
 
-// HoldsStep reports whether the run holds the step that it claimed.
+// HasClaimed reports whether the run has claimed a step, whether or not it holds it.
+func (r *Run) HasClaimed() bool { return r.Record.GetClaimedStepId() != "" }
+
+// HoldsStep reports whether the run, which is in progress, holds the step that it claimed.
 func (r *Run) HoldsStep() bool {
 	return r.Step != nil && Held(r.Step.Record.GetStatus()) && r.Step.Record.GetClaimedByRunId() == r.Record.GetRunId()
 }
@@ -140,11 +146,20 @@ func (b *Board) stepSet(ids []string) (byID map[string]bool, byIndex *Bitset) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
+	allowed := setOf(ids)
+	return allowed, b.bitsOf(allowed)
+}
+
+// setOf returns a list of allowed steps as a set, nil for an empty list, which allows all steps.
+func setOf(ids []string) map[string]bool {
+	if len(ids) == 0 {
+		return nil
+	}
 	allowed := make(map[string]bool, len(ids))
 	for _, id := range ids {
 		allowed[id] = true
 	}
-	return allowed, b.bitsOf(allowed)
+	return allowed
 }
 
 // bitsOf returns the indexes of the allowed steps that exist.
@@ -170,15 +185,42 @@ func (d *Dispatch) StepTimeout() time.Duration {
 	return DefaultRunTime
 }
 
-// unlist removes the dispatch from the claimable ones of its pool.
-func (d *Dispatch) unlist() {
-	if d.slot < 0 {
+// compare orders the dispatches of a pool by their ids.
+func (d *Dispatch) compare(other *Dispatch) int {
+	return cmp.Or(cmp.Compare(d.Record.GetDispatchId(), other.Record.GetDispatchId()),
+		cmp.Compare(d.Board.Key.Session, other.Board.Key.Session), cmp.Compare(d.Board.Key.WAL, other.Board.Key.WAL))
+}
+
+// poolKey returns the key of the dispatch's pool.
+func (d *Dispatch) poolKey() Key {
+	return plane.KeyOf(d.Board.Key.Namespace, d.Record.GetWorkerPoolId())
+}
+
+// list adds a dispatch to the claimable ones of its pool, unless it is there.
+func (s *State) list(d *Dispatch) {
+	if d.listed {
 		return
 	}
-	list := d.pool.Claimable
-	last := list[len(list)-1]
-	list[d.slot], last.slot = last, d.slot
-	d.pool.Claimable, d.slot = list[:len(list)-1], -1
+	p := s.Pools[d.poolKey()]
+	if p == nil {
+		p = &pool{}
+		s.Pools[d.poolKey()] = p
+	}
+	at, _ := slices.BinarySearchFunc(p.Claimable, d, (*Dispatch).compare)
+	p.Claimable, d.listed = slices.Insert(p.Claimable, at, d), true
+}
+
+// unlist removes a dispatch from the claimable ones of its pool, if it is there.
+func (s *State) unlist(d *Dispatch) {
+	if !d.listed {
+		return
+	}
+	p := s.Pools[d.poolKey()]
+	at, _ := slices.BinarySearchFunc(p.Claimable, d, (*Dispatch).compare)
+	p.Claimable, d.listed = slices.Delete(p.Claimable, at, at+1), false
+	if len(p.Claimable) == 0 {
+		delete(s.Pools, d.poolKey())
+	}
 }
 
 // shown returns the dispatch as readers see it.

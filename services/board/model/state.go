@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,9 +17,11 @@ type State struct {
 	WithRuns map[*Board]struct{} // active boards with runs in progress
 	Sessions map[Key]*session    // by the orchestrator's id
 	Runs     map[Key]*Run        // in progress, and those that ended last
-	Pools    map[Key]*pool       // by pool id
+	Pools    map[Key]*pool       // by pool id; those that have a dispatch with a step to claim
 	ended    []Key               // ended runs in Runs, oldest first
+	dropped  int                 // how many runs that ended before those are not in memory any more
 	Deleted  map[Key]bool        // sessions whose orchestrator was deleted
+	awaited  map[BoardKey]*Board // boards that pages named and whose own page was not read yet
 }
 
 // Key names a session, a run or a pool within a namespace.
@@ -81,7 +84,8 @@ func (s *State) Apply(ev *journal.Event) error {
 // reports whether the board is damaged.
 func (b *Board) markDamaged(cause error, ev *journal.Event) bool {
 	if cause != nil {
-		b.Damaged = fmt.Errorf("line %d, %s: %w", b.Lines, ev.Type, cause)
+		b.Damaged = newDamage(fmt.Sprintf("line %d, %s", b.Lines, ev.Type), cause)
+		_ = b.rebuild() // the line may be applied in part; nobody uses the steps
 	}
 	return b.IsDamaged()
 }
@@ -108,14 +112,20 @@ func (s *State) createBoard(ev *journal.Event, p *boardv1.TaskCreated) {
 	s.addBoard(b)
 }
 
-// addBoard adds a new board to its session.
-func (s *State) addBoard(b *Board) {
+// sessionOf returns the session of a board, which it creates if necessary.
+func (s *State) sessionOf(b *Board) *session {
 	k := plane.KeyOf(b.Key.Namespace, b.Key.Session)
 	se := s.Sessions[k]
 	if se == nil {
 		se = &session{active: map[string]*Board{}, ByWAL: map[string]*Board{}}
 		s.Sessions[k] = se
 	}
+	return se
+}
+
+// addBoard adds a new board to its session.
+func (s *State) addBoard(b *Board) {
+	se := s.sessionOf(b)
 	b.LeaseTerm = s.term
 	se.active[b.ID] = b
 	se.Order = append(se.Order, b)
@@ -126,15 +136,15 @@ func (s *State) addBoard(b *Board) {
 // closeBoard ends the runs and dispatches of a board that ended, and moves it to the ended
 // boards. Its steps are dropped from memory; readers replay them from the WAL (S2-061).
 func (s *State) closeBoard(b *Board, at time.Time) {
-	for _, r := range b.Runs {
-		status := StepStatus(0)
+	for _, id := range slices.Sorted(maps.Keys(b.Runs)) {
+		r, status := b.Runs[id], StepStatus(0)
 		if r.Step != nil {
 			status = r.Step.Record.GetStatus()
 		}
 		s.endRun(r, boardv1.RunStatus_RUN_STATUS_CANCELLED, status, at)
 	}
 	for _, d := range b.Dispatches {
-		d.unlist()
+		s.unlist(d)
 	}
 	b.Dispatches, b.Terminating = nil, nil
 	se := s.Sessions[plane.KeyOf(b.Key.Namespace, b.Key.Session)]
@@ -142,4 +152,5 @@ func (s *State) closeBoard(b *Board, at time.Time) {
 	se.Order = slices.DeleteFunc(se.Order, func(o *Board) bool { return o == b })
 	se.Ended = append(se.Ended, b)
 	b.Steps, b.Order, b.Ready, b.roots = nil, nil, nil, nil
+	b.RequiredOpen, b.IDBytes = 0, 0
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -18,7 +19,7 @@ type Step struct {
 	Record           *boardv1.Step
 	Index            int     // position in Board.Order
 	DependsOn        []*Step // in the order of the record
-	Dependents       []*Step // the steps that depend on it
+	Dependents       []*Step // the steps that depend on it, in the order of creation
 	OpenDependencies int     // how many of DependsOn are not completed
 	// AtClaim is the record as it was when the run that holds the step claimed it; nil
 	// if no run does.
@@ -68,7 +69,11 @@ func (b *Board) linkDependencies(s *Step) error {
 			return fmt.Errorf("step %s depends on %s, which does not exist", s.ID(), id)
 		}
 		s.DependsOn = append(s.DependsOn, d)
-		d.Dependents = append(d.Dependents, s)
+		at := len(d.Dependents)
+		if at > 0 && d.Dependents[at-1].Index > s.Index {
+			at, _ = slices.BinarySearchFunc(d.Dependents, s.Index, func(k *Step, index int) int { return cmp.Compare(k.Index, index) })
+		}
+		d.Dependents = slices.Insert(d.Dependents, at, s)
 		if d.Record.GetStatus() != StepCompleted {
 			s.OpenDependencies++
 		}
@@ -104,10 +109,10 @@ func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
 	b.Count[rec.GetStatus()]++
 	b.RequiredOpen += RequiredOpen(rec) - RequiredOpen(old)
 	if old.GetStatus() == StepReady {
-		b.readyIn(old.GetWorkerPoolId()).remove(s.Index)
+		b.removeReady(s)
 	}
 	if rec.GetStatus() == StepReady {
-		b.readyIn(rec.GetWorkerPoolId()).add(s.Index)
+		b.addReady(rec.GetWorkerPoolId(), s.Index)
 	}
 	s.Record = rec
 	if rec.GetStatus() == StepCompleted && old.GetStatus() != StepCompleted {
@@ -117,14 +122,57 @@ func (b *Board) setRecord(s *Step, rec *boardv1.Step) {
 	}
 }
 
-// readyIn returns the set of the ready steps of a pool, which the caller may modify.
-func (b *Board) readyIn(pool string) *Bitset {
+// addReady adds the index of a step to the ready ones of a pool.
+func (b *Board) addReady(pool string, index int) {
 	r := b.Ready[pool]
 	if r == nil {
 		r = &Bitset{}
 		b.Ready[pool] = r
 	}
-	return r
+	r.add(index)
+}
+
+// removeReady removes a step from the ready ones of its pool.
+func (b *Board) removeReady(s *Step) {
+	pool := s.Record.GetWorkerPoolId()
+	r := b.Ready[pool]
+	r.remove(s.Index)
+	if r.Len() == 0 {
+		delete(b.Ready, pool)
+	}
+}
+
+// rebuild derives everything that follows from the records of the steps in Order. It returns the
+// first error, and goes on: then edges are missing.
+func (b *Board) rebuild() (err error) {
+	b.Steps, b.Ready = make(map[string]*Step, len(b.Order)), map[string]*Bitset{}
+	b.Count, b.RequiredOpen, b.IDBytes = [9]int{}, 0, 0
+	for i, s := range b.Order {
+		if s == nil {
+			continue
+		}
+		s.Index, s.DependsOn, s.Dependents = i, nil, nil
+		if b.Steps[s.ID()] != nil && err == nil {
+			err = fmt.Errorf("there are two steps %s", s.ID())
+		}
+		b.Steps[s.ID()] = s
+		b.Count[s.Record.GetStatus()]++
+		b.RequiredOpen += RequiredOpen(s.Record)
+		b.IDBytes += len(s.ID())
+		if s.Record.GetStatus() == StepReady {
+			b.addReady(s.Record.GetWorkerPoolId(), i)
+		}
+	}
+	for _, s := range b.Order {
+		if s == nil {
+			continue
+		}
+		if wrong := b.linkDependencies(s); wrong != nil && err == nil {
+			err = wrong
+		}
+	}
+	b.findRoots()
+	return err
 }
 
 // applyStep is Apply for lines about one step. A change that the status machine allows to

@@ -18,22 +18,26 @@ func WalPath(k BoardKey) string { return "/v1/sessions/" + k.Session + "/wal/" +
 // Overview returns the board without its steps and without anything whose size
 // depends on their number.
 func (b *Board) Overview() *boardv1.Board {
-	c := func(s StepStatus) int32 { return int32(b.Count[s] & (1<<31 - 1)) }
 	out := &boardv1.Board{
 		BoardId: b.ID, SessionId: b.Key.Session, WalName: b.Key.WAL, WalPath: WalPath(b.Key),
 		Title: b.title, Summary: b.summary, Status: b.Status, Reason: b.reason,
 		CreatedByAgentId: b.creator.agent, CreatedByRunId: b.creator.run, DefaultWorkerPoolId: b.DefaultPool,
 		CreatedAt: timestamppb.New(b.CreatedAt), UpdatedAt: timestamppb.New(b.UpdatedAt), Revision: b.Lines,
-		Counts: &boardv1.StepCounts{
-			Pending: c(StepPending), Ready: c(StepReady), Claimed: c(StepClaimed), Running: c(StepRunning),
-			Blocked: c(StepBlocked), Completed: c(StepCompleted), Failed: c(StepFailed), Cancelled: c(StepCancelled),
-		},
-		Terminating: b.Terminating != nil,
+		Counts: b.counts(), Terminating: b.Terminating != nil,
 	}
 	if !Ended(b.Status) && b.Damaged == nil {
 		out.Diagnostics = &boardv1.Diagnostics{Stalled: b.stalled(), Completeable: b.Completeable()}
 	}
 	return out
+}
+
+// counts returns the number of steps by status.
+func (b *Board) counts() *boardv1.StepCounts {
+	c := func(s StepStatus) int32 { return int32(b.Count[s] & (1<<31 - 1)) }
+	return &boardv1.StepCounts{
+		Pending: c(StepPending), Ready: c(StepReady), Claimed: c(StepClaimed), Running: c(StepRunning),
+		Blocked: c(StepBlocked), Completed: c(StepCompleted), Failed: c(StepFailed), Cancelled: c(StepCancelled),
+	}
 }
 
 // WithSteps is WithDiagnostics with the steps, in the order of creation. A board that has ended has

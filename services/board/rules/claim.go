@@ -11,7 +11,7 @@ import (
 func DecideClaim(b *model.Board, r *model.Run, stepID string, env journal.Env) ([]*journal.Event, error) {
 	f := NewTransition(b, env)
 	switch {
-	case r.Step != nil:
+	case r.HasClaimed():
 		return nil, fault.StepAlreadyClaimedByRun.Newf("run %s has claimed step %q; a run claims one step at most", r.Record.GetRunId(), r.Record.GetClaimedStepId()).
 			With("run_id", r.Record.GetRunId()).With("step_id", r.Record.GetClaimedStepId())
 	case !r.Running():
