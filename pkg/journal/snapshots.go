@@ -56,9 +56,9 @@ type takenPage struct {
 
 // snapshots is what a partition's loop knows of its snapshots.
 type snapshots struct {
-	due   bool // commands wait until all that was applied is durable; the loop's
-	busy  atomic.Bool
-	last  time.Time // of the last cut; the loop's
+	due   bool                          // commands wait until all that was applied is durable; the loop's
+	busy  atomic.Pointer[chan struct{}] // while one is written; closed then
+	last  time.Time                     // of the last cut; the loop's
 	retry atomic.Pointer[time.Time]
 	idle  sync.WaitGroup
 }
@@ -259,7 +259,7 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 // checkSnapshot makes a snapshot due, if enough was written since the last one.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
-	if t == nil || t.damaged || s.busy.Load() || t.bytes < p.cfg.SnapshotBytes/16 {
+	if t == nil || t.damaged || s.busy.Load() != nil || t.bytes < p.cfg.SnapshotBytes/16 {
 		return
 	}
 	now := p.cfg.Mono()
@@ -304,11 +304,27 @@ func (p *Partition[S]) cut() {
 	p.mu.Lock()
 	n.left, t.touched, t.bytes, t.cut = t.touched, map[pages.Owner]struct{}{}, 0, n
 	p.mu.Unlock()
-	s.busy.Store(true)
+	done := make(chan struct{})
+	s.busy.Store(&done)
 	s.idle.Go(func() {
-		defer s.busy.Store(false)
 		p.writeSnapshot(c, n)
+		s.busy.Store(nil)
+		close(done)
 	})
+}
+
+// SettleSnapshot waits until a snapshot that is being written is announced or has failed. It is for tests.
+func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
+	done := p.snapshots.busy.Load()
+	if done == nil {
+		return nil
+	}
+	select {
+	case <-*done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // writeSnapshot writes the snapshot of a cut of a core, and announces it. If that fails, the next one has what this one should have had.

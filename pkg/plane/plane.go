@@ -290,14 +290,19 @@ func (e *Engine[S]) Stall(namespace, agentID string) (total time.Duration, now b
 }
 
 // Settle waits until everything that was given to the partitions before, by handlers and by
-// following, has been decided and is durable.
+// following, has been decided and is durable, and until no snapshot is being written.
 func (e *Engine[S]) Settle(ctx context.Context) error {
 	for _, p := range e.parts.All() {
-		_, _, err := journal.Do(ctx, p, journal.Op[S, struct{}]{
-			Method: "settle", Actor: *System(""),
-			Decide: func(S, journal.Env) (d journal.Decision[struct{}], _ error) { return d, nil },
-		})
-		if err != nil {
+		for range 2 { // a snapshot that the first one made due begins before the second
+			_, _, err := journal.Do(ctx, p, journal.Op[S, struct{}]{
+				Method: "settle", Actor: *System(""),
+				Decide: func(S, journal.Env) (d journal.Decision[struct{}], _ error) { return d, nil },
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if err := p.SettleSnapshot(ctx); err != nil {
 			return err
 		}
 	}

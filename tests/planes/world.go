@@ -16,6 +16,9 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/journal/snapshot/memstore"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -82,6 +85,7 @@ type World struct {
 	calls   calls.Planes
 	output  taskoutput.Store
 	ids     map[string]*id.Sequence
+	stores  map[string]*memstore.Store
 	stops   map[string]func(ctx context.Context) error
 }
 
@@ -91,12 +95,12 @@ func New(cfg Config) (*World, error) {
 	w := &World{
 		Clock: clock.NewFake(Epoch), Journals: planetest.NewJournals(), Taps: newTaps(), cfg: cfg, keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
-		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{}, stops: map[string]func(ctx context.Context) error{},
+		output:  taskoutput.NewMemory(taskoutput.Kept), ids: map[string]*id.Sequence{}, stores: map[string]*memstore.Store{}, stops: map[string]func(ctx context.Context) error{},
 	}
 	w.calls = calls.Planes{Network: w.network}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, name := range Names {
-		w.ids[name] = &id.Sequence{}
+		w.ids[name], w.stores[name] = &id.Sequence{}, memstore.New()
 	}
 	return w, w.Up()
 }
@@ -184,6 +188,8 @@ func (w *World) build(name string) (m Module, publish func(), err error) {
 		Deps: plane.Deps{
 			Log: w.log, Feeds: w.feeds, Clock: w.Clock, WaitClock: impatient{}, IDs: w.ids[name],
 			SegmentSize: 20 << 10, // some dozens of frames
+			Snapshots:   func(of string, _ int) (snapshot.Store, error) { return w.stores[of], nil }, SnapshotBytes: 8 << 10,
+			CheckRestored: func(restored, replayed journal.State) error { return pagestest.Same(restored, replayed) },
 			Sources: func(of string) ([]journal.Source, error) {
 				all, err := w.Journals.Sources(of)
 				for i, src := range all {
