@@ -73,7 +73,7 @@ func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
 // Follow implements Source.
 func (s logSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
 	return incarnation.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after, func(at framelog.End, f framelog.Frame) error {
-		return fn(at, textLines(f.Body))
+		return fn(at, event.Lines(f.Body))
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/journal/changes"
 	"quartet/pkg/journal/frameindex"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
@@ -29,7 +30,7 @@ type core[S State] struct {
 	ages      requests.Ages
 	name      string // of the partition, in hashes
 	// track is what snapshots need to know, nil if none are written.
-	track *tracker
+	track *changes.Tracker
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
@@ -62,9 +63,13 @@ type position struct {
 // newCore returns a core with an empty state.
 func newCore[S State](cfg *Config[S]) *core[S] {
 	state := cfg.New()
+	var track *changes.Tracker
+	if cfg.Snapshots != nil {
+		track = changes.New(state)
+	}
 	return &core[S]{
 		state:     state,
-		track:     newTracker(cfg.Snapshots, state),
+		track:     track,
 		name:      framelog.PartitionName(cfg.Plane, cfg.Partition),
 		memory:    cfg.Requests.New(),
 		positions: make(map[sourceKey]*position),
@@ -138,7 +143,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		}
 		return nil
 	}
-	c.track.wrote(len(f.Body))
+	c.track.Wrote(len(f.Body))
 	if f.Link.Incarnation > max(before.Incarnation, 1) {
 		c.applied = f.Link.First - 1 // a new incarnation leaves out what may have been in the former one
 	}
@@ -180,7 +185,7 @@ func (c *core[S]) apply(ev *Event) (err error) {
 	if Internal(ev.Type) {
 		err = c.applyInternal(ev)
 	} else {
-		c.track.before(ev)
+		c.track.Before(ev)
 		err = c.state.Apply(ev)
 	}
 	if err == nil {
@@ -203,7 +208,7 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	case TypeRequestAnswered, TypeIncarnationBegan:
 		return nil // the request memory reads the envelope of the one, followers read the other
 	case TypeSnapshotTaken:
-		return c.track.announce(s)
+		return c.track.Announce(s)
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)

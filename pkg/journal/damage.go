@@ -38,7 +38,7 @@ func (c *core[S]) quarantine(d Damage) error {
 		return fmt.Errorf("%w, and what it is about cannot be determined: %w", cause, err)
 	}
 	c.applied = d.WalSeq
-	c.track.damage()
+	c.track.Damage()
 	c.damaged(d)
 	return nil
 }

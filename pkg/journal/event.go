@@ -17,6 +17,8 @@ type (
 	RawEvent = event.Raw
 	// Registry maps event types to payload messages.
 	Registry = event.Registry
+	// Line is one event of a followed frame.
+	Line = event.Line
 )
 
 // Types of the events that belong to the journal itself. State.Apply never receives them.

@@ -90,7 +90,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		if !p.held() {
 			return nil, ErrNotHeld
 		}
-		if err == nil && len(from) > 0 && c.track.announced != from[0].Ref {
+		if err == nil && len(from) > 0 && c.track.Announced != from[0].Ref {
 			return nil, errNotAnnounced
 		}
 		if err == nil && (until == nil || c.end != *until) {

@@ -204,7 +204,7 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		if len(f.events) > 0 {
 			p.core.frames.Add(f.first, v.At.Seq)
 		}
-		p.core.track.wrote(len(f.Body))
+		p.core.track.Wrote(len(f.Body))
 		p.checkSnapshot()
 		if !v.Foreign && len(l.frames) > 0 && len(l.frames[0].cmds) < minGather && l.frames[0].followUps == 0 {
 			p.send() // nothing to gather: it is written while this one's callers are answered

@@ -3,56 +3,22 @@ package journal
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/journal/changes"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 )
-
-// tracker knows what of a state the newest snapshot does not have. A nil *tracker does nothing: no snapshots are written.
-type tracker struct {
-	paged     Paged
-	touched   map[pages.Owner]struct{} // owners whose pages may have changed
-	touch     func(pages.Owner)
-	base      *snapshot.Base
-	bytes     int64        // of the frames behind base
-	requests  int          // additions to the request memory that base has
-	frames    int          // entries of the index of frames that base has
-	announced snapshot.Ref // by the last frame that announces one
-	damaged   bool         // a line was quarantined: the pages do not say so
-	cut       *cut         // from which a snapshot is being written
-}
-
-// cut is the state of a partition at a moment, from which a snapshot is written while the state goes on: the page of an owner is taken
-// before the next event changes it.
-type cut struct {
-	snapshot.Cut
-	bytes            int64
-	requests, frames int                      // what base has once this is written
-	all              []pages.Owner            // whose pages the snapshot writes
-	left             map[pages.Owner]struct{} // whose pages were not taken
-	taken            []takenPage              // and not yet written
-}
-
-// takenPage is the page of an owner as it was at a cut.
-type takenPage struct {
-	owner pages.Owner
-	page  proto.Message
-}
 
 // snapshots is what a partition's loop knows of its snapshots.
 type snapshots struct {
@@ -72,74 +38,6 @@ var errNotAnnounced = errors.New("journal: no frame of the log announces the sna
 // errReplaced ends a snapshot of a state that was loaded again.
 var errReplaced = errors.New("journal: the state was loaded again")
 
-// newTracker returns the tracker of an empty state.
-func newTracker(store snapshot.Store, state State) *tracker {
-	paged, ok := state.(Paged)
-	if store == nil || !ok {
-		return nil
-	}
-	t := &tracker{paged: paged, touched: map[pages.Owner]struct{}{}, base: &snapshot.Base{}}
-	t.touch = func(o pages.Owner) {
-		t.touched[o] = struct{}{}
-		if t.cut != nil {
-			t.cut.take(t.paged, o)
-		}
-	}
-	return t
-}
-
-// before notes whose pages an event may change, before it is applied.
-func (t *tracker) before(ev *Event) {
-	if t != nil {
-		t.paged.Owners(ev, t.touch)
-	}
-}
-
-// wrote counts the bytes of a frame.
-func (t *tracker) wrote(n int) {
-	if t != nil {
-		t.bytes += int64(n)
-	}
-}
-
-// damage notes that a line was quarantined.
-func (t *tracker) damage() {
-	if t != nil {
-		t.damaged = true
-	}
-}
-
-// take takes the page of an owner, if it is one of those that are left.
-func (c *cut) take(state Paged, o pages.Owner) {
-	if _, left := c.left[o]; left {
-		delete(c.left, o)
-		c.taken = append(c.taken, takenPage{o, state.Page(o)})
-	}
-}
-
-// announcement returns the payload of snapshot_taken.
-func announcement(r snapshot.Ref) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		"snapshot": structpb.NewNumberValue(float64(r.Snapshot)),
-		"manifest": structpb.NewNumberValue(float64(r.Number)),
-		"hash":     structpb.NewStringValue(hex.EncodeToString(r.Hash[:])),
-	}}
-}
-
-// announce reads what announcement returned.
-func (t *tracker) announce(s *structpb.Struct) error {
-	r := snapshot.Ref{Snapshot: uint64(s.GetFields()["snapshot"].GetNumberValue()), Number: uint64(s.GetFields()["manifest"].GetNumberValue())}
-	hash, err := hex.DecodeString(s.GetFields()["hash"].GetStringValue())
-	if err != nil || len(hash) != len(r.Hash) {
-		return fmt.Errorf("%s has no hash", TypeSnapshotTaken)
-	}
-	if t != nil {
-		copy(r.Hash[:], hash)
-		t.announced = r
-	}
-	return nil
-}
-
 // unusable reports whether an error of a load may be one of the snapshot from which it began.
 func unusable(err error) bool {
 	var replay *replayError
@@ -148,7 +46,7 @@ func unusable(err error) bool {
 
 // stored returns the snapshots of the partition, the newest first. It retries until ctx ends.
 func (p *Partition[S]) stored(ctx context.Context) ([]*snapshot.Snapshot, error) {
-	if newTracker(p.cfg.Snapshots, p.cfg.New()) == nil {
+	if p.cfg.Snapshots == nil || changes.New(p.cfg.New()) == nil {
 		return nil, nil
 	}
 	pacer := framelog.NewPacer()
@@ -213,7 +111,7 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 	if err != nil {
 		return err
 	}
-	c.track.base, c.track.requests, c.track.frames = base, c.memory.Additions(), len(c.frames)
+	c.track.Restored(base, c.extent())
 	return nil
 }
 
@@ -224,11 +122,12 @@ func (c *core[S]) addPage(o pages.Owner, content []byte) (err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	page := c.track.paged.NewPage()
-	if err := proto.Unmarshal(content, page); err != nil {
-		return err
-	}
-	return c.track.paged.AddPage(o, page)
+	return c.track.AddPage(o, content)
+}
+
+// extent returns how many entries the core has of what only grows.
+func (c *core[S]) extent() changes.Extent {
+	return changes.Extent{Requests: c.memory.Additions(), Frames: len(c.frames)}
 }
 
 // checkRestored compares a core that began at a snapshot with what the whole log gives, as far as that can be read.
@@ -259,7 +158,7 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 // checkSnapshot makes a snapshot due, if enough was written since the last one.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
-	if t == nil || t.damaged || s.busy.Load() != nil || t.bytes < p.cfg.SnapshotBytes/16 {
+	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes < p.cfg.SnapshotBytes/16 {
 		return
 	}
 	now := p.cfg.Mono()
@@ -269,7 +168,7 @@ func (p *Partition[S]) checkSnapshot() {
 	if retry := s.retry.Load(); retry != nil && now.Before(*retry) {
 		return
 	}
-	s.due = t.bytes >= p.cfg.SnapshotBytes || now.Sub(s.last) >= p.cfg.SnapshotTerm
+	s.due = t.Bytes >= p.cfg.SnapshotBytes || now.Sub(s.last) >= p.cfg.SnapshotTerm
 }
 
 // cut begins a snapshot that is due, once all that was applied is durable. Until then no command runs, which is for as long as
@@ -284,14 +183,11 @@ func (p *Partition[S]) cut() {
 	if t == nil || c.applied != c.end.WalSeq { // loaded meanwhile
 		return
 	}
-	n := &cut{
-		Cut:   snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now()},
-		bytes: t.bytes, requests: c.memory.Additions(), frames: len(c.frames),
-	}
-	c.memory.Since(t.requests, func(k requests.Key, e requests.Entry) {
+	n := snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now()}
+	c.memory.Since(t.Has().Requests, func(k requests.Key, e requests.Entry) {
 		n.Requests = append(n.Requests, snapshot.Request{Key: k, Entry: e})
 	})
-	c.frames.Since(t.frames, func(walSeq, seq uint64) { n.Frames = append(n.Frames, snapshot.Frame{WalSeq: walSeq, Seq: seq}) })
+	c.frames.Since(t.Has().Frames, func(walSeq, seq uint64) { n.Frames = append(n.Frames, snapshot.Frame{WalSeq: walSeq, Seq: seq}) })
 	for k, pos := range c.positions {
 		n.Positions = append(n.Positions, &snapshotv1.Position{
 			Plane: k.plane, Partition: int32(k.partition), Sequence: pos.seq, Line: int32(pos.line), Consumed: pos.consumed.String(),
@@ -300,14 +196,13 @@ func (p *Partition[S]) cut() {
 	slices.SortFunc(n.Positions, func(a, b *snapshotv1.Position) int {
 		return cmp.Or(cmp.Compare(a.GetPlane(), b.GetPlane()), cmp.Compare(a.GetPartition(), b.GetPartition()))
 	})
-	n.all = slices.Collect(maps.Keys(t.touched))
 	p.mu.Lock()
-	n.left, t.touched, t.bytes, t.cut = t.touched, map[pages.Owner]struct{}{}, 0, n
+	began := t.Begin(n, c.extent())
 	p.mu.Unlock()
 	done := make(chan struct{})
 	s.busy.Store(&done)
 	s.idle.Go(func() {
-		p.writeSnapshot(c, n)
+		p.writeSnapshot(c, began)
 		s.busy.Store(nil)
 		close(done)
 	})
@@ -328,30 +223,23 @@ func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 }
 
 // writeSnapshot writes the snapshot of a cut of a core, and announces it. If that fails, the next one has what this one should have had.
-func (p *Partition[S]) writeSnapshot(c *core[S], n *cut) {
+func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	t, began := c.track, p.cfg.Mono()
-	d := snapshot.Begin(p.cfg.Snapshots, t.base)
+	d := snapshot.Begin(p.cfg.Snapshots, t.Base())
 	s, base, err := p.draft(d, c, n)
 	if err == nil {
 		err = p.announce(c, s.Ref)
 	}
 	p.mu.Lock()
-	t.cut = nil
 	if err == nil && p.core == c {
-		t.base, t.requests, t.frames = base(), n.requests, n.frames
-		for _, o := range t.base.Sparse() {
-			t.touched[o] = struct{}{}
-		}
+		t.Written(n, base())
 	} else {
-		for _, o := range n.all {
-			t.touched[o] = struct{}{}
-		}
-		t.bytes += n.bytes
+		t.Failed(n)
 	}
 	p.mu.Unlock()
 	if err == nil {
 		p.metrics.Snapshot(d.Pages(), d.Bytes(), p.cfg.Mono().Sub(began))
-		err = t.base.Clean(p.ctx, p.cfg.Snapshots)
+		err = t.Base().Clean(p.ctx, p.cfg.Snapshots)
 	}
 	if err != nil && p.ctx.Err() == nil {
 		retry := p.cfg.Mono().Add(snapshotRetry)
@@ -364,22 +252,17 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *cut) {
 const cutBatch = 64
 
 // draft stores the pages of a cut and its manifest.
-func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *cut) (*snapshot.Snapshot, func() *snapshot.Base, error) {
-	slices.SortFunc(n.all, pages.Owner.Compare)
-	for batch := range slices.Chunk(n.all, cutBatch) {
+func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*snapshot.Snapshot, func() *snapshot.Base, error) {
+	for batch := range slices.Chunk(n.Owners(), cutBatch) {
 		p.mu.Lock()
 		if p.core != c {
 			p.mu.Unlock()
 			return nil, nil, errReplaced
 		}
-		for _, o := range batch {
-			n.take(c.track.paged, o)
-		}
-		taken := n.taken
-		n.taken = nil
+		taken := c.track.Take(n, batch)
 		p.mu.Unlock()
 		for _, page := range taken {
-			if err := d.Add(p.ctx, page.owner, page.page); err != nil {
+			if err := d.Add(p.ctx, page.Owner, page.Page); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -394,7 +277,7 @@ func (p *Partition[S]) announce(of *core[S], ref snapshot.Ref) error {
 		if p.core != of { // the loop's own
 			return nil, errReplaced
 		}
-		return []*Event{{Type: TypeSnapshotTaken, Payload: announcement(ref)}}, nil
+		return []*Event{{Type: TypeSnapshotTaken, Payload: changes.Announcement(ref)}}, nil
 	}
 	if err := p.run(p.ctx, c); err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"cmp"
 
 	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal/event"
 )
 
 // Owner names whom a page is about: an agent, or whatever a plane divides its state by. The zero Owner has what belongs to nobody else.
@@ -18,4 +20,22 @@ func (o Owner) Compare(other Owner) int {
 // Encode returns the bytes of a page. The same page always has the same bytes.
 func Encode(page proto.Message) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(page)
+}
+
+// State is a plane's state that is written to snapshots, and read from them, in pages: one for each owner of a part of it. The pages have
+// everything that the state has.
+type State interface {
+	// Owners calls touch with the owners whose pages an event may change, each at least once. It is called with the state as it is
+	// before Apply.
+	Owners(ev *event.Event, touch func(Owner))
+	// Page returns the page of an owner, nil if the state has nothing of it. It is cheap: the page refers to records, which are never
+	// edited, and it stays valid while further events are applied. The same state gives pages that are encoded to the same bytes.
+	Page(o Owner) proto.Message
+	// NewPage returns an empty message of the type that Page returns.
+	NewPage() proto.Message
+	// AddPage puts a page into a state that has nothing of the owner. Owners may come in any order. The state keeps the records of the
+	// page.
+	AddPage(o Owner, page proto.Message) error
+	// AllOwners calls fn with each owner that has a page, in any order, each once.
+	AllOwners(fn func(Owner))
 }
