@@ -40,7 +40,7 @@ type Store struct {
 
 var _ snapshot.Store = (*Store)(nil)
 
-// New returns the store of a partition. Its stream is created when it is used first.
+// New returns the store of a partition. Its stream is created when something is stored.
 func New(nc *nats.Conn, plane string, partition, replicas int) (*Store, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -49,12 +49,27 @@ func New(nc *nats.Conn, plane string, partition, replicas int) (*Store, error) {
 	return &Store{js: js, name: Stream(plane, partition), subject: subjects + plane + "." + strconv.Itoa(partition), replicas: max(replicas, 1)}, nil
 }
 
-// open returns the stream, which it creates if there is none.
-func (s *Store) open(ctx context.Context) (jetstream.Stream, error) {
+// find returns the stream, or ErrStreamNotFound.
+func (s *Store) find(ctx context.Context) (jetstream.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stream != nil {
 		return s.stream, nil
+	}
+	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return s.js.Stream(ctx, s.name) })
+	if err != nil {
+		return nil, fmt.Errorf("jetstore: stream %s: %w", s.name, err)
+	}
+	s.stream = stream
+	return stream, nil
+}
+
+// create creates the stream if there is none.
+func (s *Store) create(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream != nil {
+		return nil
 	}
 	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
 		return s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
@@ -64,10 +79,10 @@ func (s *Store) open(ctx context.Context) (jetstream.Stream, error) {
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("jetstore: stream %s: %w", s.name, err)
+		return fmt.Errorf("jetstore: stream %s: %w", s.name, err)
 	}
 	s.stream = stream
-	return stream, nil
+	return nil
 }
 
 // put stores an object and returns its number.
@@ -86,7 +101,7 @@ func (s *Store) put(ctx context.Context, subject string, o []byte) (uint64, erro
 
 // Put implements snapshot.Store.
 func (s *Store) Put(ctx context.Context, objects [][]byte) ([]uint64, error) {
-	if _, err := s.open(ctx); err != nil {
+	if err := s.create(ctx); err != nil {
 		return nil, err
 	}
 	numbers := make([]uint64, len(objects))
@@ -101,7 +116,7 @@ func (s *Store) Put(ctx context.Context, objects [][]byte) ([]uint64, error) {
 
 // PutManifest implements snapshot.Store.
 func (s *Store) PutManifest(ctx context.Context, slot int, manifest []byte) (uint64, error) {
-	if _, err := s.open(ctx); err != nil {
+	if err := s.create(ctx); err != nil {
 		return 0, err
 	}
 	return s.put(ctx, s.subject+"."+strconv.Itoa(slot), manifest)
@@ -109,7 +124,10 @@ func (s *Store) PutManifest(ctx context.Context, slot int, manifest []byte) (uin
 
 // message returns a message, or ErrNoObject.
 func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
-	stream, err := s.open(ctx)
+	stream, err := s.find(ctx)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, snapshot.ErrNoObject
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +172,7 @@ func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
 
 // Numbers implements snapshot.Store.
 func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
-	stream, err := s.open(ctx)
+	stream, err := s.find(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +197,7 @@ func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
 
 // Remove implements snapshot.Store.
 func (s *Store) Remove(ctx context.Context, numbers []uint64) error {
-	stream, err := s.open(ctx)
+	stream, err := s.find(ctx)
 	if err != nil {
 		return err
 	}
