@@ -1,0 +1,54 @@
+package tests
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// TestR11_DataWithSnapshots opens a data directory whose journal has segments and snapshots, as they were first written: the pages are
+// read, the history behind them is there, and it goes on.
+func TestR11_DataWithSnapshots(t *testing.T) {
+	srv, err := proc.NewQuartet(binary(t), filepath.Join(t.TempDir(), "data"), "")
+	require.NoError(t, err)
+	out, err := exec.CommandContext(t.Context(), "tar", "-C", srv.DataDir, "-xzf", filepath.Join("testdata", "data-format-2.tar.gz")).CombinedOutput()
+	require.NoError(t, err, string(out))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	t.Cleanup(func() { _ = srv.Kill() })
+	for round := range 2 {
+		require.NoError(t, srv.Start(ctx))
+		conn, err := load.Dial(srv.GRPC)
+		require.NoError(t, err)
+		work := workv1.NewWorkServiceClient(conn)
+		list, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
+		require.NoError(t, err)
+		require.Len(t, list.GetWorkItems(), 3)
+		for _, item := range list.GetWorkItems() {
+			id := item.GetWorkItemId()
+			d := damageable{t: t, ctx: ctx, work: work}
+			require.Equal(t, 141+round, d.revisions(id))
+			require.EqualValues(t, 141+round, item.GetRevision())
+			_, err = work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: id, Objective: new("another")})
+			require.NoError(t, err)
+		}
+		require.NoError(t, conn.Close())
+		require.Empty(t, damageOf(t, ctx, srv))
+		require.NoError(t, srv.Interrupt(ctx))
+	}
+	log, err := os.ReadFile(srv.Log)
+	require.NoError(t, err)
+	require.False(t, strings.Contains(string(log), "a snapshot cannot be used"), string(log))
+	out, err = exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
