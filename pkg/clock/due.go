@@ -166,8 +166,8 @@ func (d *Due) run(quit, stopped chan struct{}) {
 	}
 }
 
-// take removes and returns the keys that are due at now, and otherwise the next due time, if
-// there is one.
+// take removes the keys that are due at now, at most mostAtOnce, and returns them as firing. Only
+// if it returns none do next and pending say when the next key is due.
 func (d *Due) take(now time.Time) (keys []string, next time.Time, pending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -190,7 +190,8 @@ func (h *helper) fork(m *startMsg, files []int) (pid, fd int, err error) {
 	return pid, fd, nil
 }
 
-// withMark runs f with a soft limit on real time, which processes inherit.
+// withMark runs f while the soft RLIMIT_RTTIME of this process is mark, which processes that f starts inherit; see Spec.Mark. 0 leaves
+// it as it is. Calls must not overlap. The error is that of f, or of setting the limit before or after it.
 func withMark(mark uint64, f func() error) error {
 	if mark == 0 {
 		return f()

@@ -11,7 +11,8 @@ import (
 )
 
 // startSpan starts the span of a command, which lasts from before it is queued until its frame is on disk. The
-// command's events carry it, so that their effects elsewhere are its children.
+// command's events carry it, so that their effects elsewhere are its children. The span is nil if it is not recorded, which endSpan
+// accepts.
 func (p *Partition[S]) startSpan(ctx context.Context, c *command[S]) (context.Context, trace.Span) {
 	ctx, span := p.cfg.Tracer.Start(ctx, "journal "+p.cfg.Plane, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		attribute.String("quartet.plane", p.cfg.Plane), attribute.Int("quartet.partition", p.cfg.Partition), attribute.String("quartet.command", c.method)))

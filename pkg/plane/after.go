@@ -90,7 +90,8 @@ func (e *Engine[S]) Consumed(plane, namespace, agentID string) Position {
 }
 
 // await waits until the partition of an agent has consumed the positions, for at most
-// afterTimeout. Positions of planes that are not followed are ignored.
+// afterTimeout; not at all if Config.Dependent says that a read does not depend on them. Positions
+// of planes that are not followed are ignored. The caller reads in any case.
 func (e *Engine[S]) await(ctx context.Context, namespace, agentID string, positions []Position) {
 	part := e.For(namespace, agentID)
 	if e.cfg.Dependent != nil {

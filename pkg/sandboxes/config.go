@@ -39,8 +39,9 @@ var secrets = []string{
 	".local/state/quartet",
 }
 
-// readable returns what commands may read beside the system: toolchains, the directories of
-// PATH, and what the configuration adds.
+// readable returns what commands may read beside the system: what the configuration adds, the
+// toolchains, and the directories of this process's PATH. Of these the relative ones, those at or
+// below the user's home, and the root are left out.
 func (c *Config) readable() []string {
 	paths := append([]string(nil), c.Readable...)
 	home := userHome()

@@ -40,7 +40,7 @@ func (r *report) ok(check, format string, args ...any) { r.add(check, OK, "", fo
 func (r *report) skip(check, format string, args ...any) { r.add(check, Skipped, "", format, args...) }
 
 // Examine makes all checks, first those of the server that c reaches, then those of this machine.
-// It returns one or more findings of each.
+// A check may have several findings, and one that another finding makes pointless has none.
 func Examine(ctx context.Context, c Client, s Server) []Finding {
 	r := &report{}
 	answered := r.client(ctx, c)

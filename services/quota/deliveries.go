@@ -83,8 +83,8 @@ func (g *Gate) delivery(namespace, triggerID string, bytes int, use func(r *admi
 	return nil
 }
 
-// tooFast counts a refusal and returns RATE_LIMITED. who names the namespace or trigger that receives more
-// than limit of a kind per second.
+// tooFast counts a refusal and returns RATE_LIMITED. kind is Deliveries or DeliveryKiB, and who names the
+// namespace or trigger that receives more than limit of it per second.
 func (g *Gate) tooFast(namespace, kind string, limit int64, wait time.Duration, who string) error {
 	g.refusals.WithLabelValues(kind).Inc()
 	what := map[string]string{Deliveries: "deliveries", DeliveryKiB: "KiB of deliveries"}[kind]

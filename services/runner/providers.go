@@ -10,7 +10,7 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 )
 
-// newModel returns the API of the configured provider.
+// newModel returns the API of the provider, which New has validated. The error is nil in this build; see nomodels.go.
 func newModel(cfg Config, hc *http.Client) (Model, error) {
 	if cfg.Provider == OpenAI {
 		return newOpenAI(cfg, hc), nil

@@ -73,7 +73,7 @@ var (
 	_ framelog.Segmented = (*Log)(nil)
 )
 
-// New wraps a log. Without Inject it behaves like inner.
+// New wraps a log, which must be a framelog.Segmented if its segments are used. Until faults are set it behaves like inner.
 func New(inner framelog.Log) *Log {
 	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }

@@ -22,11 +22,11 @@ const (
 	retryDamage = 5 * time.Second
 )
 
-// Read follows a source behind after until ctx ends or apply returns Stop, unwrapped. It calls apply
+// Read follows a source behind after until ctx ends or apply returns Stop, not wrapped; then it returns nil. It calls apply
 // with every frame in order, from one goroutine, and once unless apply fails; the lines are valid
 // during the call. When following ends for another reason, or apply returns another error, Read logs
-// it and follows again, from the frame that was not applied. Only a journal that is damaged ends it:
-// then the error is a *framelog.Broken.
+// it and follows again, from the frame that was not applied. If the journal is damaged, Read returns
+// an error that wraps a *framelog.Broken.
 func Read(ctx context.Context, src journal.Source, after framelog.End, logger *zap.Logger, apply func(at framelog.End, lines []journal.Line) error) error {
 	pacer := retry.New(firstPause, lastPause)
 	for ctx.Err() == nil {

@@ -113,7 +113,8 @@ func (s *Service) reconcileChild(ctx context.Context, k ref.Agent, c state.Child
 	return true, s.endChild(ctx, k, c.FactsRevision, &agentv1.AgentDeleting{Outcome: agentv1.DelegationOutcome_DELEGATION_OUTCOME_COMPLETED, ResultSummary: verdict.result})
 }
 
-// delegationOf reads a delegation of a parent, and whether the parent is active.
+// delegationOf returns a delegation of a parent, nil if it is not in memory or there is no such parent, and whether the parent is
+// active.
 func (s *Service) delegationOf(ctx context.Context, parent ref.Agent, delegationID string) (*state.Delegation, bool, error) {
 	type found struct {
 		d     *state.Delegation

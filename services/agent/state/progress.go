@@ -47,7 +47,8 @@ func repeatable(tool string) bool {
 	return true
 }
 
-// recordEffect notes the effect of a call of the open turn.
+// recordEffect notes a call of the open turn that was recorded as a mutation: its fingerprint if the tool is repeatable, and otherwise
+// that the turn changed something. r may be nil.
 func (t *Turn) recordEffect(call *agentv1.ToolCall, r *agentv1.ToolResult) {
 	if repeatable(call.GetName()) {
 		t.effects = append(t.effects, fingerprint(call.GetName(), call.GetArguments(), r))

@@ -18,7 +18,8 @@ type Candidate struct {
 	QueuedAt   uint64              // wal_seq of the event that queued Message; 0 if it is not known
 	Wake       *agentv1.AgentWoken // what woke the agent itself; nil if nothing did
 	NewTrace   bool                // whether the turn begins a trace of its own
-	// Taken is the open turn of the message, if a runner asks for it again; nil otherwise.
+	// Taken is the turn of Message if it was taken before, nil otherwise; it may have ended. With it, ReadySince, NewTrace and Stalled are
+	// not set.
 	Taken   *agentv1.Turn
 	Stalled []*agentv1.StalledItem // see Agent.Stalled
 }

@@ -73,7 +73,8 @@ type Agent struct {
 	stalls       []stall // in the order in which they were counted last
 }
 
-// Turn is a turn with its rounds. Each field is in the page of its agent.
+// Turn is a turn. Rounds and Settled are nil for ended turns other than the newest keptWithRounds, whose rounds are only in the
+// journal. Each field is in the page of its agent.
 type Turn struct {
 	Record *agentv1.Turn
 	Rounds []*agentv1.Round

@@ -174,7 +174,8 @@ func (r *run) builds() (all []*build, err error) {
 	return all, nil
 }
 
-// first returns the sequence number at which a segment begins: as its stream says, or the frame that closed the segment before it.
+// first returns the sequence number at which a segment begins: as its stream says, else that of the frame with which a new incarnation
+// begins it, else as the frame says that closed the segment before. If nothing says it, it is 1.
 func (r *run) first(j *journal, of jetlog.Place) uint64 {
 	for _, seg := range r.streams[of.Plane].segments {
 		if seg.Place == of {

@@ -41,7 +41,8 @@ type diagnosis struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine checks an installation and returns a finding for each check.
+// Examine checks an installation and returns the findings. A check may have several, and one that another finding makes pointless has
+// none.
 type Examine func(ctx context.Context, conn grpc.ClientConnInterface, o DoctorOptions) []Finding
 
 // DoctorCommand returns `quartet doctor`. servers are the servers' settings.
