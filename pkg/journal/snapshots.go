@@ -14,7 +14,6 @@ import (
 
 	"quartet/pkg/journal/changes"
 	"quartet/pkg/journal/framelog"
-	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
@@ -104,10 +103,7 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 			return fmt.Errorf("%w: %w", snapshot.ErrNoObject, err)
 		}
 	}
-	base, err := snapshot.Read(ctx, store, from[0], from[1:], c.addPage, func(k requests.Key, e requests.Entry) {
-		e.Unix = uint32(c.ages.Of(time.Unix(int64(e.Unix), 0)).Unix())
-		c.memory.Add(k, e)
-	}, func(f snapshot.Frame) { c.frames.Add(f.WalSeq, f.Seq) })
+	base, err := snapshot.Read(ctx, store, from[0], from[1:], restoring[S]{c.track, c})
 	if err != nil {
 		return err
 	}
@@ -115,15 +111,20 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 	return nil
 }
 
-// addPage puts a page into the state.
-func (c *core[S]) addPage(o pages.Owner, content []byte) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
-	return c.track.AddPage(o, content)
+// restoring is a core into which a snapshot is read.
+type restoring[S State] struct {
+	*changes.Tracker
+	core *core[S]
 }
+
+// AddRequest implements snapshot.Into.
+func (r restoring[S]) AddRequest(k requests.Key, e requests.Entry) {
+	e.Unix = uint32(r.core.ages.Of(time.Unix(int64(e.Unix), 0)).Unix())
+	r.core.memory.Add(k, e)
+}
+
+// AddFrame implements snapshot.Into.
+func (r restoring[S]) AddFrame(f snapshot.Frame) { r.core.frames.Add(f.WalSeq, f.Seq) }
 
 // extent returns how many entries the core has of what only grows.
 func (c *core[S]) extent() changes.Extent {

@@ -4,6 +4,7 @@ package changes
 import (
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -99,12 +100,19 @@ func (t *Tracker) Announce(s *structpb.Struct) error {
 	return nil
 }
 
-// AddPage puts a page that was read into the state.
-func (t *Tracker) AddPage(o pages.Owner, content []byte) error {
+// DecodePage returns a page that was read as the state's message. It needs no lock.
+func (t *Tracker) DecodePage(content []byte) (proto.Message, error) {
 	page := t.state.NewPage()
-	if err := proto.Unmarshal(content, page); err != nil {
-		return err
-	}
+	return page, proto.Unmarshal(content, page)
+}
+
+// AddPage puts a page into the state. A panic becomes an error.
+func (t *Tracker) AddPage(o pages.Owner, page proto.Message) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
 	return t.state.AddPage(o, page)
 }
 

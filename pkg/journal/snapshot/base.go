@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
@@ -114,39 +116,31 @@ func (b *Base) Sparse() (owners []pages.Owner) {
 	return owners
 }
 
-// Read reads a snapshot. It calls page with the page of each owner, request with the requests that are remembered, oldest first, and frame with
-// the index of frames, in order. older are the snapshots before it, the newest first. An error that is not ErrNoObject is one of the
-// store, and reading may succeed later.
-func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, page func(pages.Owner, []byte) error,
-	request func(requests.Key, requests.Entry), frame func(Frame),
-) (*Base, error) {
+// Into is where Read puts what it reads.
+type Into interface {
+	// DecodePage returns a page as a message. It is called beside the other methods.
+	DecodePage(content []byte) (proto.Message, error)
+	// AddPage adds the page of an owner, each once.
+	AddPage(o pages.Owner, page proto.Message) error
+	// AddRequest adds a request that is remembered; the oldest is the first.
+	AddRequest(k requests.Key, e requests.Entry)
+	// AddFrame adds a frame to the index, in order.
+	AddFrame(f Frame)
+}
+
+// Read reads a snapshot. older are those before it, the newest first. An error that is not ErrNoObject is one of the store, and reading may
+// succeed later.
+func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, into Into) (*Base, error) {
 	b := &Base{kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[pages.Owner]owned{}, live: map[uint64]int64{}}
-	for _, o := range slices.Backward(s.Manifest.GetPages()) {
-		var in snapshotv1.Pages
-		if err := read(ctx, store, o, &in); err != nil {
-			return nil, err
-		}
-		for _, p := range in.GetPages() {
-			owner := pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}
-			if _, newer := b.owners[owner]; newer {
-				continue
-			}
-			b.owners[owner] = owned{o.GetNumber(), size(p)}
-			b.live[o.GetNumber()] += size(p)
-			if p.GetGone() {
-				continue
-			}
-			if err := page(owner, p.GetContent()); err != nil {
-				return nil, fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, owner.Namespace, owner.ID, err)
-			}
-		}
+	if err := b.readPages(ctx, store, s, into); err != nil {
+		return nil, err
 	}
 	for _, o := range s.Manifest.GetRequests() {
 		var in snapshotv1.Requests
 		if err := read(ctx, store, o, &in); err != nil {
 			return nil, err
 		}
-		if err := eachRequest(&in, request); err != nil {
+		if err := eachRequest(&in, into.AddRequest); err != nil {
 			return nil, err
 		}
 	}
@@ -155,11 +149,84 @@ func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, page
 		if err := read(ctx, store, o, &in); err != nil {
 			return nil, err
 		}
-		if err := eachFrame(&in, frame); err != nil {
+		if err := eachFrame(&in, into.AddFrame); err != nil {
 			return nil, err
 		}
 	}
 	return b, nil
+}
+
+// decoded is an object whose pages are decoded.
+type decoded struct {
+	number uint64
+	pages  []*snapshotv1.Page
+	as     []proto.Message
+	err    error
+}
+
+// readPages reads the objects with pages, the newest first. The next ones are decoded while the pages of one are added.
+func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Into) error {
+	ctx, cancel := context.WithCancel(ctx)
+	objects := make(chan decoded, 2)
+	defer func() {
+		cancel()
+		for range objects { // until it has ended
+		}
+	}()
+	go func() {
+		defer close(objects)
+		for _, o := range slices.Backward(s.Manifest.GetPages()) {
+			d := decode(ctx, store, o, into)
+			select {
+			case objects <- d:
+			case <-ctx.Done():
+				return
+			}
+			if d.err != nil {
+				return
+			}
+		}
+	}()
+	for d := range objects {
+		if d.err != nil {
+			return d.err
+		}
+		for i, p := range d.pages {
+			owner := pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}
+			if _, newer := b.owners[owner]; newer {
+				continue
+			}
+			b.owners[owner] = owned{d.number, size(p)}
+			b.live[d.number] += size(p)
+			if p.GetGone() {
+				continue
+			}
+			if err := into.AddPage(owner, d.as[i]); err != nil {
+				return fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, owner.Namespace, owner.ID, err)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// decode reads an object with pages.
+func decode(ctx context.Context, store Store, o *snapshotv1.Object, into Into) decoded {
+	var in snapshotv1.Pages
+	if err := read(ctx, store, o, &in); err != nil {
+		return decoded{err: err}
+	}
+	d := decoded{number: o.GetNumber(), pages: in.GetPages(), as: make([]proto.Message, len(in.GetPages()))}
+	for i, p := range d.pages {
+		if p.GetGone() {
+			continue
+		}
+		page, err := into.DecodePage(p.GetContent())
+		if err != nil {
+			return decoded{err: fmt.Errorf("snapshot: %w: page of %s/%s: %w", ErrNoObject, p.GetNamespace(), p.GetId(), err)}
+		}
+		d.as[i] = page
+	}
+	return d
 }
 
 // size returns about how many bytes a page takes in an object.
