@@ -32,6 +32,8 @@ type tracker struct {
 	bytes     int64        // of the frames behind base
 	requests  int          // additions to the request memory that base has
 	frames    int          // entries of the index of frames that base has
+	begins    snapshot.Ref // the snapshot from which a load began
+	valid     bool         // a frame behind begins announces it
 	announced snapshot.Ref // by the last frame that announces one
 	damaged   bool         // a line was quarantined: the pages do not say so
 	cut       *cut         // from which a snapshot is being written
@@ -133,9 +135,10 @@ func (t *tracker) announce(s *structpb.Struct) error {
 	if err != nil || len(hash) != len(r.Hash) {
 		return fmt.Errorf("%s has no hash", TypeSnapshotTaken)
 	}
+	copy(r.Hash[:], hash)
 	if t != nil {
-		copy(r.Hash[:], hash)
 		t.announced = r
+		t.valid = t.valid || r == t.begins
 	}
 	return nil
 }
@@ -198,6 +201,7 @@ func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) 
 func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*snapshot.Snapshot) error {
 	m := from[0].Manifest
 	c.end, c.applied, c.generation = from[0].End, from[0].End.WalSeq, m.GetGeneration()
+	c.track.begins = from[0].Ref
 	for _, at := range m.GetPositions() {
 		pos := c.position(sourceKey{at.GetPlane(), int(at.GetPartition())})
 		pos.seq, pos.line = at.GetSequence(), int(at.GetLine())
@@ -215,6 +219,22 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 	}
 	c.track.base, c.track.requests, c.track.frames = base, c.memory.Additions(), len(c.frames)
 	return nil
+}
+
+// begins returns the number of the snapshot from which the core was loaded, 0 if it was read from the log alone.
+func (c *core[S]) begins() uint64 {
+	if c.track == nil {
+		return 0
+	}
+	return c.track.begins.Snapshot
+}
+
+// reportLoaded logs how a core was loaded that read so many frames.
+func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
+	if t := c.track; t != nil && t.announced != t.begins && t.announced.Snapshot > 0 {
+		p.cfg.Logger.Warn("journal: the newest snapshot is missing or damaged; an older one was read, or the log alone", zap.Uint64("snapshot", t.announced.Snapshot))
+	}
+	p.cfg.Logger.Info("journal: loaded", zap.Uint64("snapshot", c.begins()), zap.Int("frames", frames))
 }
 
 // addPage puts a page into the state.
