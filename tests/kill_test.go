@@ -24,11 +24,11 @@ var (
 const drivers = 8
 
 // TestX1_NothingAnsweredIsLostOverKills kills the real server with SIGKILL at
-// random moments under load. After each restart every book is compared with
+// random moments under load, with many snapshots. After each restart every book is compared with
 // what the server says; at the end every event is (SPEC X1, X2, X10, X14).
 func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
 	bin := binary(t)
-	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
+	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "", "--snapshot-mib", "1")
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()

@@ -25,7 +25,11 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 	for {
 		c, err := p.loadBehind(ctx, from, awaiting, until)
 		if len(from) > 0 && unusable(err) {
-			p.cfg.Logger.Warn("journal: a snapshot cannot be used; the one before it is tried, or the log alone", zap.Uint64("snapshot", from[0].Snapshot), zap.Error(err))
+			level := zap.WarnLevel
+			if errors.Is(err, errNotAnnounced) { // its writer ended before it was announced
+				level = zap.InfoLevel
+			}
+			p.cfg.Logger.Log(level, "journal: a snapshot cannot be used; the one before it is tried, or the log alone", zap.Uint64("snapshot", from[0].Snapshot), zap.Error(err))
 			from = from[1:]
 			continue
 		}
@@ -64,6 +68,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 	if err != nil {
 		return nil, &replayError{err}
 	}
+	frames := 0
 	var short time.Time // since when the log ends before its witness
 	for {
 		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f framelog.Frame) error {
@@ -73,7 +78,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 			if err := c.replay(p.cfg.Registry, seq, f, awaiting); err != nil {
 				return err
 			}
-			next = seq + 1
+			next, frames = seq+1, frames+1
 			if err := witnessed.Read(c.end); err != nil {
 				return &replayError{err}
 			}
@@ -90,7 +95,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		if !p.held() {
 			return nil, ErrNotHeld
 		}
-		if err == nil && len(from) > 0 && c.track.Announced != from[0].Ref {
+		if err == nil && len(from) > 0 && !c.track.Valid {
 			return nil, errNotAnnounced
 		}
 		if err == nil && (until == nil || c.end != *until) {
@@ -99,6 +104,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		var damaged *replayError
 		switch {
 		case err == nil:
+			p.reportLoaded(c, frames)
 			return c, nil
 		case ctx.Err() != nil:
 			return nil, errors.Join(ctx.Err(), err)

@@ -107,7 +107,7 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 	if err != nil {
 		return err
 	}
-	c.track.Restored(base, c.extent())
+	c.track.Restored(from[0].Ref, base, c.extent())
 	return nil
 }
 
@@ -129,6 +129,22 @@ func (r restoring[S]) AddFrame(f snapshot.Frame) { r.core.frames.Add(f.WalSeq, f
 // extent returns how many entries the core has of what only grows.
 func (c *core[S]) extent() changes.Extent {
 	return changes.Extent{Requests: c.memory.Additions(), Frames: len(c.frames)}
+}
+
+// begins returns the number of the snapshot from which the core was loaded, 0 if it was read from the log alone.
+func (c *core[S]) begins() uint64 {
+	if c.track == nil {
+		return 0
+	}
+	return c.track.Begins.Snapshot
+}
+
+// reportLoaded logs how a core was loaded that read so many frames.
+func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
+	if t := c.track; t != nil && t.Announced != t.Begins && t.Announced.Snapshot > 0 {
+		p.cfg.Logger.Warn("journal: the newest snapshot is missing or damaged; an older one was read, or the log alone", zap.Uint64("snapshot", t.Announced.Snapshot))
+	}
+	p.cfg.Logger.Info("journal: loaded", zap.Uint64("snapshot", c.begins()), zap.Int("frames", frames))
 }
 
 // checkRestored compares a core that began at a snapshot with what the whole log gives, as far as that can be read.

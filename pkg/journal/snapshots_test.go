@@ -160,6 +160,24 @@ func TestR11_ADamagedSnapshotIsPassedOver(t *testing.T) {
 	require.NotEmpty(t, all)
 }
 
+// TestR11_TheSnapshotBeforeADamagedOne: a load begins at an older snapshot, although frames behind it announce newer ones.
+func TestR11_TheSnapshotBeforeADamagedOne(t *testing.T) {
+	log, store := &readFrom{Log: memlog.New()}, memstore.New()
+	p := withSnapshots(t, log, store, 2000)
+	untilStored(t, p, store, 8)
+	want := stateOf(t, p)
+	require.NoError(t, p.Close(t.Context()))
+	all := stored(t, store)
+	store.Damage(all[0].Number, 1<<30) // the newest may not have been announced
+	store.Damage(all[1].Number, 0)
+	log.from = nil
+	p = withSnapshots(t, log, store, 1<<30)
+	require.Equal(t, want, stateOf(t, p))
+	require.Equal(t, all[2].End.Seq+1, log.from[0])
+	require.Len(t, log.from, 1, "it was not passed over")
+	require.NoError(t, p.Close(t.Context()))
+}
+
 // TestR11_AFailingStore: whatever a store refuses, calls go on, and once it works snapshots are written again.
 func TestR11_AFailingStore(t *testing.T) {
 	for _, call := range []string{"put", "put manifest", "get", "numbers", "remove"} {

@@ -19,6 +19,10 @@ import (
 // Tracker follows a state. A nil *Tracker does nothing: no snapshots are written. It is not safe for concurrent use: the caller has the
 // lock under which the state changes.
 type Tracker struct {
+	// Begins is the snapshot from which the state was read, zero if it was read from the log alone. Valid says that a frame behind it
+	// announces it.
+	Begins snapshot.Ref
+	Valid  bool
 	// Announced is the snapshot that the last frame names which announces one.
 	Announced snapshot.Ref
 	// Damaged says that a line was quarantined, which the pages do not tell.
@@ -96,6 +100,7 @@ func (t *Tracker) Announce(s *structpb.Struct) error {
 	if t != nil {
 		copy(r.Hash[:], hash)
 		t.Announced = r
+		t.Valid = t.Valid || r == t.Begins
 	}
 	return nil
 }
@@ -117,7 +122,9 @@ func (t *Tracker) AddPage(o pages.Owner, page proto.Message) (err error) {
 }
 
 // Restored notes that the state was read from a snapshot.
-func (t *Tracker) Restored(base *snapshot.Base, has Extent) { t.base, t.has = base, has }
+func (t *Tracker) Restored(from snapshot.Ref, base *snapshot.Base, has Extent) {
+	t.Begins, t.base, t.has = from, base, has
+}
 
 // Base returns what the next snapshot continues.
 func (t *Tracker) Base() *snapshot.Base { return t.base }
