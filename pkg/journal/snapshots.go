@@ -213,7 +213,7 @@ func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*sna
 	if err != nil {
 		return err
 	}
-	c.track.base, c.track.requests, c.track.frames = base, c.memory.Additions(), len(c.frames)
+	c.track.base, c.track.requests, c.track.frames = base, c.memory.Additions(), c.frames.Len()
 	return nil
 }
 
@@ -244,8 +244,8 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	switch {
 	case err != nil || whole.end != c.end:
 		return nil // the log cannot be read now
-	case whole.applied != c.applied || whole.generation != c.generation || !slices.Equal(whole.frames, c.frames):
-		return fmt.Errorf("journal: %s restored: wal_seq %d, generation %d, %d frames; the log has %d, %d, %d", c.name, c.applied, c.generation, len(c.frames), whole.applied, whole.generation, len(whole.frames))
+	case whole.applied != c.applied || whole.generation != c.generation || !whole.frames.Equal(&c.frames):
+		return fmt.Errorf("journal: %s restored: wal_seq %d, generation %d, %d frames; the log has %d, %d, %d", c.name, c.applied, c.generation, c.frames.Len(), whole.applied, whole.generation, whole.frames.Len())
 	}
 	var differs error
 	whole.memory.Since(0, func(k requests.Key, e requests.Entry) {
@@ -286,7 +286,7 @@ func (p *Partition[S]) cut() {
 	}
 	n := &cut{
 		Cut:   snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now()},
-		bytes: t.bytes, requests: c.memory.Additions(), frames: len(c.frames),
+		bytes: t.bytes, requests: c.memory.Additions(), frames: c.frames.Len(),
 	}
 	c.memory.Since(t.requests, func(k requests.Key, e requests.Entry) {
 		n.Requests = append(n.Requests, snapshot.Request{Key: k, Entry: e})
