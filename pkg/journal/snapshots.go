@@ -128,7 +128,7 @@ func (r restoring[S]) AddFrame(f snapshot.Frame) { r.core.frames.Add(f.WalSeq, f
 
 // extent returns how many entries the core has of what only grows.
 func (c *core[S]) extent() changes.Extent {
-	return changes.Extent{Requests: c.memory.Additions(), Frames: len(c.frames)}
+	return changes.Extent{Requests: c.memory.Additions(), Frames: c.frames.Len()}
 }
 
 // begins returns the number of the snapshot from which the core was loaded, 0 if it was read from the log alone.
@@ -160,8 +160,8 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	switch {
 	case err != nil || whole.end != c.end:
 		return nil // the log cannot be read now
-	case whole.applied != c.applied || whole.generation != c.generation || !slices.Equal(whole.frames, c.frames):
-		return fmt.Errorf("journal: %s restored: wal_seq %d, generation %d, %d frames; the log has %d, %d, %d", c.name, c.applied, c.generation, len(c.frames), whole.applied, whole.generation, len(whole.frames))
+	case whole.applied != c.applied || whole.generation != c.generation || !whole.frames.Equal(&c.frames):
+		return fmt.Errorf("journal: %s restored: wal_seq %d, generation %d, %d frames; the log has %d, %d, %d", c.name, c.applied, c.generation, c.frames.Len(), whole.applied, whole.generation, whole.frames.Len())
 	}
 	var differs error
 	whole.memory.Since(0, func(k requests.Key, e requests.Entry) {

@@ -23,7 +23,8 @@ func TestGCPercentForLiveHeapAndRate(t *testing.T) {
 		{512 * mib, 128 * mib, 100},
 		{512 * mib, 256 * mib, 200},
 		{512 * mib, 4096 * mib, 200}, // the maximum headroom
-		{64 * mib, 4096 * mib, 400},
+		{64 * mib, 4096 * mib, 200},  // the maximum of a busy process
+		{24 * mib, 4096 * mib, 266},  // as if it were idle
 		{8192 * mib, 4096 * mib, 50},
 	} {
 		require.Equal(t, c.want, gcPercentFor(c.live, c.rate, gcMaxHeadroom), "%d MiB live, %d MiB/s", c.live/mib, c.rate/mib)

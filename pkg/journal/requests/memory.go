@@ -104,10 +104,10 @@ func (e Entry) Next() uint64 { return e.First + uint64(e.Count) }
 // expired reports whether e is older than Term at the time unix.
 func (e Entry) expired(unix int64) bool { return unix-int64(e.Unix) > int64(Term/time.Second) }
 
-// addition is one call of Add. It is obsolete when its key has another entry by now.
+// addition is one call of Add. It is obsolete when its key was added again, or is forgotten.
 type addition struct {
 	key   Key
-	first uint64
+	entry Entry
 }
 
 // Pool bounds how many entries the memories of a process have together (SPEC X2.1). It is safe for
@@ -129,7 +129,7 @@ func NewPool(limit int) *Pool { return &Pool{limit: int64(limit), floor: int64(l
 // its part. Release must be called when it is not used any more.
 func (p *Pool) New() *Memory {
 	p.memories.Add(1)
-	return &Memory{entries: make(map[Key]Entry), pool: p}
+	return &Memory{numbers: make(map[Key]uint32), pool: p}
 }
 
 // full reports whether a memory with n entries has to forget one. What the floors of all memories may need
@@ -141,7 +141,9 @@ func (p *Pool) full(n int) bool {
 // Memory maps requests to entries. It forgets an entry that is older than Term, and the oldest one
 // when its pool is full. It is not safe for concurrent use.
 type Memory struct {
-	entries map[Key]Entry
+	// numbers has the number of the last addition of each key that is remembered. The lowest 32 bits tell the
+	// additions of order apart, and take less memory.
+	numbers map[Key]uint32
 	order   []addition // oldest first; those before head are already dropped
 	head    int
 	cut     int // additions that order does not have any more
@@ -150,37 +152,50 @@ type Memory struct {
 
 // Release forgets everything and leaves the pool. The memory must not be used afterwards.
 func (m *Memory) Release() {
-	m.pool.entries.Add(-int64(len(m.entries)))
+	m.pool.entries.Add(-int64(len(m.numbers)))
 	m.pool.memories.Add(-1)
-	m.entries, m.order = nil, nil
+	m.numbers, m.order = nil, nil
+}
+
+// entry returns the entry of a key, nil if it is not remembered. It is valid until the next Add.
+func (m *Memory) entry(k Key) *Entry {
+	n, ok := m.numbers[k]
+	if !ok {
+		return nil
+	}
+	return &m.order[n-uint32(m.cut)].entry
+}
+
+// isLast reports whether the addition at a place in order is the last one of a key that is remembered.
+func (m *Memory) isLast(at int) bool {
+	n, ok := m.numbers[m.order[at].key]
+	return ok && n == uint32(m.cut+at)
 }
 
 // Lookup returns the entry of a request that is not older than Term at now.
 func (m *Memory) Lookup(k Key, now time.Time) (Entry, bool) {
-	e, ok := m.entries[k]
-	if !ok || e.expired(now.Unix()) {
+	e := m.entry(k)
+	if e == nil || e.expired(now.Unix()) {
 		return Entry{}, false
 	}
-	return e, true
+	return *e, true
 }
 
 // Add stores an entry, replacing one of the same key, and drops those that are too old at the
 // entry's time or too many. Entries must be added in the order of their events.
 func (m *Memory) Add(k Key, e Entry) {
-	if _, replaced := m.entries[k]; !replaced {
+	if _, replaced := m.numbers[k]; !replaced {
 		m.pool.entries.Add(1)
 	}
-	m.entries[k] = e
-	m.order = append(m.order, addition{k, e.First})
+	m.numbers[k] = uint32(m.Additions())
+	m.order = append(m.order, addition{k, e})
 	for m.head < len(m.order) {
-		oldest := m.order[m.head]
-		cur, ok := m.entries[oldest.key]
-		obsolete := !ok || cur.First != oldest.first
-		if !obsolete && !m.pool.full(len(m.entries)) && !cur.expired(int64(e.Unix)) {
+		oldest, last := &m.order[m.head], m.isLast(m.head)
+		if last && !m.pool.full(len(m.numbers)) && !oldest.entry.expired(int64(e.Unix)) {
 			break
 		}
-		if !obsolete {
-			delete(m.entries, oldest.key)
+		if last {
+			delete(m.numbers, oldest.key)
 			m.pool.entries.Add(-1)
 		}
 		m.head++
@@ -197,9 +212,9 @@ func (m *Memory) Additions() int { return m.cut + len(m.order) }
 
 // Since calls fn with the entries that are remembered of those that were added behind the first n additions, oldest first.
 func (m *Memory) Since(n int, fn func(Key, Entry)) {
-	for _, a := range m.order[max(n-m.cut, m.head):] {
-		if e, ok := m.entries[a.key]; ok && e.First == a.first {
-			fn(a.key, e)
+	for at := max(n-m.cut, m.head); at < len(m.order); at++ {
+		if m.isLast(at) {
+			fn(m.order[at].key, m.order[at].entry)
 		}
 	}
 }
@@ -208,11 +223,10 @@ func (m *Memory) Since(n int, fn func(Key, Entry)) {
 // the request's last event and has the same arguments. Otherwise it changes nothing and returns
 // false. It is used at replay, where a request's events are read one by one.
 func (m *Memory) Extend(k Key, walSeq, args uint64) bool {
-	e, ok := m.entries[k]
-	if !ok || e.Next() != walSeq || e.Args != args {
+	e := m.entry(k)
+	if e == nil || e.Next() != walSeq || e.Args != args {
 		return false
 	}
 	e.Count++
-	m.entries[k] = e
 	return true
 }

@@ -6,15 +6,19 @@
 package salvage
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -51,68 +55,125 @@ type Found struct {
 	Gaps   []blockfile.Gap
 }
 
-// Check reads all blocks of the streams. It copies a damaged one aside and then writes it again without the records that
-// cannot be read, so that the server keeps those behind them, with their sequence numbers. A stream that lost its end
+// maxReaders is how many streams are checked at a time at most. Each has a block in memory, which has up to 8 MiB.
+const maxReaders = 4
+
+// Check reads all blocks of the streams, of several streams at a time. It copies a damaged one aside and then writes it again without the
+// records that cannot be read, so that the server keeps those behind them, with their sequence numbers. A stream that lost its end
 // goes on above the last known sequence number, so that none is used for two messages. A block without damage is not
-// touched. If Check is interrupted, calling it again completes it.
+// touched. What was found is in the order of the streams. If Check is interrupted, or fails for one of the streams, calling it again completes
+// it.
 func Check(cfg Config) (found []Found, err error) {
-	began, bytes := time.Now(), int64(0)
-	for _, s := range cfg.Streams {
-		more, n, err := checkStream(cfg, s)
-		if err != nil {
-			return found, fmt.Errorf("salvage: stream %s: %w", s.Name, err)
-		}
-		found, bytes = append(found, more...), bytes+n
+	began, size := time.Now(), int64(0)
+	all := make([]checked, len(cfg.Streams))
+	var next atomic.Int64
+	var readers sync.WaitGroup
+	for range min(maxReaders, runtime.GOMAXPROCS(0), len(cfg.Streams)) {
+		readers.Go(func() {
+			r := reader{cfg: cfg}
+			for i := next.Add(1); int(i) <= len(cfg.Streams); i = next.Add(1) {
+				all[i-1] = r.check(cfg.Streams[i-1])
+			}
+		})
 	}
-	cfg.Logger.Info("checked the blocks of the journals", zap.Int64("bytes", bytes), zap.Int("damaged", len(found)), zap.Duration("took", time.Since(began)))
+	readers.Wait()
+	for i, c := range all {
+		found, size = append(found, c.found...), size+c.bytes
+		if c.err != nil && err == nil {
+			err = fmt.Errorf("salvage: stream %s: %w", cfg.Streams[i].Name, c.err)
+		}
+	}
+	if err != nil {
+		return found, err
+	}
+	cfg.Logger.Info("checked the blocks of the journals", zap.Int64("bytes", size), zap.Int("damaged", len(found)), zap.Duration("took", time.Since(began)))
 	return found, nil
 }
 
-// checkStream checks the blocks of one stream, and returns how many bytes they have.
-func checkStream(cfg Config, s Stream) (found []Found, bytes int64, err error) {
-	dir := blockfile.Messages(cfg.Store, cfg.Account, s.Name)
+// checked is what the check of one stream found.
+type checked struct {
+	found []Found
+	bytes int64 // of the blocks
+	err   error
+}
+
+// reader checks streams, one after the other.
+type reader struct {
+	cfg    Config
+	block  bytes.Buffer       // the one that was read last
+	intact []blockfile.Record // of that block
+}
+
+// read returns the content of a file. It is valid until the next call.
+func (r *reader) read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	r.block.Reset()
+	r.block.Grow(int(info.Size()) + bytes.MinRead)
+	_, err = r.block.ReadFrom(f)
+	return r.block.Bytes(), err
+}
+
+// check checks the blocks of one stream.
+func (r *reader) check(s Stream) (c checked) {
+	dir := blockfile.Messages(r.cfg.Store, r.cfg.Account, s.Name)
 	files, err := blockfile.Files(dir)
-	if err != nil || len(files) == 0 {
-		return nil, 0, err
+	if err != nil {
+		c.err = err
+		return c
 	}
 	last := uint64(0)
 	for i, file := range files {
-		b, err := os.ReadFile(file.Path)
-		if err != nil {
-			return found, bytes, err
-		}
-		bytes += int64(len(b))
-		var intact []blockfile.Record
-		gaps, err := blockfile.Read(s.Name, file.Index, b, s.Subjects, func(r blockfile.Record) error {
-			intact = append(intact, r)
-			last = max(last, r.Seq)
-			return nil
-		})
-		if err != nil {
-			return found, bytes, err
-		}
-		end := i == len(files)-1
-		torn := end && !s.Closed && len(gaps) == 1 && gaps[0].Tail() && last >= s.Known
-		short := end && last < s.Known
-		if len(gaps) > 0 && !torn {
-			f := Found{Stream: s.Name, Block: file.Path, Gaps: gaps}
-			if f.Copy, err = CopyAside(cfg.Dir, s.Name, file.Index, b, cfg.Now); err != nil {
-				return found, bytes, err
-			}
-			found = append(found, f)
-			cfg.Logger.Error("a block of a journal is damaged; it is copied aside, and `quartet repair` takes from the copy what it can",
-				zap.String("stream", s.Name), zap.String("block", f.Block), zap.String("copy", f.Copy), zap.Stringers("gaps", gaps))
-		}
-		if len(gaps) > 0 && !torn || short {
-			if short {
-				intact = append(intact, blockfile.Record{Seq: s.Known, At: cfg.Now.UnixNano(), Erased: true})
-			}
-			if err := rewrite(dir, s.Name, file, intact); err != nil {
-				return found, bytes, err
-			}
+		if last, err = r.checkBlock(s, dir, file, i == len(files)-1, last, &c); err != nil {
+			c.err = err
+			return c
 		}
 	}
-	return found, bytes, nil
+	return c
+}
+
+// checkBlock checks one block. end says that it is the last one of its stream, and last is the highest sequence number in the blocks before; the
+// one with this block is returned.
+func (r *reader) checkBlock(s Stream, dir string, file blockfile.File, end bool, last uint64, c *checked) (uint64, error) {
+	b, err := r.read(file.Path)
+	if err != nil {
+		return last, err
+	}
+	c.bytes += int64(len(b))
+	r.intact = r.intact[:0]
+	gaps, err := blockfile.Read(s.Name, file.Index, b, s.Subjects, func(rec blockfile.Record) error {
+		r.intact = append(r.intact, rec)
+		last = max(last, rec.Seq)
+		return nil
+	})
+	if err != nil {
+		return last, err
+	}
+	torn := end && !s.Closed && len(gaps) == 1 && gaps[0].Tail() && last >= s.Known
+	short := end && last < s.Known
+	if len(gaps) > 0 && !torn {
+		f := Found{Stream: s.Name, Block: file.Path, Gaps: gaps}
+		if f.Copy, err = CopyAside(r.cfg.Dir, s.Name, file.Index, b, r.cfg.Now); err != nil {
+			return last, err
+		}
+		c.found = append(c.found, f)
+		r.cfg.Logger.Error("a block of a journal is damaged; it is copied aside, and `quartet repair` takes from the copy what it can",
+			zap.String("stream", s.Name), zap.String("block", f.Block), zap.String("copy", f.Copy), zap.Stringers("gaps", gaps))
+	}
+	if len(gaps) > 0 && !torn || short {
+		if short {
+			r.intact = append(r.intact, blockfile.Record{Seq: s.Known, At: r.cfg.Now.UnixNano(), Erased: true})
+		}
+		return last, rewrite(dir, s.Name, file, r.intact)
+	}
+	return last, nil
 }
 
 // rewrite replaces a block by one with the given records.

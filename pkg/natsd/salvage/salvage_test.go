@@ -1,6 +1,7 @@
 package salvage_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -137,25 +138,84 @@ func TestCheckReservesNumbersThatWereUsed(t *testing.T) {
 	require.Equal(t, erased, again)
 }
 
-// BenchmarkCheck is how fast the blocks of journals are checked: 512 MiB in records of 1 KiB, in the system's memory.
+// Streams are checked at the same time, and what is found in one has nothing of another. One that cannot be read does not stop the others.
+func TestCheckOfManyStreams(t *testing.T) {
+	const streams, blocks, records = 16, 3, 100
+	dir := t.TempDir()
+	cfg := salvage.Config{Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12), Logger: zap.NewNop()}
+	originals := map[string][]byte{} // by path
+	var damaged []string
+	for i := range streams {
+		s := salvage.Stream{Name: fmt.Sprint("S", i), Subjects: []string{"a."}, Known: blocks * records, Closed: true}
+		cfg.Streams = append(cfg.Streams, s)
+		msgs := blockfile.Messages(cfg.Store, "$G", s.Name)
+		require.NoError(t, os.MkdirAll(msgs, 0o700))
+		for k := range blocks {
+			sum, b := blockfile.NewSum(s.Name, k+1), []byte(nil)
+			for m := range records {
+				b = sum.Append(b, blockfile.Record{Seq: uint64(k*records + m + 1), Subject: "a.0", Body: make([]byte, 10*i+k)})
+			}
+			path := filepath.Join(msgs, blockfile.Name(k+1))
+			if i%3 == 0 && k == 1 {
+				b[len(b)/2] ^= 1
+				damaged = append(damaged, path)
+			}
+			originals[path] = b
+			require.NoError(t, os.WriteFile(path, b, 0o600))
+		}
+	}
+	unreadable := filepath.Join(blockfile.Messages(cfg.Store, "$G", "S5"), blockfile.Name(2))
+	require.NoError(t, os.WriteFile(unreadable, []byte("cmp"), 0o600))
+	found, err := salvage.Check(cfg)
+	require.ErrorContains(t, err, "stream S5")
+	var got []string
+	for _, f := range found {
+		got = append(got, f.Block)
+		copied, err := os.ReadFile(f.Copy)
+		require.NoError(t, err)
+		require.Equal(t, originals[f.Block], copied)
+		written, err := os.ReadFile(f.Block)
+		require.NoError(t, err)
+		gaps, err := blockfile.Read(f.Stream, 2, written, []string{"a."}, func(blockfile.Record) error { return nil })
+		require.NoError(t, err)
+		require.Empty(t, gaps)
+		require.Len(t, written, len(originals[f.Block])/records*(records-1))
+		delete(originals, f.Block)
+	}
+	require.Equal(t, damaged, got)
+	require.NoError(t, os.WriteFile(unreadable, originals[unreadable], 0o600))
+	found, err = salvage.Check(cfg)
+	require.NoError(t, err)
+	require.Empty(t, found)
+	for path, want := range originals {
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, b)
+	}
+}
+
+// BenchmarkCheck is how fast the blocks of journals are checked: 512 MiB in records of 1 KiB, in segments of 64 MiB, in the system's memory.
 func BenchmarkCheck(b *testing.B) {
-	const records, blocks = 8192, 64
+	const records, blocks, streams = 8192, 8, 8
 	dir := b.TempDir()
 	cfg := salvage.Config{
 		Store: filepath.Join(dir, "nats"), Account: "$G", Dir: filepath.Join(dir, "salvage"), Now: time.UnixMilli(1e12), Logger: zap.NewNop(),
-		Streams: []salvage.Stream{{Name: name, Subjects: []string{"a."}}},
 	}
-	msgs := blockfile.Messages(cfg.Store, "$G", name)
-	require.NoError(b, os.MkdirAll(msgs, 0o700))
 	body := make([]byte, 1024-50)
 	size := 0
-	for i := range blocks {
-		sum, block := blockfile.NewSum(name, i+1), []byte(nil)
-		for k := range records {
-			block = sum.Append(block, blockfile.Record{Seq: uint64(i*records + k + 1), Subject: "a.0", Header: []byte("NATS/1.0\r\n\r\n"), Body: body})
+	for s := range streams {
+		name := fmt.Sprint("S", s)
+		cfg.Streams = append(cfg.Streams, salvage.Stream{Name: name, Subjects: []string{"a."}})
+		msgs := blockfile.Messages(cfg.Store, "$G", name)
+		require.NoError(b, os.MkdirAll(msgs, 0o700))
+		for i := range blocks {
+			sum, block := blockfile.NewSum(name, i+1), []byte(nil)
+			for k := range records {
+				block = sum.Append(block, blockfile.Record{Seq: uint64(i*records + k + 1), Subject: "a.0", Header: []byte("NATS/1.0\r\n\r\n"), Body: body})
+			}
+			size += len(block)
+			require.NoError(b, os.WriteFile(filepath.Join(msgs, blockfile.Name(i+1)), block, 0o600))
 		}
-		size += len(block)
-		require.NoError(b, os.WriteFile(filepath.Join(msgs, blockfile.Name(i+1)), block, 0o600))
 	}
 	b.SetBytes(int64(size))
 	for b.Loop() {
