@@ -22,8 +22,9 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 	if err != nil {
 		return nil, err
 	}
+	var short time.Time
 	for {
-		c, err := p.loadBehind(ctx, from, awaiting, until)
+		c, err := p.loadBehind(ctx, from, awaiting, until, &short)
 		if len(from) > 0 && unusable(err) {
 			level := zap.WarnLevel
 			if errors.Is(err, errNotAnnounced) { // its writer ended before it was announced
@@ -48,8 +49,9 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 	}
 }
 
-// loadBehind is load with the first of some snapshots, or without one if there are none.
-func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, awaiting map[string]struct{}, until *framelog.End) (loaded *core[S], err error) {
+// loadBehind is load with the first of some snapshots, or without one if there are none. short is since when the log ends before its
+// witness, zero if that is not known yet.
+func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, awaiting map[string]struct{}, until *framelog.End, short *time.Time) (loaded *core[S], err error) {
 	c, err := p.restored(ctx, from)
 	if err != nil {
 		return nil, err
@@ -69,7 +71,6 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		return nil, &replayError{err}
 	}
 	frames := 0
-	var short time.Time // since when the log ends before its witness
 	for {
 		err := p.cfg.Log.Scan(ctx, next, func(seq uint64, f framelog.Frame) error {
 			if seq < next {
@@ -86,9 +87,9 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		})
 		if err == nil {
 			if err = witnessed.Missing(c.end); err != nil && short.IsZero() {
-				short = time.Now()
+				*short = time.Now()
 			}
-			if err != nil && time.Since(short) >= p.cfg.LossPatience {
+			if err != nil && time.Since(*short) >= p.cfg.LossPatience {
 				err = &replayError{err}
 			}
 		}

@@ -242,7 +242,7 @@ func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 // writeSnapshot writes the snapshot of a cut of a core, and announces it. If that fails, the next one has what this one should have had.
 func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	t, began := c.track, p.cfg.Mono()
-	d := snapshot.Begin(p.cfg.Snapshots, t.Base())
+	d := snapshot.Begin(p.cfg.Snapshots, t.Base(), t.Announced.Snapshot)
 	s, base, err := p.draft(d, c, n)
 	if err == nil {
 		err = p.announce(c, s.Ref)
@@ -258,7 +258,13 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 		p.metrics.Snapshot(d.Pages(), d.Bytes(), p.cfg.Mono().Sub(began))
 		err = t.Base().Clean(p.ctx, p.cfg.Snapshots)
 	}
-	if err != nil && p.ctx.Err() == nil {
+	switch {
+	case errors.Is(err, snapshot.ErrNoObject):
+		p.mu.Lock()
+		t.StartOver()
+		p.mu.Unlock()
+		p.cfg.Logger.Warn("journal: the store of snapshots lost some of what it had; the next snapshot is a whole one", zap.Error(err))
+	case err != nil && p.ctx.Err() == nil:
 		retry := p.cfg.Mono().Add(snapshotRetry)
 		p.snapshots.retry.Store(&retry)
 		p.cfg.Logger.Warn("journal: a snapshot was not written, or older ones not removed; it is tried again", zap.Error(err))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -313,5 +314,46 @@ func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 	p, err := journal.Open(t.Context(), journaltest.Config(log))
 	require.NoError(t, err)
 	require.Equal(t, stateOf(t, p), got)
+	require.NoError(t, p.Close(t.Context()))
+}
+
+// TestR11_AStoreThatLosesObjects: objects that are gone while the partition runs are missed at the next snapshot, and the one after that
+// has all pages.
+func TestR11_AStoreThatLosesObjects(t *testing.T) {
+	log, store := &readFrom{Log: memlog.New()}, memstore.New()
+	p := withSnapshots(t, log, store, 2000)
+	for i := range 50 {
+		put(t, p, fmt.Sprint("old", i), "value")
+	}
+	for lost := range 3 {
+		untilStored(t, p, store, uint64(5*lost+5))
+		numbers, err := store.Numbers(t.Context())
+		require.NoError(t, err)
+		if lost > 0 { // some, and then all of them
+			numbers = numbers[:len(numbers)/3]
+		}
+		require.NoError(t, store.Remove(t.Context(), numbers))
+		require.Eventually(t, func() bool {
+			put(t, p, "key", "value")
+			all := stored(t, store)
+			if len(all) == 0 || all[0].Snapshot < uint64(5*lost+7) {
+				return false
+			}
+			now, err := store.Numbers(t.Context())
+			require.NoError(t, err)
+			for _, o := range all[0].Manifest.GetPages() {
+				if !slices.Contains(now, o.GetNumber()) {
+					return false
+				}
+			}
+			return true
+		}, 30*time.Second, time.Millisecond)
+	}
+	want := stateOf(t, p)
+	require.NoError(t, p.Close(t.Context()))
+	log.from = nil
+	p = withSnapshots(t, log, store, 1<<30)
+	require.Equal(t, want, stateOf(t, p))
+	require.Greater(t, log.from[0], uint64(100))
 	require.NoError(t, p.Close(t.Context()))
 }

@@ -197,3 +197,9 @@ func (t *Tracker) Failed(c *Cut) {
 		t.touched[o] = struct{}{}
 	}
 }
+
+// StartOver forgets the snapshot, since its store does not have all of it any more: the next one has all pages.
+func (t *Tracker) StartOver() {
+	t.base, t.has = &snapshot.Base{}, Extent{}
+	t.state.AllOwners(func(o pages.Owner) { t.touched[o] = struct{}{} })
+}

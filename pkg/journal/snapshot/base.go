@@ -262,7 +262,8 @@ func eachFrame(in *snapshotv1.Frames, fn func(Frame)) error {
 }
 
 // Clean removes the objects that no kept snapshot needs. Those that were stored after the newest manifest are left, since another
-// process may be writing them.
+// process may be writing them. If the store does not have an object of the newest snapshot any more, nothing is removed, and the error is
+// ErrNoObject.
 func (b *Base) Clean(ctx context.Context, store Store) error {
 	newest := b.Newest()
 	if newest == nil {
@@ -273,7 +274,7 @@ func (b *Base) Clean(ctx context.Context, store Store) error {
 		return fmt.Errorf("snapshot: %w", err)
 	}
 	needed := map[uint64]bool{}
-	for _, s := range b.kept {
+	for i, s := range b.kept {
 		needed[s.Number] = true
 		s.objects(func(o *snapshotv1.Object) {
 			needed[o.GetNumber()] = true
@@ -281,6 +282,18 @@ func (b *Base) Clean(ctx context.Context, store Store) error {
 				needed[part] = true
 			}
 		})
+		if i > 0 {
+			continue
+		}
+		has := 0
+		for _, n := range stored {
+			if needed[n] && n <= s.Number {
+				has++
+			}
+		}
+		if has < len(needed) {
+			return fmt.Errorf("%w: %d of %d of snapshot %d", ErrNoObject, len(needed)-has, len(needed), s.Snapshot)
+		}
 	}
 	gone := slices.DeleteFunc(stored, func(n uint64) bool { return needed[n] || n > newest.Number })
 	if len(gone) == 0 {

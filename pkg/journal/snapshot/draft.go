@@ -38,6 +38,7 @@ type Request struct {
 type Draft struct {
 	store   Store
 	base    *Base
+	number  uint64
 	pending snapshotv1.Pages
 	bytes   int64 // of pending
 	written map[pages.Owner]owned
@@ -45,12 +46,12 @@ type Draft struct {
 	total   int64 // bytes that were stored
 }
 
-// Begin begins the snapshot that continues base.
-func Begin(store Store, base *Base) *Draft {
-	if base == nil {
-		base = &Base{}
+// Begin begins the snapshot that continues base, with a number that is higher than after.
+func Begin(store Store, base *Base, after uint64) *Draft {
+	if before := base.Newest(); before != nil {
+		after = max(after, before.Snapshot)
 	}
-	return &Draft{store: store, base: base, written: map[pages.Owner]owned{}}
+	return &Draft{store: store, base: base, number: after + 1, written: map[pages.Owner]owned{}}
 }
 
 // Add adds the page of an owner, nil if the state has nothing of it. Each owner is added once.
@@ -111,10 +112,9 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 		return nil, nil, err
 	}
 	m := &snapshotv1.Manifest{
-		Format: Format, Partition: cut.Partition, Number: 1, End: cut.End.String(), Generation: cut.Generation, TakenAt: timestamppb.New(cut.At), Positions: cut.Positions,
+		Format: Format, Partition: cut.Partition, Number: d.number, End: cut.End.String(), Generation: cut.Generation, TakenAt: timestamppb.New(cut.At), Positions: cut.Positions,
 	}
 	if before := d.base.Newest(); before != nil {
-		m.Number = before.Snapshot + 1
 		superseded := map[uint64]int64{}
 		for owner := range d.written {
 			if was, has := d.base.owners[owner]; has {
