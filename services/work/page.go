@@ -3,7 +3,10 @@ package work
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -16,21 +19,69 @@ import (
 
 var _ journal.Paged = (*State)(nil)
 
-// Owners implements journal.Paged. Each agent has a page, and an event changes items of its own
-// agent only.
-func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
-	switch ev.Payload.(type) {
-	case *workv1.WaitAttachRefused, *workv1.HomeFileWritten:
-		// They change nothing; see fold.
-	default:
-		touch(pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
+// pageItems is how many items of an agent a page has.
+const pageItems = 64
+
+// headOf returns the owner of the page with what an agent has beside its items.
+func headOf(k plane.Key) pages.Owner { return pages.Owner{Namespace: k.Namespace, ID: k.ID + "/"} }
+
+// blockOf returns the owner of the page with the item of an agent at an index.
+func blockOf(k plane.Key, index int) pages.Owner {
+	return pages.Owner{Namespace: k.Namespace, ID: k.ID + "/" + strconv.Itoa(index/pageItems)}
+}
+
+// parseOwner returns the agent of a page and the number of its block of items, -1 for the page of headOf. It returns false for an
+// owner that has no page.
+func parseOwner(o pages.Owner) (k plane.Key, block int, ok bool) {
+	at := strings.LastIndexByte(o.ID, '/')
+	if at < 0 {
+		return k, 0, false
 	}
+	k = plane.KeyOf(o.Namespace, o.ID[:at])
+	if o == headOf(k) {
+		return k, -1, true
+	}
+	block, err := strconv.Atoi(o.ID[at+1:])
+	return k, block, err == nil && block >= 0 && block < math.MaxInt/pageItems && blockOf(k, block*pageItems) == o
+}
+
+// Owners implements journal.Paged. An event changes items of its own agent only.
+func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
+	k := plane.KeyOf(ev.Namespace, ev.AgentID)
+	item := func(id string) {
+		if it := s.items[plane.KeyOf(ev.Namespace, id)]; it != nil {
+			touch(blockOf(k, it.index))
+		} else if a := s.agents[k]; a != nil {
+			touch(blockOf(k, len(a.items)))
+		} else {
+			touch(blockOf(k, 0))
+		}
+	}
+	switch p := ev.Payload.(type) {
+	case *workv1.WaitAttachRefused, *workv1.HomeFileWritten:
+		return // they change nothing; see fold
+	case *workv1.OwnerDeleted:
+	case *workv1.WorkItemPicked:
+		item(p.GetCurrentWorkItemId())
+		item(p.GetPreviousWorkItemId())
+	default:
+		item(ev.WorkItemID)
+	}
+	if p, ok := ev.Payload.(interface {
+		GetWorkItem() *workv1.WorkItemRecord
+	}); ok {
+		item(p.GetWorkItem().GetWorkItemId())
+	}
+	touch(headOf(k))
 }
 
 // AllOwners implements journal.Paged.
 func (s *State) AllOwners(fn func(pages.Owner)) {
-	for k := range s.agents {
-		fn(pages.Owner(k))
+	for k, a := range s.agents {
+		fn(headOf(k))
+		for at := 0; at < len(a.items); at += pageItems {
+			fn(blockOf(k, at))
+		}
 	}
 }
 
@@ -39,63 +90,64 @@ func (s *State) NewPage() proto.Message { return &workv1.AgentWorkPage{} }
 
 // Page implements journal.Paged.
 func (s *State) Page(o pages.Owner) proto.Message {
-	a := s.agents[plane.Key(o)]
-	if a == nil {
+	k, block, ok := parseOwner(o)
+	a := s.agents[k]
+	if !ok || a == nil {
 		return nil
 	}
-	p := &workv1.AgentWorkPage{
-		Items: a.entries(), CurrentWorkItemId: a.current, Deleted: a.deleted, EndedWaitIds: slices.Clone(a.ended),
+	if block >= 0 {
+		return a.itemsPage(block)
 	}
+	p := &workv1.AgentWorkPage{CurrentWorkItemId: a.current, Deleted: a.deleted, EndedWaitIds: slices.Clone(a.ended)}
 	if !a.changed.IsZero() {
 		p.ChangedAt = timestamppb.New(a.changed)
 	}
 	return p
 }
 
-// entries returns the items of an agent as its page has them. Steps are shared with the
-// history, which only appends to them.
-func (a *agentWork) entries() []*workv1.WorkItemEntry {
-	entries := make([]workv1.WorkItemEntry, a.open.size()+a.done.size()) // at once, since an agent may have many
-	out := make([]*workv1.WorkItemEntry, 0, len(entries))
-	for _, t := range []tree{a.open, a.done} {
-		if t.BTreeG == nil {
-			continue
-		}
-		t.Ascend(func(p place) bool {
-			e := &entries[len(out)]
-			e.WorkItem, e.HistoryLast, e.HistorySteps = p.it.rec, p.it.history.last, p.it.history.steps
-			out = append(out, e)
-			return true
-		})
+// itemsPage returns the page with a block of items, nil if there is none. Steps are shared with the history, which only appends to them.
+func (a *agentWork) itemsPage(block int) proto.Message {
+	all := a.items[min(block*pageItems, len(a.items)):min((block+1)*pageItems, len(a.items))]
+	if len(all) == 0 {
+		return nil
 	}
-	return out
+	entries, p := make([]workv1.WorkItemEntry, len(all)), &workv1.AgentWorkPage{Items: make([]*workv1.WorkItemEntry, len(all))}
+	for i, it := range all {
+		e := &entries[i]
+		e.WorkItem, e.HistoryLast, e.HistorySteps = it.rec, it.history.last, it.history.steps
+		p.Items[i] = e
+	}
+	return p
 }
 
 // AddPage implements journal.Paged.
 func (s *State) AddPage(o pages.Owner, page proto.Message) error {
-	p, ok := page.(*workv1.AgentWorkPage)
-	if !ok {
-		return fmt.Errorf("work: a page of type %T", page)
-	}
-	k := plane.Key(o)
-	if s.agents[k] != nil {
-		return fmt.Errorf("work: a second page of agent %s/%s", o.Namespace, o.ID)
+	p, is := page.(*workv1.AgentWorkPage)
+	k, block, ok := parseOwner(o)
+	if !is || !ok || len(p.GetItems()) > pageItems || block < 0 && len(p.GetItems()) > 0 {
+		return fmt.Errorf("work: %q of %q has no page of type %T with %d items", o.ID, o.Namespace, page, len(p.GetItems()))
 	}
 	a := s.agent(k)
-	for _, e := range p.GetItems() {
-		if err := s.addEntry(k, e); err != nil {
-			return fmt.Errorf("work: agent %s/%s: %w", o.Namespace, o.ID, err)
+	if block < 0 {
+		a.current, a.deleted, a.ended = p.GetCurrentWorkItemId(), p.GetDeleted(), p.GetEndedWaitIds()
+		if p.GetChangedAt() != nil {
+			a.changed = p.GetChangedAt().AsTime()
 		}
+		return nil
 	}
-	a.current, a.deleted, a.ended = p.GetCurrentWorkItemId(), p.GetDeleted(), p.GetEndedWaitIds()
-	if p.GetChangedAt() != nil {
-		a.changed = p.GetChangedAt().AsTime()
+	for len(a.items) < block*pageItems+len(p.GetItems()) {
+		a.items = append(a.items, nil) // a block before it, which is still to come
+	}
+	for i, e := range p.GetItems() {
+		if err := s.addEntry(k, block*pageItems+i, e); err != nil {
+			return fmt.Errorf("work: agent %s/%s: %w", o.Namespace, k.ID, err)
+		}
 	}
 	return nil
 }
 
-// addEntry adds an item of a page to the items of its agent.
-func (s *State) addEntry(k plane.Key, e *workv1.WorkItemEntry) error {
+// addEntry adds an item of a page to the items of its agent, at an index.
+func (s *State) addEntry(k plane.Key, index int, e *workv1.WorkItemEntry) error {
 	rec := e.GetWorkItem()
 	id := rec.GetWorkItemId()
 	h := history{e.GetHistoryLast(), e.GetHistorySteps()}
@@ -109,8 +161,13 @@ func (s *State) addEntry(k plane.Key, e *workv1.WorkItemEntry) error {
 	case !h.valid():
 		return fmt.Errorf("item %s: its history does not end at its last event %d", id, h.last)
 	}
+	a, ik := s.agent(k), plane.KeyOf(k.Namespace, id)
+	if a.items[index] != nil {
+		return fmt.Errorf("item %s is in the place of item %s", id, a.items[index].rec.GetWorkItemId())
+	}
+	it := &item{history: h, index: index}
+	s.items[ik], a.items[index] = it, it
 	s.put(k, rec)
-	s.items[plane.KeyOf(k.Namespace, id)].history = h
 	return nil
 }
 

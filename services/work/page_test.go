@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/pages/pagestest"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 )
 
 // checkPages writes and reads the state that events lead to in pages, a few times in between.
@@ -32,11 +33,11 @@ func TestPagesOfManyWaits(t *testing.T) {
 			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"}, WaitId: fmt.Sprint("wt_", i),
 		}}))
 	}
-	require.Len(t, s.Paged.Page(pages.Owner{Namespace: "acme", ID: "keeper"}).(*workv1.AgentWorkPage).GetEndedWaitIds(), endedMemory)
+	require.Len(t, s.Paged.Page(headOf(plane.KeyOf("acme", "keeper"))).(*workv1.AgentWorkPage).GetEndedWaitIds(), endedMemory)
 }
 
 func TestPagesThatAreInvalid(t *testing.T) {
-	keeper := pages.Owner{Namespace: "acme", ID: "keeper"}
+	keeper := blockOf(plane.KeyOf("acme", "keeper"), 0)
 	item := func(change func(e *workv1.WorkItemEntry)) *workv1.WorkItemEntry {
 		e := &workv1.WorkItemEntry{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"}, HistoryLast: 300, HistorySteps: []byte{1, 0xab, 2}}
 		change(e)
@@ -47,7 +48,7 @@ func TestPagesThatAreInvalid(t *testing.T) {
 		page proto.Message
 		want string
 	}{
-		"another type":        {&emptypb.Empty{}, "a page of type *emptypb.Empty"},
+		"another type":        {&emptypb.Empty{}, "no page of type *emptypb.Empty"},
 		"no record":           {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{{}}}, "agent acme/keeper: an item without a record"},
 		"no id":               {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.WorkItemId = "" })}}, "without a record or an id"},
 		"another agent's":     {&workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.AgentId = "other" })}}, `item wi_1 belongs to agent "other"`},
@@ -61,6 +62,32 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	s := NewState()
 	page := &workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{good}}
 	require.NoError(t, s.AddPage(keeper, page))
-	require.ErrorContains(t, s.AddPage(keeper, page), "a second page of agent acme/keeper")
-	require.Nil(t, s.Page(pages.Owner{Namespace: "acme", ID: "other"}))
+	require.ErrorContains(t, s.AddPage(keeper, page), "item wi_1 is there twice")
+	other := &workv1.AgentWorkPage{Items: []*workv1.WorkItemEntry{item(func(e *workv1.WorkItemEntry) { e.WorkItem.WorkItemId = "wi_2" })}}
+	require.ErrorContains(t, s.AddPage(keeper, other), "item wi_2 is in the place of item wi_1")
+	require.ErrorContains(t, s.AddPage(headOf(plane.KeyOf("acme", "keeper")), other), "no page")
+	for _, id := range []string{"other/", "keeper", "keeper/1", "keeper/00", "keeper/-1", "keeper/99999999999999999999"} {
+		require.Nil(t, s.Page(pages.Owner{Namespace: "acme", ID: id}), id)
+	}
+}
+
+// Items are in blocks, of which an event changes that of its item, in whatever order they are read.
+func TestPagesOfManyItems(t *testing.T) {
+	s := pagestest.Checked(NewState, 50, nil)
+	k := plane.KeyOf("acme", "keeper")
+	for i := range 2*pageItems + 3 {
+		id := fmt.Sprint("wi_", i)
+		require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: id, WalSeq: uint64(i + 1), Payload: &workv1.WorkItemCreated{
+			WorkItem: &workv1.WorkItemRecord{WorkItemId: id, AgentId: "keeper"},
+		}}))
+	}
+	require.NoError(t, s.Check())
+	for block, n := range []int{pageItems, pageItems, 3} {
+		require.Len(t, s.Paged.Page(blockOf(k, block*pageItems)).(*workv1.AgentWorkPage).GetItems(), n)
+	}
+	var touched []pages.Owner
+	s.Paged.Owners(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_70", Payload: &workv1.WorkItemUpdated{
+		WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_70", AgentId: "keeper"},
+	}}, func(o pages.Owner) { touched = append(touched, o) })
+	require.ElementsMatch(t, []pages.Owner{blockOf(k, 70), blockOf(k, 70), headOf(k)}, touched)
 }

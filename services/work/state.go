@@ -26,6 +26,7 @@ type State struct {
 type item struct {
 	rec     *workv1.WorkItemRecord
 	history history
+	index   int // in agentWork.items
 }
 
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
@@ -36,6 +37,7 @@ type agentWork struct {
 	open     tree    // open items, by creation
 	done     tree    // completed items, by creation
 	rechecks tree    // open items that show a reminder that was not given, by its time
+	items    []*item // all, in the order in which they were added
 	waiting  int     // the number of open items that have waits or intents
 	classes  [7]tree // all items by candidate class, each class in its classOrder
 	// ended holds the waits that ended last, oldest first. A wait is attached by a call and
@@ -157,8 +159,8 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	ik := plane.KeyOf(k.Namespace, rec.GetWorkItemId())
 	it := s.items[ik]
 	if it == nil {
-		it = &item{}
-		s.items[ik] = it
+		it = &item{index: len(a.items)}
+		s.items[ik], a.items = it, append(a.items, it)
 	}
 	old := it.rec
 	a.waiting += openWaits(rec) - openWaits(old)

@@ -22,11 +22,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AgentWorkPage is the page of a snapshot with everything that the work plane has of one agent.
+// AgentWorkPage is a page of a snapshot with what the work plane has of one agent: either a block of its items, or everything else.
 // It is internal to the journal.
 type AgentWorkPage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's items: those that are open in order of creation, then those that are completed in order of creation.
+	// At most 64 of the agent's items, in the order in which they were added; the other fields are empty then.
 	Items []*WorkItemEntry `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// The item in focus; empty: none.
 	CurrentWorkItemId string `protobuf:"bytes,2,opt,name=current_work_item_id,json=currentWorkItemId,proto3" json:"current_work_item_id,omitempty"`
