@@ -110,7 +110,7 @@ var mutants = []mutant{
 	},
 	{
 		"timers are not due after a start", "services/waiting/fire.go",
-		"			s.indexTimer(k.Namespace, a.timers.byID[id])\n", "			_ = id\n",
+		"			s.indexTimer(k.Namespace, t)\n", "			_ = t\n",
 	},
 	{
 		"what is due is compared the wrong way", "services/waiting/fire.go",
