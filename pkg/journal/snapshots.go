@@ -139,12 +139,19 @@ func (c *core[S]) begins() uint64 {
 	return c.track.Begins.Snapshot
 }
 
+// quietFrames is how many frames a load without a snapshot reads that is not worth a line for people.
+const quietFrames = 1000
+
 // reportLoaded logs how a core was loaded that read so many frames.
 func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 	if t := c.track; t != nil && t.Announced != t.Begins && t.Announced.Snapshot > 0 {
 		p.cfg.Logger.Warn("journal: the newest snapshot is missing or damaged; an older one was read, or the log alone", zap.Uint64("snapshot", t.Announced.Snapshot))
 	}
-	p.cfg.Logger.Info("journal: loaded", zap.Uint64("snapshot", c.begins()), zap.Int("frames", frames))
+	level := zap.InfoLevel
+	if c.begins() == 0 && frames < quietFrames {
+		level = zap.DebugLevel
+	}
+	p.cfg.Logger.Log(level, "journal: loaded", zap.Uint64("snapshot", c.begins()), zap.Int("frames", frames))
 }
 
 // checkRestored compares a core that began at a snapshot with what the whole log gives, as far as that can be read.
@@ -172,10 +179,11 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	return cmp.Or(differs, p.cfg.CheckRestored(c.state, whole.state))
 }
 
-// checkSnapshot makes a snapshot due, if enough was written since the last one.
+// checkSnapshot makes a snapshot due, if enough was written since the last one, and if the store has room beside what is kept for
+// commands.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
-	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes < p.cfg.SnapshotBytes/16 {
+	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes < p.cfg.SnapshotBytes/16 || p.cfg.Room.Check(0, false) != nil {
 		return
 	}
 	now := p.cfg.Mono()
@@ -256,6 +264,7 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	p.mu.Unlock()
 	if err == nil {
 		p.metrics.Snapshot(d.Pages(), d.Bytes(), p.cfg.Mono().Sub(began))
+		p.cfg.Room.Wrote(int(d.Bytes()))
 		err = t.Base().Clean(p.ctx, p.cfg.Snapshots)
 	}
 	switch {

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/journal/snapshot/memstore"
@@ -355,5 +356,29 @@ func TestR11_AStoreThatLosesObjects(t *testing.T) {
 	p = withSnapshots(t, log, store, 1<<30)
 	require.Equal(t, want, stateOf(t, p))
 	require.Greater(t, log.from[0], uint64(100))
+	require.NoError(t, p.Close(t.Context()))
+}
+
+// TestR11_AFullStoreGetsNoSnapshot: what is kept for commands that end something is not used for snapshots.
+func TestR11_AFullStoreGetsNoSnapshot(t *testing.T) {
+	log, store := memlog.New(), memstore.New()
+	cfg := journaltest.Config(log)
+	cfg.Snapshots, cfg.SnapshotBytes, cfg.Room = store, 2000, &room.Room{}
+	use := func(used int64) {
+		require.NoError(t, cfg.Room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 400 << 20}, nil }))
+	}
+	use(381 << 20) // the reserve is 20 MiB
+	p, err := journal.Open(t.Context(), cfg)
+	require.NoError(t, err)
+	end := journaltest.Put("key", "value", "")
+	end.Frees = true
+	for range 50 {
+		_, _, err := journal.Do(t.Context(), p, end)
+		require.NoError(t, err)
+		require.NoError(t, p.SettleSnapshot(t.Context()))
+	}
+	require.Empty(t, stored(t, store))
+	use(100 << 20)
+	untilStored(t, p, store, 1)
 	require.NoError(t, p.Close(t.Context()))
 }
