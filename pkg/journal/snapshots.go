@@ -44,49 +44,49 @@ func unusable(err error) bool {
 }
 
 // stored returns the snapshots of the partition, the newest first. It retries until ctx ends.
-func (p *Partition[S]) stored(ctx context.Context) ([]*snapshot.Snapshot, error) {
+func (p *Partition[S]) stored(ctx context.Context) (all []*snapshot.Snapshot, err error) {
 	if p.cfg.Snapshots == nil || changes.New(p.cfg.New()) == nil {
 		return nil, nil
 	}
-	pacer := framelog.NewPacer()
-	for {
-		all, err := snapshot.Stored(ctx, p.cfg.Snapshots, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition))
-		if err == nil {
-			return all, nil
-		}
-		p.cfg.Logger.Info("journal: the snapshots cannot be read yet", zap.Error(err))
-		if !p.held() {
-			return nil, ErrNotHeld
-		}
-		if pacer.Wait(ctx) != nil {
-			return nil, errors.Join(ctx.Err(), err)
-		}
-	}
+	err = p.readStore(ctx, func() (err error) {
+		all, err = snapshot.Stored(ctx, p.cfg.Snapshots, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition))
+		return err
+	})
+	return all, err
 }
 
 // restored returns a core with the state of the first of some snapshots; an empty one if there are none. It retries until ctx ends, unless
 // the snapshot cannot be read as one of this plane.
-func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) (*core[S], error) {
+func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) (c *core[S], err error) {
 	if len(from) == 0 {
 		return newCore(&p.cfg), nil
 	}
+	err = p.readStore(ctx, func() error {
+		c = newCore(&p.cfg)
+		err := c.restore(ctx, p.cfg.Snapshots, from)
+		if err != nil {
+			c.memory.Release()
+		}
+		return err
+	})
+	return c, err
+}
+
+// readStore calls read until it succeeds, ctx ends, the lease is not held any more, which is ErrNotHeld, or the store does not have what
+// is read, which is ErrNoObject.
+func (p *Partition[S]) readStore(ctx context.Context, read func() error) error {
 	pacer := framelog.NewPacer()
 	for {
-		c := newCore(&p.cfg)
-		err := c.restore(ctx, p.cfg.Snapshots, from)
-		if err == nil {
-			return c, nil
+		err := read()
+		switch {
+		case err == nil || errors.Is(err, snapshot.ErrNoObject):
+			return err
+		case !p.held():
+			return ErrNotHeld
 		}
-		c.memory.Release()
-		if !p.held() {
-			return nil, ErrNotHeld
-		}
-		if errors.Is(err, snapshot.ErrNoObject) {
-			return nil, err
-		}
-		p.cfg.Logger.Info("journal: the snapshot cannot be read yet", zap.Error(err))
+		p.cfg.Logger.Info("journal: the store of snapshots cannot be read yet", zap.Error(err))
 		if pacer.Wait(ctx) != nil {
-			return nil, errors.Join(ctx.Err(), err)
+			return errors.Join(ctx.Err(), err)
 		}
 	}
 }
