@@ -24,7 +24,8 @@ type Segment struct {
 	Frames bool
 }
 
-// Segments returns the segments of a plane's journal in a store, in order.
+// Segments returns the segments of a plane's journal in a store, in order. The store's server may run: files that it removes
+// meanwhile are as those that were removed before.
 func Segments(store, account, plane string) (all []Segment, err error) {
 	entries, err := os.ReadDir(filepath.Dir(blockfile.Stream(store, account, "any")))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -43,6 +44,9 @@ func Segments(store, account, plane string) (all []Segment, err error) {
 		}
 		for _, f := range files {
 			info, err := os.Stat(f.Path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -64,6 +68,9 @@ func (s *Segment) hasFrames(files []blockfile.File) (found bool, err error) {
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return false, err
 		}
