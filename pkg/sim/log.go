@@ -169,3 +169,34 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	}
 	return l.Inner.(framelog.Segmented).Size(ctx, number)
 }
+
+// Segments implements framelog.Segmented.
+func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
+	if err := l.read(ctx, "segments"); err != nil {
+		return nil, err
+	}
+	return l.Inner.(framelog.Segmented).Segments(context.Background())
+}
+
+// Drop implements framelog.Segmented. It, and its answer, may be lost.
+func (l *Log) Drop(ctx context.Context, number uint64) error {
+	o, err := l.Queue.Park(ctx, Crossing{Edge: fmt.Sprintf("log %s drop %d", l.Name, number), Of: l.Of, Faults: writeFaults})
+	if err != nil {
+		return err
+	}
+	drop := func() error { return l.Inner.(framelog.Segmented).Drop(context.Background(), number) }
+	switch o {
+	case Died:
+		return ErrDead
+	case Kept:
+		_ = drop()
+		return ErrDead
+	case Lost:
+		return ErrNoAnswer
+	case Unanswered:
+		_ = drop()
+		return ErrNoAnswer
+	default:
+		return drop()
+	}
+}

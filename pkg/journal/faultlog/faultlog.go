@@ -299,3 +299,19 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	}
 	return l.Log.(framelog.Segmented).Size(ctx, number)
 }
+
+// Segments implements framelog.Segmented.
+func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
+	if err := l.readFault(); err != nil {
+		return nil, err
+	}
+	return l.Log.(framelog.Segmented).Segments(ctx)
+}
+
+// Drop implements framelog.Segmented.
+func (l *Log) Drop(ctx context.Context, number uint64) error {
+	if err := l.readFault(); err != nil {
+		return err
+	}
+	return l.Log.(framelog.Segmented).Drop(ctx, number)
+}

@@ -186,6 +186,13 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 	return sha256.Sum256(c.sum.Sum(buf))
 }
 
+// HashOf returns the hash of a chained frame of a partition that its lines and its link have, whatever Link.Hash is.
+func HashOf(partition string, f Frame) Hash {
+	c := NewContent(f.Link.Salt)
+	c.Add(f.Body)
+	return hashOf(partition, f, c)
+}
+
 // PartitionName returns the name of a partition in hashes and errors, such as work/3.
 func PartitionName(plane string, partition int) string { return plane + "/" + strconv.Itoa(partition) }
 

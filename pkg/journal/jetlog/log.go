@@ -90,10 +90,22 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 		}
 		all = append(all, s)
 	}
+	all = behindGap(all)
 	l.mu.Lock()
 	l.segments = all
 	l.mu.Unlock()
 	return all, nil
+}
+
+// behindGap returns the segments behind the last one that is missing. Segments are dropped in order, but one that other partitions have
+// frames in stays.
+func behindGap(all []*segment) []*segment {
+	for i := len(all) - 1; i > 0; i-- {
+		if all[i].Segment != all[i-1].Segment+1 {
+			return all[i:]
+		}
+	}
+	return all
 }
 
 // at returns the segment with a number, or nil.
@@ -393,4 +405,52 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 		return 0, err
 	}
 	return int64(min(info.State.Bytes, math.MaxInt64)), nil
+}
+
+// Segments implements framelog.Segmented.
+func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
+	all, err := l.refresh(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("jetlog: segments: %w", err)
+	}
+	out := make([]framelog.Segment, len(all))
+	for i, s := range all {
+		out[i] = framelog.Segment{Number: s.Segment, First: s.first, Shared: s.Shared}
+	}
+	return out, nil
+}
+
+// Drop implements framelog.Segmented.
+func (l *Log) Drop(ctx context.Context, number uint64) error {
+	all, err := l.refresh(ctx)
+	if err != nil {
+		return fmt.Errorf("jetlog: drop: %w", err)
+	}
+	s := at(all, number)
+	switch {
+	case s == nil || s.Shared:
+		return nil
+	case number != all[0].Segment && !all[0].Shared || len(all) == 1:
+		return fmt.Errorf("jetlog: segment %d of %s/%d is not to be dropped: it is not the first of several", number, l.plane, l.partition)
+	}
+	_, behind, err := tailOf(ctx, all[slices.Index(all, s)+1:])
+	if err == nil && behind == 0 {
+		err = fmt.Errorf("no frame is behind segment %d of %s/%d", number, l.plane, l.partition)
+	}
+	if err == nil {
+		_, err = Patiently(ctx, func(ctx context.Context) (struct{}, error) {
+			err := l.js.DeleteStream(ctx, s.Stream())
+			if errors.Is(err, jetstream.ErrStreamNotFound) {
+				err = nil
+			}
+			return struct{}{}, err
+		})
+	}
+	if err == nil {
+		_, err = l.refresh(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("jetlog: drop: %w", err)
+	}
+	return nil
 }

@@ -24,6 +24,7 @@ type Log struct {
 	segment uint64            // of the next frame
 	first   map[uint64]uint64 // where segments that were prepared begin, by number
 	sizes   map[uint64]int64
+	dropped uint64 // segments below it are dropped
 }
 
 var (
@@ -107,6 +108,50 @@ func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	return l.sizes[number], nil
 }
 
+// Segments implements framelog.Segmented.
+func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []framelog.Segment
+	for n := l.dropped; n == l.dropped || l.first[n] > 0; n++ {
+		all = append(all, framelog.Segment{Number: n, First: max(l.first[n], 1)})
+	}
+	return all, nil
+}
+
+// Drop implements framelog.Segmented.
+func (l *Log) Drop(ctx context.Context, number uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case number < l.dropped:
+		return nil
+	case number > l.dropped || number >= l.segment:
+		return fmt.Errorf("memlog: segment %d is not to be dropped: it is not the first, or not closed", number)
+	}
+	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= l.first[number+1] })
+	if i == len(l.seqs) {
+		return fmt.Errorf("memlog: segment %d is not to be dropped: no frame is behind it", number)
+	}
+	l.dropped++
+	l.seqs, l.frames = l.seqs[i:], l.frames[i:]
+	return nil
+}
+
+// trimmed returns ErrTrimmed if the log had frames from seq on that are dropped. The caller holds mu.
+func (l *Log) trimmed(seq uint64) error {
+	if begins := l.first[l.dropped]; l.dropped > 0 && seq < begins {
+		return fmt.Errorf("%w: at %d, not at %d", framelog.ErrTrimmed, begins, seq)
+	}
+	return nil
+}
+
 // Put stores a frame at a sequence number behind the last one, as a repaired journal has it.
 func (l *Log) Put(seq uint64, f framelog.Frame) {
 	l.mu.Lock()
@@ -141,6 +186,9 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.trimmed(seq); err != nil {
+		return framelog.Frame{}, err
+	}
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= seq })
 	if i == len(l.seqs) || l.seqs[i] != seq {
 		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
@@ -175,8 +223,11 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 func (l *Log) pass(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (uint64, <-chan struct{}, error) {
 	l.mu.Lock()
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= from })
-	seqs, frames, grown := l.seqs[i:], l.frames[i:], l.grown
+	seqs, frames, grown, trimmed := l.seqs[i:], l.frames[i:], l.grown, l.trimmed(from)
 	l.mu.Unlock()
+	if trimmed != nil {
+		return from, nil, trimmed
+	}
 	for i, seq := range seqs {
 		if err := ctx.Err(); err != nil {
 			return from, nil, err

@@ -1,0 +1,238 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// retryAfter is how long an Archiver waits after an error.
+const retryAfter = 10 * time.Second
+
+// Archiver moves closed segments of a log into its archive, in the background. A nil *Archiver moves nothing.
+type Archiver struct {
+	log     *Log
+	now     func() time.Time
+	logger  *zap.Logger
+	metrics *Metrics
+	cancel  context.CancelFunc
+	due     chan struct{}
+	idle    sync.WaitGroup
+
+	mu    sync.Mutex
+	below framelog.End
+	done  chan struct{} // closed when nothing is left to do
+}
+
+// Start returns the Archiver of a log; nil if that is no Log.
+func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *Metrics) *Archiver {
+	l, ok := log.(*Log)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &Archiver{log: l, now: now, logger: logger.With(zap.String("partition", l.partition)), metrics: metrics, cancel: cancel, due: make(chan struct{}, 1)}
+	a.idle.Go(func() { a.run(ctx) })
+	return a
+}
+
+// Stop ends the Archiver and waits for it.
+func (a *Archiver) Stop() {
+	if a != nil {
+		a.cancel()
+		a.idle.Wait()
+	}
+}
+
+// Below lets segments be archived that lie before an end of the log. It does not block.
+func (a *Archiver) Below(end framelog.End) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.below = end
+	if a.done == nil {
+		a.done = make(chan struct{})
+	}
+	select {
+	case a.due <- struct{}{}:
+	default:
+	}
+}
+
+// Settle waits until all is archived that may be. It is for tests.
+func (a *Archiver) Settle(ctx context.Context) error {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	done := a.done
+	a.mu.Unlock()
+	if done == nil {
+		return nil
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *Archiver) run(ctx context.Context) {
+	for {
+		select {
+		case <-a.due:
+		case <-ctx.Done():
+			return
+		}
+		for {
+			err := a.pass(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				break
+			}
+			a.metrics.failed(a.log.partition)
+			a.logger.Warn("journal: a segment was not archived; it is tried again", zap.Error(err))
+			select {
+			case <-time.After(retryAfter):
+			case <-ctx.Done():
+				return
+			}
+		}
+		a.mu.Lock()
+		if len(a.due) == 0 && a.done != nil {
+			close(a.done)
+			a.done = nil
+		}
+		a.mu.Unlock()
+	}
+}
+
+// pass archives the segments that may be, and drops those that are archived.
+func (a *Archiver) pass(ctx context.Context) error {
+	c, err := a.log.Catalog(ctx)
+	if err != nil {
+		return err
+	}
+	a.metrics.holds(c)
+	for {
+		a.mu.Lock()
+		below := a.below
+		a.mu.Unlock()
+		segments, err := a.log.Live.Segments(ctx)
+		if err != nil {
+			return err
+		}
+		var next *framelog.Segment
+		for _, seg := range segments {
+			switch {
+			case c.Has(seg.Number):
+				if err := a.log.Live.Drop(ctx, seg.Number); err != nil {
+					return err
+				}
+			case next == nil && seg.Number < below.Segment:
+				next = &seg
+			}
+		}
+		if next == nil {
+			return a.clean(ctx, c)
+		}
+		began := a.now()
+		added, err := c.Add(ctx, a.log.store, a.log.Live, *next, began)
+		if errors.Is(err, ErrReplaced) { // another process was faster
+			added, err = a.log.Catalog(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if !added.Has(next.Number) {
+			return fmt.Errorf("archive: segment %d of %s is not in the catalog that another process wrote", next.Number, c.Partition)
+		}
+		c = added
+		a.log.mu.Lock()
+		a.log.catalog = c
+		a.log.mu.Unlock()
+		a.metrics.holds(c)
+		if i := c.find(c.End().Seq); i < len(c.Segments) {
+			s := c.Segments[i]
+			a.logger.Info("journal: a segment is archived", zap.Uint64("segment", s.GetNumber()), zap.Int64("frames", s.GetFrames()), zap.Int64("bytes", s.GetBytes()), zap.Int64("stored", s.GetStored()), zap.Duration("took", a.now().Sub(began)))
+		}
+	}
+}
+
+// clean removes what was stored for segments that are in the catalog under another name.
+func (a *Archiver) clean(ctx context.Context, c *Catalog) error {
+	names, err := a.log.store.Names(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range c.Segments {
+		delete(names, s.GetName())
+	}
+	for name, number := range names {
+		if !c.Has(number) {
+			continue // another process may be about to put it into the catalog
+		}
+		if err := a.log.store.Remove(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Metrics counts what archives have. A nil *Metrics counts nothing.
+type Metrics struct {
+	segments, stored, bytes *prometheus.GaugeVec
+	failures                *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics of the archives of a process.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	if r == nil {
+		return nil
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"partition"})
+	}
+	m := &Metrics{
+		segments: gauge("quartet_archive_segments", "Segments of a journal that are in its archive."),
+		stored:   gauge("quartet_archive_stored_bytes", "Bytes that the archived segments of a journal take."),
+		bytes:    gauge("quartet_archive_bytes", "Bytes that the frames of the archived segments of a journal had."),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quartet_archive_failures_total", Help: "Attempts to archive segments of a journal that failed; each is tried again.",
+		}, []string{"partition"}),
+	}
+	r.MustRegister(m.segments, m.stored, m.bytes, m.failures)
+	return m
+}
+
+// holds sets what an archive has.
+func (m *Metrics) holds(c *Catalog) {
+	if m == nil {
+		return
+	}
+	var stored, bytes int64
+	for _, s := range c.Segments {
+		stored, bytes = stored+s.GetStored(), bytes+s.GetBytes()
+	}
+	m.segments.WithLabelValues(c.Partition).Set(float64(len(c.Segments)))
+	m.stored.WithLabelValues(c.Partition).Set(float64(stored))
+	m.bytes.WithLabelValues(c.Partition).Set(float64(bytes))
+}
+
+func (m *Metrics) failed(partition string) {
+	if m != nil {
+		m.failures.WithLabelValues(partition).Inc()
+	}
+}

@@ -1,0 +1,32 @@
+package dirstore
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/archivetest"
+)
+
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	archivetest.RunStore(t, func(*testing.T) archive.Store { return New(filepath.Join(dir, "archive"), "work", 3) })
+	entries, err := os.ReadDir(filepath.Join(dir, "archive", "work-3"))
+	require.NoError(t, err)
+	require.Len(t, entries, 1+keptCatalogs, "one segment; no file of a writer that gave up; %v", entries)
+}
+
+// TestStore_Paths tests that a name does not lead out of the directory.
+func TestStore_Paths(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("secret"), 0o600))
+	s := New(dir, "work", 0)
+	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, nil))
+	_, err := s.Get(t.Context(), "../secret", 0, 6)
+	require.Error(t, err)
+	require.Error(t, s.Remove(t.Context(), "../secret"))
+	require.FileExists(t, filepath.Join(dir, "secret"))
+}

@@ -1,0 +1,137 @@
+package archive
+
+import (
+	"fmt"
+
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal/framelog"
+	archivev1 "quartet/pkg/pb/quartet/archive/v1"
+)
+
+// Frame is a frame of the log and its sequence number.
+type Frame struct {
+	Seq uint64
+	framelog.Frame
+}
+
+// encoder packs frames into objects.
+type encoder struct {
+	partition string
+	zstd      *zstd.Encoder
+	end       framelog.End // behind the last frame that was added
+
+	before framelog.End // the first one of the object
+	frames []*archivev1.Frame
+	size   int
+}
+
+// newEncoder returns the encoder of the frames of a partition behind an end of its log.
+func newEncoder(partition string, before framelog.End) (*encoder, error) {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(objectBytes))
+	if err != nil {
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	return &encoder{partition: partition, zstd: z, end: before, before: before}, nil
+}
+
+// add adds a frame that continues those before it. Other frames are an error that wraps a *framelog.Broken.
+func (e *encoder) add(seq uint64, f framelog.Frame) error {
+	next, intact, err := e.end.Next(e.partition, seq, f)
+	if err == nil && !intact {
+		err = framelog.Altered(e.partition, e.end, seq)
+	}
+	if err != nil {
+		return err
+	}
+	l := f.Link
+	to := &archivev1.Frame{
+		Step: seq - e.end.Seq, Id: f.ID, Generation: f.Generation, Body: append([]byte(nil), f.Body...), Segment: l.Segment,
+		Format: uint32(l.Format), Incarnation: l.Incarnation, First: l.First, Next: l.Next,
+	}
+	if l.Format > 0 {
+		to.Salt = append([]byte(nil), l.Salt[:]...)
+	}
+	if l.Format > 0 && (len(e.frames) == 0 || l.Prev != e.end.Hash) {
+		to.Prev = append([]byte(nil), l.Prev[:]...)
+	}
+	e.frames, e.end = append(e.frames, to), next
+	e.size += len(f.Body) + frameRoom
+	return nil
+}
+
+// frameRoom is about how many bytes a frame has beside its body.
+const frameRoom = 200
+
+// full reports whether the object should be finished.
+func (e *encoder) full() bool { return e.size >= objectBytes }
+
+// finish returns the object with the frames that were added since the last one; nil if there are none.
+func (e *encoder) finish() (content []byte, before framelog.End, err error) {
+	if len(e.frames) == 0 {
+		return nil, e.before, nil
+	}
+	plain, err := proto.Marshal(&archivev1.Frames{Frames: e.frames})
+	if err != nil {
+		return nil, framelog.End{}, fmt.Errorf("archive: %w", err)
+	}
+	before = e.before
+	e.frames, e.size, e.before = nil, 0, e.end
+	return e.zstd.EncodeAll(plain, nil), before, nil
+}
+
+// decode returns the frames of an object that begins behind an end of the log of a partition, and the end behind them. It verifies that they
+// continue each other.
+func decode(partition string, before framelog.End, content []byte) (frames []Frame, end framelog.End, err error) {
+	var in archivev1.Frames
+	if err := unpack(content, &in); err != nil {
+		return nil, end, err
+	}
+	frames, end = make([]Frame, len(in.GetFrames())), before
+	for i, from := range in.GetFrames() {
+		f := framelog.Frame{ID: from.GetId(), Generation: from.GetGeneration(), Body: from.GetBody(), Link: framelog.Link{
+			Format: int(from.GetFormat()), Incarnation: from.GetIncarnation(), Segment: from.GetSegment(), First: from.GetFirst(), Next: from.GetNext(),
+		}}
+		if f.Link.Format > 0 {
+			f.Link.Prev = end.Hash
+			copy(f.Link.Salt[:], from.GetSalt())
+			if len(from.GetPrev()) > 0 {
+				copy(f.Link.Prev[:], from.GetPrev())
+			}
+			f.Link.Hash = framelog.HashOf(partition, f)
+		}
+		seq := end.Seq + from.GetStep()
+		if end, _, err = end.Next(partition, seq, f); err != nil {
+			return nil, end, fmt.Errorf("archive: %w", err)
+		}
+		frames[i] = Frame{seq, f}
+	}
+	return frames, end, nil
+}
+
+// pack returns a message as the bytes of an object.
+func pack(z *zstd.Encoder, m proto.Message) ([]byte, error) {
+	plain, err := proto.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	return z.EncodeAll(plain, nil), nil
+}
+
+// unpack reads what pack returned.
+func unpack(b []byte, m proto.Message) error {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxObject))
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	defer z.Close()
+	plain, err := z.DecodeAll(b, nil)
+	if err == nil {
+		err = proto.Unmarshal(plain, m)
+	}
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	return nil
+}

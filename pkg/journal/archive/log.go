@@ -1,0 +1,241 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"quartet/pkg/journal/framelog"
+	archivev1 "quartet/pkg/pb/quartet/archive/v1"
+)
+
+// Live is a log whose closed segments may be dropped.
+type Live interface {
+	framelog.Log
+	framelog.Segmented
+}
+
+// Log is a log with its archive: what the log does not have any more is read there, so its readers know nothing of it.
+type Log struct {
+	Live
+	store     Store
+	partition string
+
+	mu      sync.Mutex
+	catalog *Catalog // as it was read last; nil at first
+	cached  cached
+}
+
+// cached is the index and object that were read last.
+type cached struct {
+	name   string
+	index  *archivev1.Index
+	object int
+	frames []Frame
+}
+
+var (
+	_ framelog.Log       = (*Log)(nil)
+	_ framelog.Bounded   = (*Log)(nil)
+	_ framelog.Segmented = (*Log)(nil)
+)
+
+// NewLog returns the log of a partition with its archive.
+func NewLog(live Live, store Store, partition string) *Log {
+	return &Log{Live: live, store: store, partition: partition}
+}
+
+// MaxBody implements framelog.Bounded.
+func (l *Log) MaxBody() int {
+	if b, ok := l.Live.(framelog.Bounded); ok {
+		return b.MaxBody()
+	}
+	return math.MaxInt
+}
+
+// Catalog reads the catalog.
+func (l *Log) Catalog(ctx context.Context) (*Catalog, error) {
+	c, err := Read(ctx, l.store, l.partition)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.catalog = c
+	return c, nil
+}
+
+// known returns the catalog as it was read last, nil if it never was.
+func (l *Log) known() *Catalog {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.catalog
+}
+
+// Get implements framelog.Log.
+func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+	if c := l.known(); c == nil || seq > c.End().Seq {
+		f, err := l.Live.Get(ctx, seq)
+		if err == nil || ctx.Err() != nil {
+			return f, err
+		}
+		c, readErr := l.Catalog(ctx)
+		switch {
+		case readErr != nil:
+			return f, l.damaged(seq, readErr)
+		case seq > c.End().Seq:
+			return f, err
+		}
+	}
+	var found *framelog.Frame
+	err := l.archived(ctx, seq, func(at uint64, f framelog.Frame) error {
+		if at == seq {
+			found = &f
+		}
+		return errFound
+	})
+	switch {
+	case err != nil && !errors.Is(err, errFound):
+		return framelog.Frame{}, err
+	case found == nil:
+		return framelog.Frame{}, fmt.Errorf("%w: %d", framelog.ErrGone, seq)
+	}
+	return *found, nil
+}
+
+// errFound ends a reader at the first frame.
+var errFound = errors.New("archive: found")
+
+// Scan implements framelog.Log.
+func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	return l.read(ctx, from, fn, l.Live.Scan)
+}
+
+// Follow implements framelog.Log.
+func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	return l.read(ctx, from, fn, l.Live.Follow)
+}
+
+// read reads the log as live does, and what that does not have any more in the archive.
+func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error, live func(context.Context, uint64, func(uint64, framelog.Frame) error) error) error {
+	var own error // of fn
+	pass := func(seq uint64, f framelog.Frame) error {
+		if own = fn(seq, f); own == nil {
+			from = seq + 1
+		}
+		return own
+	}
+	for {
+		err := live(ctx, from, pass)
+		if err == nil || own != nil || ctx.Err() != nil {
+			return err
+		}
+		c, readErr := l.Catalog(ctx)
+		switch {
+		case readErr != nil:
+			return l.damaged(from, readErr)
+		case from <= c.End().Seq:
+			if err := l.archived(ctx, from, pass); err != nil {
+				return err
+			}
+		case errors.Is(err, framelog.ErrTrimmed):
+			if from, err = l.behind(ctx, c, from); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// behind returns where the log goes on that has nothing at from, which is behind all that is archived.
+func (l *Log) behind(ctx context.Context, c *Catalog, from uint64) (uint64, error) {
+	segments, err := l.Live.Segments(ctx)
+	if err != nil {
+		return from, err
+	}
+	if len(segments) == 0 || segments[0].Number > c.End().Segment {
+		return from, &framelog.Broken{
+			Partition: l.partition, After: c.End(), Seq: from,
+			Cause: fmt.Sprintf("segments from %d on are neither in the log nor in its archive", c.End().Segment),
+		}
+	}
+	return max(from, segments[0].First), nil
+}
+
+// archived calls fn with the archived frames from a sequence number on, in order.
+func (l *Log) archived(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	c := l.known()
+	for i := c.find(from); i < len(c.Segments); i++ {
+		s := c.Segments[i]
+		x, err := l.index(ctx, s)
+		if err != nil {
+			return l.damaged(from, err)
+		}
+		var own error
+		err = scan(x, from, func(i int) ([]Frame, error) { return l.object(ctx, s, x, i) }, func(seq uint64, f framelog.Frame) error {
+			if own = ctx.Err(); own == nil {
+				own = fn(seq, f)
+			}
+			if own == nil {
+				from = seq + 1
+			}
+			return own
+		})
+		if own != nil {
+			return own
+		}
+		if err != nil {
+			return l.damaged(from, err)
+		}
+	}
+	return nil
+}
+
+// index returns the index of a segment.
+func (l *Log) index(ctx context.Context, s Segment) (*archivev1.Index, error) {
+	l.mu.Lock()
+	had := l.cached
+	l.mu.Unlock()
+	if had.name == s.GetName() {
+		return had.index, nil
+	}
+	x, err := s.Index(ctx, l.store)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cached = cached{name: s.GetName(), index: x}
+	return x, nil
+}
+
+// object returns the frames of an object. They are shared and must not be changed.
+func (l *Log) object(ctx context.Context, s Segment, x *archivev1.Index, i int) ([]Frame, error) {
+	l.mu.Lock()
+	had := l.cached
+	l.mu.Unlock()
+	if had.name == s.GetName() && had.object == i && had.frames != nil {
+		return had.frames, nil
+	}
+	frames, err := s.Frames(ctx, l.store, x, i)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cached = cached{name: s.GetName(), index: x, object: i, frames: frames}
+	return frames, nil
+}
+
+// damaged returns the error for an archive that does not have what it should have at a sequence number: that of a damaged journal.
+// Other errors of the store are returned as they are.
+func (l *Log) damaged(seq uint64, err error) error {
+	var broken *framelog.Broken
+	if errors.As(err, &broken) || !errors.Is(err, ErrNoObject) && !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	return &framelog.Broken{Partition: l.partition, Seq: seq, Cause: err.Error()}
+}

@@ -1,0 +1,192 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal/framelog"
+	archivev1 "quartet/pkg/pb/quartet/archive/v1"
+)
+
+// errClosed ends the reading of a segment at the frame that closes it.
+var errClosed = errors.New("archive: the segment is closed")
+
+// Add stores the segment of a log that is behind those in the catalog, reads back what was stored, and puts it into the catalog. It
+// returns the catalog then. The segment must be closed. If another process was faster, the error is ErrReplaced.
+func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (*Catalog, error) {
+	s, err := c.write(ctx, store, log, seg, now)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.verify(ctx, store); err != nil {
+		return nil, err
+	}
+	segments := append(slices.Clone(c.Segments), s)
+	if err := c.replace(ctx, store, segments); err != nil {
+		return nil, err
+	}
+	return Read(ctx, store, c.Partition)
+}
+
+// write stores a segment.
+func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (Segment, error) {
+	before := c.End()
+	if before.Seq > 0 && before.Segment != seg.Number {
+		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before segment %d", seg.Number, c.Partition, before.Segment)
+	}
+	d, err := store.Begin(ctx, seg.Number)
+	if err != nil {
+		return Segment{}, err
+	}
+	defer d.Close()
+	enc, err := newEncoder(c.Partition, before)
+	if err != nil {
+		return Segment{}, err
+	}
+	defer func() { _ = enc.zstd.Close() }()
+	row := &archivev1.Segment{Number: seg.Number, Shared: seg.Shared, First: seg.First, Before: before.String(), ArchivedAt: timestamppb.New(now)}
+	x := &archivev1.Index{Partition: c.Partition, Format: Format, Segment: row}
+	var stored int64
+	put := func() error {
+		last := enc.end.Seq
+		b, begins, err := enc.finish()
+		if err != nil || b == nil {
+			return err
+		}
+		at, err := d.Add(ctx, b)
+		if err != nil {
+			return err
+		}
+		o := object(at, b)
+		o.Before, o.Last = begins.String(), last
+		x.Objects, stored = append(x.Objects, o), stored+o.GetBytes()
+		return nil
+	}
+	err = log.Scan(ctx, max(before.Seq+1, seg.First), func(seq uint64, f framelog.Frame) error {
+		if err := enc.add(seq, f); err != nil {
+			return err
+		}
+		row.Frames, row.Bytes = row.GetFrames()+1, row.GetBytes()+int64(len(f.Body))
+		if f.Link.Next > 0 {
+			return errClosed
+		}
+		if enc.full() {
+			return put()
+		}
+		return ctx.Err()
+	})
+	switch {
+	case err == nil:
+		return Segment{}, fmt.Errorf("archive: segment %d of %s is not closed", seg.Number, c.Partition)
+	case !errors.Is(err, errClosed):
+		return Segment{}, fmt.Errorf("archive: segment %d of %s: %w", seg.Number, c.Partition, err)
+	}
+	if err := put(); err != nil {
+		return Segment{}, err
+	}
+	row.End = enc.end.String()
+	b, err := pack(enc.zstd, x)
+	if err != nil {
+		return Segment{}, err
+	}
+	at, err := d.Add(ctx, b)
+	if err != nil {
+		return Segment{}, err
+	}
+	row.Index, row.Stored = object(at, b), stored+int64(len(b))
+	if row.Name, err = d.Commit(ctx); err != nil {
+		return Segment{}, err
+	}
+	return Segment{Segment: row, Before: before, End: enc.end}, nil
+}
+
+// verify reads a segment and verifies that its frames are those between its ends.
+func (s Segment) verify(ctx context.Context, store Store) error {
+	at := s.Before
+	var frames int64
+	x, err := s.Index(ctx, store)
+	if err != nil {
+		return err
+	}
+	err = s.Scan(ctx, store, 0, func(seq uint64, f framelog.Frame) (err error) {
+		frames++
+		at, _, err = at.Next(x.GetPartition(), seq, f)
+		return err
+	})
+	if err == nil && (at != s.End || frames != s.GetFrames()) {
+		err = fmt.Errorf("archive: segment %d has %d frames up to %s, not %d up to %s", s.GetNumber(), frames, at, s.GetFrames(), s.End)
+	}
+	return err
+}
+
+// Rebuild replaces a catalog that is damaged or lost by one of the segments that are stored. It returns those that were left out, by
+// name, since they cannot be read or do not follow the others.
+func Rebuild(ctx context.Context, store Store, partition string) (c *Catalog, without map[string]error, err error) {
+	names, err := store.Names(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	found := map[uint64][]Segment{}
+	without = map[string]error{}
+	for name := range names {
+		s, err := stored(ctx, store, partition, name)
+		if err == nil {
+			err = s.verify(ctx, store)
+		}
+		if err != nil {
+			without[name] = err
+			continue
+		}
+		found[s.GetNumber()] = append(found[s.GetNumber()], s)
+	}
+	_, version, err := store.Catalog(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c = &Catalog{Partition: partition, version: version}
+	var all []Segment
+	for number := uint64(0); len(found[number]) > 0; number++ {
+		i := slices.IndexFunc(found[number], func(s Segment) bool { return len(all) == 0 || s.Before == all[len(all)-1].End })
+		if i < 0 {
+			break
+		}
+		all = append(all, found[number][i])
+		delete(found, number)
+	}
+	for _, left := range found {
+		for _, s := range left {
+			without[s.GetName()] = fmt.Errorf("archive: segment %d does not follow the segments before it", s.GetNumber())
+		}
+	}
+	if err := c.replace(ctx, store, all); err != nil {
+		return nil, nil, err
+	}
+	c, err = Read(ctx, store, partition)
+	return c, without, err
+}
+
+// stored returns the segment that is stored under a name.
+func stored(ctx context.Context, store Store, partition, name string) (Segment, error) {
+	b, at, err := store.Last(ctx, name)
+	if err != nil {
+		return Segment{}, err
+	}
+	x, err := readIndex(b)
+	if err != nil {
+		return Segment{}, err
+	}
+	if x.GetPartition() != partition {
+		return Segment{}, fmt.Errorf("archive: %s is of the partition %s", name, x.GetPartition())
+	}
+	row := x.GetSegment()
+	row.Name, row.Index, row.Stored = name, object(at, b), int64(len(b))
+	for _, o := range x.GetObjects() {
+		row.Stored += o.GetBytes()
+	}
+	return parse(row)
+}
