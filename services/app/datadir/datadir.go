@@ -7,6 +7,9 @@ import "path/filepath"
 // Store returns the directory of the embedded NATS server.
 func Store(dir string) string { return filepath.Join(dir, "nats") }
 
+// Archive returns the directory of the archives of the journals in a data directory.
+func Archive(dir string) string { return filepath.Join(dir, "archive") }
+
 // Witness returns the directory of the journals' witnesses.
 func Witness(dir string) string { return filepath.Join(dir, "witness") }
 
