@@ -228,7 +228,7 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID, Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
 		Secret: cfg.NewSecret(), Fencing: func() { p.loop.fencing.Store(true) }, Appended: p.metrics.Appended,
 	}
-	p.roller = rolling.New(cfg.Log, cfg.SegmentSize, cfg.Mono, cfg.Logger)
+	p.roller = rolling.New(cfg.Log, cfg.SegmentSize, cfg.Now, cfg.Mono, cfg.Logger, cfg.Metrics)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	core, err := p.load(ctx, nil, nil)
 	if err != nil {

@@ -144,6 +144,7 @@ const quietFrames = 1000
 
 // reportLoaded logs how a core was loaded that read so many frames.
 func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
+	p.roller.Below(c.track.Base().Needed())
 	if t := c.track; t != nil && t.Announced != t.Begins && t.Announced.Snapshot > 0 {
 		p.cfg.Logger.Warn("journal: the newest snapshot is missing or damaged; an older one was read, or the log alone", zap.Uint64("snapshot", t.Announced.Snapshot))
 	}
@@ -265,6 +266,7 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	if err == nil {
 		p.metrics.Snapshot(d.Pages(), d.Bytes(), p.cfg.Mono().Sub(began))
 		p.cfg.Room.Wrote(int(d.Bytes()))
+		p.roller.Below(t.Base().Needed())
 		err = t.Base().Clean(p.ctx, p.cfg.Snapshots)
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/meter"
 )
 
 // retryAfter is how long an Archiver waits after an error.
@@ -22,13 +23,16 @@ type Archiver struct {
 	now     func() time.Time
 	logger  *zap.Logger
 	metrics *Metrics
-	cancel  context.CancelFunc
-	due     chan struct{}
-	idle    sync.WaitGroup
+	//nolint:containedctx // not a request's: it lasts until Stop
+	ctx    context.Context
+	cancel context.CancelFunc
+	due    chan struct{}
+	idle   sync.WaitGroup
 
-	mu    sync.Mutex
-	below framelog.End
-	done  chan struct{} // closed when nothing is left to do
+	mu      sync.Mutex
+	started bool
+	below   framelog.End
+	done    chan struct{} // closed when nothing is left to do
 }
 
 // Start returns the Archiver of a log; nil if that is no Log.
@@ -37,18 +41,20 @@ func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *
 	if !ok {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	a := &Archiver{log: l, now: now, logger: logger.With(zap.String("partition", l.partition)), metrics: metrics, cancel: cancel, due: make(chan struct{}, 1)}
-	a.idle.Go(func() { a.run(ctx) })
+	a := &Archiver{log: l, now: now, logger: logger.With(zap.String("partition", l.partition)), metrics: metrics, due: make(chan struct{}, 1)}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
 
 // Stop ends the Archiver and waits for it.
 func (a *Archiver) Stop() {
-	if a != nil {
-		a.cancel()
-		a.idle.Wait()
+	if a == nil {
+		return
 	}
+	a.mu.Lock()
+	a.cancel()
+	a.mu.Unlock()
+	a.idle.Wait()
 }
 
 // Below lets segments be archived that lie before an end of the log. It does not block.
@@ -58,6 +64,13 @@ func (a *Archiver) Below(end framelog.End) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.ctx.Err() != nil || end.Segment == 0 {
+		return
+	}
+	if !a.started {
+		a.started = true
+		a.idle.Go(func() { a.run(a.ctx) })
+	}
 	a.below = end
 	if a.done == nil {
 		a.done = make(chan struct{})
@@ -197,24 +210,17 @@ type Metrics struct {
 	failures                *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics of the archives of a process.
-func NewMetrics(r prometheus.Registerer) *Metrics {
-	if r == nil {
+// NewMetrics registers the metrics of the archives of a process. It returns nil if reg is nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	if reg == nil {
 		return nil
 	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"partition"})
+	return &Metrics{
+		segments: meter.Gauge(reg, "quartet_archive_segments", "Segments of a journal that are in its archive.", "partition"),
+		stored:   meter.Gauge(reg, "quartet_archive_stored_bytes", "Bytes that the archived segments of a journal take.", "partition"),
+		bytes:    meter.Gauge(reg, "quartet_archive_frame_bytes", "Bytes that the frames of the archived segments of a journal had before they were compressed.", "partition"),
+		failures: meter.Counter(reg, "quartet_archive_failures_total", "Attempts to archive segments of a journal that failed; each is tried again.", "partition"),
 	}
-	m := &Metrics{
-		segments: gauge("quartet_archive_segments", "Segments of a journal that are in its archive."),
-		stored:   gauge("quartet_archive_stored_bytes", "Bytes that the archived segments of a journal take."),
-		bytes:    gauge("quartet_archive_bytes", "Bytes that the frames of the archived segments of a journal had."),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quartet_archive_failures_total", Help: "Attempts to archive segments of a journal that failed; each is tried again.",
-		}, []string{"partition"}),
-	}
-	r.MustRegister(m.segments, m.stored, m.bytes, m.failures)
-	return m
 }
 
 // holds sets what an archive has.

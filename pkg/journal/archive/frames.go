@@ -64,8 +64,9 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 // frameRoom is about how many bytes a frame has beside its body.
 const frameRoom = 200
 
-// full reports whether the object should be finished.
-func (e *encoder) full() bool { return e.size >= objectBytes }
+// full reports whether the object should be finished before a frame with a body of n bytes. A large frame is alone in its object, which
+// then is about as large as the frame's message is in the log.
+func (e *encoder) full(n int) bool { return e.size > 0 && e.size+n+frameRoom > objectBytes }
 
 // finish returns the object with the frames that were added since the last one; nil if there are none.
 func (e *encoder) finish() (content []byte, before framelog.End, err error) {

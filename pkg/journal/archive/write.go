@@ -68,15 +68,17 @@ func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg 
 		return nil
 	}
 	err = log.Scan(ctx, max(before.Seq+1, seg.First), func(seq uint64, f framelog.Frame) error {
+		if enc.full(len(f.Body)) {
+			if err := put(); err != nil {
+				return err
+			}
+		}
 		if err := enc.add(seq, f); err != nil {
 			return err
 		}
 		row.Frames, row.Bytes = row.GetFrames()+1, row.GetBytes()+int64(len(f.Body))
 		if f.Link.Next > 0 {
 			return errClosed
-		}
-		if enc.full() {
-			return put()
 		}
 		return ctx.Err()
 	})

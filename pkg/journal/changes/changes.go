@@ -126,8 +126,13 @@ func (t *Tracker) Restored(from snapshot.Ref, base *snapshot.Base, has Extent) {
 	t.Begins, t.base, t.has = from, base, has
 }
 
-// Base returns what the next snapshot continues.
-func (t *Tracker) Base() *snapshot.Base { return t.base }
+// Base returns what the next snapshot continues, nil for nothing.
+func (t *Tracker) Base() *snapshot.Base {
+	if t == nil {
+		return nil
+	}
+	return t.base
+}
 
 // Has returns what the snapshot has of what only grows.
 func (t *Tracker) Has() Extent { return t.has }

@@ -1,5 +1,5 @@
-// Package rolling decides when the log of a partition goes on in a new segment, and prepares that segment while the
-// present one is still written to.
+// Package rolling decides when the log of a partition goes on in a new segment, prepares that segment while the
+// present one is still written to, and lets segments be archived that no snapshot needs.
 package rolling
 
 import (
@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 )
 
@@ -29,6 +31,7 @@ type Roller struct {
 	idle   sync.WaitGroup
 
 	log    framelog.Segmented
+	old    *archive.Archiver
 	limit  int64 // bytes of a segment
 	mono   func() time.Time
 	logger *zap.Logger
@@ -43,15 +46,31 @@ type Roller struct {
 }
 
 // New returns the Roller of a log. Segments are closed once they have limit bytes; 0 or less, and a log without segments:
-// nil. mono is a monotonic clock.
-func New(log framelog.Log, limit int64, mono func() time.Time, logger *zap.Logger) *Roller {
+// nil. If the log is an *archive.Log, segments are archived. mono is a monotonic clock. Metrics are registered with reg unless it is nil.
+func New(log framelog.Log, limit int64, now, mono func() time.Time, logger *zap.Logger, reg prometheus.Registerer) *Roller {
 	s, ok := log.(framelog.Segmented)
 	if !ok || limit <= 0 {
 		return nil
 	}
 	r := &Roller{log: s, limit: limit, mono: mono, logger: logger}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.old = archive.Start(log, now, logger, archive.NewMetrics(reg))
 	return r
+}
+
+// Below lets segments be archived that lie before an end of the log, which is the one that the oldest snapshot has. It does not block.
+func (r *Roller) Below(end framelog.End) {
+	if r != nil {
+		r.old.Below(end)
+	}
+}
+
+// Settle waits until the segments are archived that may be. It is for tests.
+func (r *Roller) Settle(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	return r.old.Settle(ctx)
 }
 
 // Stop ends the Roller. It waits for a moment for the log to answer, so that no segment is made behind its back.
@@ -64,6 +83,7 @@ func (r *Roller) Stop() {
 	r.mu.Unlock()
 	term := time.AfterFunc(stopTerm, r.cancel)
 	defer term.Stop()
+	r.old.Stop()
 	r.idle.Wait()
 	r.cancel()
 }

@@ -79,12 +79,13 @@ func (b *Base) Newest() *Snapshot {
 	return b.kept[0]
 }
 
-// Oldest returns the oldest snapshot that is kept, nil if there is none.
-func (b *Base) Oldest() *Snapshot {
+// Needed returns the end of the log that the oldest snapshot which is kept has: to load any of them, the log behind it is read. Without
+// a snapshot it is the zero End.
+func (b *Base) Needed() framelog.End {
 	if b == nil || len(b.kept) == 0 {
-		return nil
+		return framelog.End{}
 	}
-	return b.kept[len(b.kept)-1]
+	return b.kept[len(b.kept)-1].End
 }
 
 // garbageRoom is how many bytes of pages that are not current a snapshot may have beside as many as there are current ones.
