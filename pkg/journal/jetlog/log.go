@@ -228,11 +228,20 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 	if err != nil || last < from {
 		return err
 	}
-	if err := begins(all, from); err != nil {
-		return err
+	for {
+		if err := begins(all, from); err != nil {
+			return err
+		}
+		next, err := l.scan(ctx, all, from, last, fn)
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+		was := all // a segment was dropped
+		if all, err = l.refresh(ctx); err != nil || slices.Equal(all, was) {
+			return errors.Join(fmt.Errorf("jetlog: scan: %w", jetstream.ErrStreamNotFound), err)
+		}
+		from = next
 	}
-	_, err = l.scan(ctx, all, from, last, fn)
-	return err
 }
 
 // scan reads what there is in the segments from from on, up to last.
