@@ -166,3 +166,37 @@ func TestArchive_OnServers(t *testing.T) {
 	require.Len(t, v.Damage, 1)
 	require.ErrorContains(t, v.Damage[0], "segments 0 to 1 are neither in the log nor in the catalog of its archive")
 }
+
+// TestArchive_WhileItGrows verifies a journal while its segments are archived.
+func TestArchive_WhileItGrows(t *testing.T) {
+	j := archivedtest.New(t, func(nc *nats.Conn) archive.Store {
+		s, err := streamstore.New(nc, archivedtest.Plane, 0, 1)
+		require.NoError(t, err)
+		return s
+	})
+	const segments = 8
+	j.Segments(t, segments, 20, 10)
+	j.Write(t, 20, 10)
+	cfg := verify.Config{DataDir: t.TempDir(), WitnessDir: datadir.Witness(j.DataDir), Planes: []string{archivedtest.Plane}, Remote: &natsd.Remote{URL: j.URL}}
+	type found struct {
+		verify.Result
+		err error
+	}
+	for range segments / 2 {
+		done := make(chan found, 1)
+		go func() {
+			all, err := verify.Run(t.Context(), cfg)
+			done <- found{all, err}
+		}()
+		for range 2 {
+			j.Archive(t)
+			j.Drop(t)
+		}
+		v := <-done
+		require.NoError(t, v.err)
+		require.Len(t, v.Journals, 1)
+		require.Empty(t, v.Journals[0].Damage)
+		require.Equal(t, j.End, v.Journals[0].End)
+		require.EqualValues(t, len(j.Ends), v.Journals[0].Frames)
+	}
+}
