@@ -7,15 +7,12 @@
 // Never does: know a plane, read a clock inside a rule, answer anything that is
 // not on disk (SPEC X1, R4).
 //
-// A plane supplies a State whose Apply is pure, and rules (Op.Decide) that are
-// pure too; it calls Do for a mutation, View for a read, and Consume to react to
-// the events of another plane. All errors of the log are handled here, so that a rule
-// sees a state and nothing else.
+// A plane supplies a State whose Apply is pure, and rules (Op.Decide) that are pure too; it calls Do for a mutation, View
+// for a read, and Consume to react to the events of another plane. All errors of the log are handled here.
 //
 //	handler --Do--> inbox --> loop: Decide, Apply, encode --> frame --> Log
 //	handler <-----------------answers, in order----------- acknowledged
 //
-// Logs live in sub-packages: memlog (memory), jetlog (NATS JetStream),
-// faultlog (either of them, with injected faults). Parts that know no event are in requests, stall,
-// frameindex, framecache, framechain and adaptive.
+// Logs live in sub-packages: memlog (memory), jetlog (NATS JetStream), faultlog (with injected faults), archive (with what
+// the log does not have any more). Parts that know no event are in requests, stall, frameindex, framecache, framechain and adaptive.
 package journal

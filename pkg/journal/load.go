@@ -103,6 +103,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 			err = p.takeOver(ctx, c)
 		}
 		var damaged *replayError
+		var broken *framelog.Broken // in an archive
 		switch {
 		case err == nil:
 			p.reportLoaded(c, frames)
@@ -111,6 +112,8 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 			return nil, errors.Join(ctx.Err(), err)
 		case errors.As(err, &damaged):
 			return nil, err
+		case errors.As(err, &broken):
+			return nil, &replayError{err}
 		}
 		// Wrong sequence: another writer, or an earlier takeOver whose
 		// acknowledgement was lost. The next scan reads its frame.

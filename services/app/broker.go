@@ -15,6 +15,9 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
@@ -282,13 +285,21 @@ func (b *broker) split() map[string]int {
 	return out
 }
 
-// log returns the log of a partition of a plane. It is valid after Start.
+// archive returns the store of the archive of a partition. It is valid after Start.
+func (b *broker) archive(plane string, partition int) (archive.Store, error) {
+	if b.cfg.NATSURL == "" {
+		return dirstore.New(datadir.Archive(b.cfg.DataDir), plane, partition), nil
+	}
+	return streamstore.New(b.readers, plane, partition, b.cfg.Replicas)
+}
+
+// log returns the log of a partition of a plane with its archive. It is valid after Start.
 func (b *broker) log(plane string, partition int) (framelog.Log, error) {
 	return b.open(b.journals, plane, partition)
 }
 
-// open returns the log of a partition, whose damaged replicas are reported.
-func (b *broker) open(nc *nats.Conn, plane string, partition int) (*jetlog.Log, error) {
+// open returns the log of a partition with its archive. Its damaged replicas are reported.
+func (b *broker) open(nc *nats.Conn, plane string, partition int) (*archive.Log, error) {
 	log, err := jetlog.New(nc, plane, partition)
 	if err != nil {
 		return nil, err
@@ -298,7 +309,11 @@ func (b *broker) open(nc *nats.Conn, plane string, partition int) (*jetlog.Log, 
 		b.logger.Error("journal: a replica is damaged; it is read at another one", zap.String("partition", name), zap.String("server", server), zap.Error(damage))
 		b.feeds.Damage.ReportReplica(name, server, damage)
 	}
-	return log, nil
+	store, err := b.archive(plane, partition)
+	if err != nil {
+		return nil, err
+	}
+	return archive.NewLog(log, store, name), nil
 }
 
 // sources returns the partitions of a plane for a follower.

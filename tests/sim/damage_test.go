@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -38,7 +39,7 @@ func (r *run) damage() error {
 	for _, f := range what.frames {
 		spoiled.Add(f)
 	}
-	r.w.logs[plane] = spoiled
+	r.w.logs[plane], r.w.archives[plane] = spoiled, &memstore.Store{}
 	r.w.books.stop()
 	for _, name := range r.w.names {
 		r.w.start(name)

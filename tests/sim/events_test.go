@@ -11,6 +11,8 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/sim"
 )
 
@@ -115,7 +117,7 @@ func (p *published) check() error {
 // publish begins to copy the journal of a plane to EVENTS, as a process does for what it serves.
 func (w *world) publish(l *life) (*bus.Publisher, error) {
 	name := l.tag + "/events"
-	log := &sim.Log{Queue: w.q, Of: l.proc, Name: name, Inner: w.logs[l.name], Disk: &w.disk}
+	log := archive.NewLog(&sim.Log{Queue: w.q, Of: l.proc, Name: name, Inner: w.logs[l.name], Disk: &w.disk}, w.archives[l.name], framelog.PartitionName(l.name, 0))
 	return bus.Start(l.ctx, bus.Config{
 		Target: &sim.EventsTarget{Queue: w.q, Of: l.proc, Name: name, Events: w.events},
 		Source: &sim.Source{Source: l.feeds.Source(journal.NewSource(l.name, 0, log)), Queue: w.q, Of: l.proc, Edge: l.name + ">" + name},

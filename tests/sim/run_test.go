@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/pkg/retry"
 	"quartet/pkg/sim"
@@ -38,6 +40,7 @@ const (
 type report struct {
 	instances bool // the world has instances with leases
 	restored  int  // loads that began at a snapshot
+	archived  int  // segments that are in archives at the end
 	seed      uint64
 	digest    string // of the choices
 	journals  string // of everything that was stored
@@ -120,6 +123,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		}
 		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)]                             // a segment of a few frames, or of some dozens
 		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)] // after some frames, or some dozens
+		r.w.archived = rand.New(rand.NewPCG(seed, 3)).IntN(4) > 0
 		err := r.play()
 		var v violated
 		if errors.As(err, &v) {
@@ -144,6 +148,9 @@ func (r *run) finish() {
 	r.rep.digest, r.rep.steps, r.rep.faults = r.q.Digest(), r.q.Steps(), r.q.Faults()
 	sum := sha256.New()
 	for _, p := range journals {
+		if c, err := archive.Read(context.Background(), r.w.archives[p], framelog.PartitionName(p, 0)); err == nil {
+			r.rep.archived += len(c.Segments)
+		}
 		for _, f := range r.w.frames(p) {
 			text := fmt.Sprintf("%s %s %d %s %s", p, f.ID, f.Generation, f.Link, f.Body)
 			sum.Write([]byte(text))

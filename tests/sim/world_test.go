@@ -15,6 +15,8 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/archive"
+	archivemem "quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/pages/pagestest"
@@ -79,7 +81,9 @@ type world struct {
 	mu            sync.Mutex
 	logs          map[string]*memlog.Log
 	stores        map[string]*memstore.Store
-	fromSnapshots int // loads that began at one
+	archives      map[string]archive.Store
+	archived      bool // closed segments are archived
+	fromSnapshots int  // loads that began at one
 	lives         map[string]*life
 	// replaced are lives that know nothing of those which took over from them.
 	replaced []*life
@@ -95,13 +99,13 @@ func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 	w := &world{
 		q: q, home: home, together: together, names: names, leases: sim.NewLeases(), shift: &steps{}, books: newBooks(), keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
-		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, stores: map[string]*memstore.Store{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
+		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, stores: map[string]*memstore.Store{}, archives: map[string]archive.Store{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
 	w.events = sim.NewEvents(w.books.copied.message)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for _, p := range journals {
 		w.logs[p], w.stores[p] = memlog.New(), memstore.New()
-		w.ends[p] = &witness{}
+		w.archives[p], w.ends[p] = &archivemem.Store{}, &witness{}
 	}
 	return w
 }
@@ -188,9 +192,13 @@ func (w *world) lifeOf(p *sim.Process) *life {
 func (w *world) parts(l *life) planes.Parts {
 	dial := func(to string) grpc.ClientConnInterface { return w.conn(l.proc, l.tag, to) }
 	log := func(of string) framelog.Log {
-		return &sim.Log{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.logs[of], Disk: &w.disk, Stored: func(seq uint64, f framelog.Frame) {
+		log := &sim.Log{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.logs[of], Disk: &w.disk, Stored: func(seq uint64, f framelog.Frame) {
 			w.books.stored(of, seq, f)
 		}}
+		if !w.archived {
+			return log
+		}
+		return archive.NewLog(log, &sim.Archive{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.archives[of], Disk: &w.disk}, framelog.PartitionName(of, 0))
 	}
 	return planes.Parts{
 		Home: w.home, Output: w.output, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial}, Conn: dial,
@@ -462,7 +470,7 @@ func (w *world) close() error {
 
 // frames returns what a journal holds.
 func (w *world) frames(of string) (all []framelog.Frame) {
-	_ = w.logs[of].Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
+	_ = archive.NewLog(w.logs[of], w.archives[of], framelog.PartitionName(of, 0)).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		all = append(all, f)
 		return nil
 	})

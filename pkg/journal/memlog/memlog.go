@@ -80,6 +80,7 @@ func (l *Log) store(seq uint64, f framelog.Frame) {
 	l.sizes[f.Link.Segment] += int64(len(f.Body))
 	if l.segment = f.Link.Segment; f.Link.Next > 0 {
 		l.segment++
+		l.first[l.segment] = f.Link.Next
 	}
 	close(l.grown)
 	l.grown = make(chan struct{})

@@ -29,7 +29,7 @@ const (
 // keptCatalogs is how many catalogs are kept. Only the newest one counts; the one before is for people.
 const keptCatalogs = 2
 
-// Store keeps the archive of one partition. Processes that share the directory must not run at the same time as another one that repairs it.
+// Store keeps the archive of one partition. One process at a time may write to a directory, and store one segment at a time.
 type Store struct{ dir string }
 
 var _ archive.Store = (*Store)(nil)
@@ -61,7 +61,7 @@ type draft struct {
 	last int
 }
 
-// Begin implements archive.Store.
+// Begin implements archive.Store. It removes what a process left that ended while it wrote.
 func (s *Store) Begin(_ context.Context, segment uint64) (archive.Draft, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("dirstore: %w", err)
@@ -72,6 +72,14 @@ func (s *Store) Begin(_ context.Context, segment uint64) (archive.Draft, error) 
 	root, err := s.open()
 	if err != nil {
 		return nil, err
+	}
+	left, err := s.files(segmentPrefix, tempSuffix)
+	for n := range left {
+		err = errors.Join(err, root.Remove(n))
+	}
+	if err != nil {
+		_ = root.Close()
+		return nil, fmt.Errorf("dirstore: %w", err)
 	}
 	name := fmt.Sprintf("%s%d-%s%s", segmentPrefix, segment, unique(), segmentSuffix)
 	f, err := root.OpenFile(name+tempSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

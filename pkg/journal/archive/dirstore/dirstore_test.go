@@ -14,6 +14,12 @@ import (
 func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	archivetest.RunStore(t, func(*testing.T) archive.Store { return New(filepath.Join(dir, "archive"), "work", 3) })
+	left := filepath.Join(dir, "archive", "work-3", "segment-9-0.frames.tmp")
+	require.NoError(t, os.WriteFile(left, nil, 0o600))
+	d, err := New(filepath.Join(dir, "archive"), "work", 3).Begin(t.Context(), 9)
+	require.NoError(t, err)
+	d.Close()
+	require.NoFileExists(t, left)
 	entries, err := os.ReadDir(filepath.Join(dir, "archive", "work-3"))
 	require.NoError(t, err)
 	require.Len(t, entries, 1+keptCatalogs, "one segment; no file of a writer that gave up; %v", entries)

@@ -29,7 +29,9 @@ const (
 const closeTerm = 5 * time.Second
 
 // Stream returns the name of the stream of a partition.
-func Stream(plane string, partition int) string { return prefix + plane + "-" + strconv.Itoa(partition) }
+func Stream(plane string, partition int) string {
+	return prefix + plane + "-" + strconv.Itoa(partition)
+}
 
 // Store keeps the archive of one partition. The objects of a segment have the subject frames.<name>, and once they are complete there
 // is an empty message with the subject complete.<name>. The version of a catalog is the number of its message.
@@ -170,7 +172,9 @@ func (s *Store) message(ctx context.Context, get func(context.Context, jetstream
 
 // Get implements archive.Store.
 func (s *Store) Get(ctx context.Context, name string, at uint64, n int64) ([]byte, error) {
-	m, err := s.message(ctx, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) { return st.GetMsg(ctx, at) })
+	m, err := s.message(ctx, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return st.GetMsg(ctx, at)
+	})
 	if err != nil {
 		return nil, err
 	}

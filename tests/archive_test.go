@@ -1,0 +1,102 @@
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/services/app/datadir"
+)
+
+// archived returns the catalog of the journal of work.
+func (d *damageable) archived() *archive.Catalog {
+	d.t.Helper()
+	c, err := archive.Read(d.ctx, dirstore.New(datadir.Archive(d.srv.DataDir), "work", 0), "work/0")
+	require.NoError(d.t, err)
+	return c
+}
+
+// archivedBytes returns how large the files of the archive of work are.
+func (d *damageable) archivedBytes() (n int64) {
+	files, _ := filepath.Glob(filepath.Join(datadir.Archive(d.srv.DataDir), "work-0", "*"))
+	for _, file := range files {
+		if fi, err := os.Stat(file); err == nil {
+			n += fi.Size()
+		}
+	}
+	return n
+}
+
+// TestR12_ArchiveOfARunningServer: a server that archives segments is killed while it does. What lies in the archive is read as what lies in
+// the log: histories, repeated requests, events from the beginning, and the whole journal where there is no snapshot.
+func TestR12_ArchiveOfARunningServer(t *testing.T) {
+	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
+	var all callers
+	for _, item := range d.items()[:4] {
+		all = append(all, &caller{d: d, item: item, revisions: 1})
+	}
+	for round := 0; round < 40 && (round < 5 || len(d.archived().Segments) < 4); round++ {
+		all.killedWhen(func() int64 { return d.archivedBytes() })
+	}
+	all.work(20, nil)
+	archived := d.archived()
+	require.GreaterOrEqual(t, len(archived.Segments), 4)
+	all.check(7)
+	items := d.itemsNow()
+	d.completed("which waiting reads in the newest segment")
+
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	require.NoError(t, os.RemoveAll(snapshotStream(d.srv.DataDir)))
+	l := d.startLoaded()
+	require.Zero(t, l.Snapshot)
+	require.Greater(t, l.Frames, 400, "the whole journal is read")
+	requireSame(t, items, d.itemsNow()[:len(items)], "from the archive alone")
+	all.check(31)
+
+	require.NoError(t, d.srv.Kill())
+	require.NoError(t, os.RemoveAll(snapshotStream(d.srv.DataDir)))
+	files, err := filepath.Glob(filepath.Join(datadir.Archive(d.srv.DataDir), "work-0", "segment-2-*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	intact, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	changed := slices.Clone(intact)
+	changed[len(changed)/3] ^= 1
+	require.NoError(t, os.WriteFile(files[0], changed, 0o600))
+	_, damaged := d.startAnyhow()
+	require.Len(t, damaged, 1)
+	require.Contains(t, damaged[0], "work/0")
+	require.NoError(t, d.srv.Kill())
+	require.NoError(t, os.WriteFile(files[0], intact, 0o600))
+	require.Zero(t, d.startLoaded().Snapshot)
+	all.check(31)
+	d.goesOn()
+}
+
+// killedWhen kills the server while callers work, once a measure changes by which something can be seen to be written, and starts it again.
+func (all callers) killedWhen(measure func() int64) {
+	d := all[0].d
+	before := measure()
+	all.work(40, func(_ *atomic.Int64, done <-chan struct{}) {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for changed := false; !changed; {
+			select {
+			case <-done:
+				changed = true
+			case <-tick.C:
+				changed = measure() != before
+			}
+		}
+		require.NoError(d.t, d.srv.Kill())
+		d.startLoaded()
+	})
+}
