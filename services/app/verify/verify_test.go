@@ -43,8 +43,8 @@ func blocks(t *testing.T, dir string, segment uint64) []string {
 	return all
 }
 
-// TestArchive damages the archive of a journal in each way.
-func TestArchive(t *testing.T) {
+// TestR10_VerifyReadsTheArchive damages the archive of a journal in each way.
+func TestR10_VerifyReadsTheArchive(t *testing.T) {
 	j := archivedtest.New(t, nil)
 	damages := j.Archived(t)
 	j.Stop()
@@ -83,8 +83,8 @@ func TestArchive(t *testing.T) {
 	intact(t)
 }
 
-// TestArchive_LogIsGone removes what is behind the archive, also with its witness.
-func TestArchive_LogIsGone(t *testing.T) {
+// TestR10_VerifyMissesWhatIsBehindTheArchive removes what is behind the archive, also with its witness.
+func TestR10_VerifyMissesWhatIsBehindTheArchive(t *testing.T) {
 	j := archivedtest.New(t, nil)
 	j.Archived(t)
 	j.Stop()
@@ -107,8 +107,8 @@ func TestArchive_LogIsGone(t *testing.T) {
 	require.ErrorContains(t, v.Damage[0], "segment 3 is gone")
 }
 
-// TestArchive_CatalogDamagedBeforeTheDrop has a catalog that cannot be read, and a log from its beginning.
-func TestArchive_CatalogDamagedBeforeTheDrop(t *testing.T) {
+// TestR10_VerifyWithADamagedCatalog has a catalog that cannot be read, and a log from its beginning.
+func TestR10_VerifyWithADamagedCatalog(t *testing.T) {
 	j := archivedtest.New(t, nil)
 	j.Segments(t, 1, 3, 10)
 	j.Write(t, 2, 10)
@@ -123,8 +123,8 @@ func TestArchive_CatalogDamagedBeforeTheDrop(t *testing.T) {
 	require.Empty(t, run(t, j.DataDir).Damage)
 }
 
-// TestArchive_OnServers verifies a journal and its archive on a server that runs.
-func TestArchive_OnServers(t *testing.T) {
+// TestR10_VerifyReadsTheArchiveOfServers verifies a journal and its archive on a server that runs.
+func TestR10_VerifyReadsTheArchiveOfServers(t *testing.T) {
 	j := archivedtest.New(t, func(nc *nats.Conn) archive.Store {
 		s, err := streamstore.New(nc, archivedtest.Plane, 0, 1)
 		require.NoError(t, err)
@@ -167,8 +167,8 @@ func TestArchive_OnServers(t *testing.T) {
 	require.ErrorContains(t, v.Damage[0], "segments 0 to 1 are neither in the log nor in the catalog of its archive")
 }
 
-// TestArchive_WhileItGrows verifies a journal while its segments are archived.
-func TestArchive_WhileItGrows(t *testing.T) {
+// TestR10_VerifyWhileSegmentsAreArchived verifies a journal while its segments are archived.
+func TestR10_VerifyWhileSegmentsAreArchived(t *testing.T) {
 	j := archivedtest.New(t, func(nc *nats.Conn) archive.Store {
 		s, err := streamstore.New(nc, archivedtest.Plane, 0, 1)
 		require.NoError(t, err)
