@@ -53,6 +53,8 @@ type Journal struct {
 	compared   *framelog.Comparison
 	unreadable bool // the catalog, which was said
 	behind     bool // the log has a frame behind the archive
+	read       bool // the archive was read
+	grown      bool // since it was read first
 }
 
 // Begin begins to read a journal, which must have what was witnessed of it until now.
@@ -110,8 +112,9 @@ func (j *Journal) Archived(ctx context.Context) error {
 			}
 			j.Segments++
 		}
-		j.ArchiveEnd, j.behind = s.End, j.End.Seq > s.End.Seq
+		j.ArchiveEnd, j.behind, j.grown = s.End, j.End.Seq > s.End.Seq, j.read
 	}
+	j.read = true
 	return nil
 }
 
@@ -290,7 +293,7 @@ func (j *Journal) Finish(ctx context.Context) error {
 			return err
 		}
 	}
-	if j.ArchiveEnd.Seq > 0 && !j.behind {
+	if j.ArchiveEnd.Seq > 0 && !j.behind && !j.grown { // otherwise what is behind it may be in a segment of which the caller does not know yet
 		j.Damage(fmt.Errorf("the journal of %s is damaged: its log has nothing behind its archive, which ends at frame %d: segment %d is gone", j.Partition, j.ArchiveEnd.Seq, j.ArchiveEnd.Segment))
 	}
 	if err := j.compared.Missing(j.End); err != nil {

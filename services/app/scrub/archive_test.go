@@ -106,34 +106,38 @@ func TestScrubReadsTheArchive_Rate(t *testing.T) {
 	require.InDelta(t, value("quartet_scrub_bytes_total")/(1<<20), r.waited.Seconds(), 0.001)
 }
 
-// TestScrubReadsTheArchive_WhileItGrows archives segments at each moment at which a pass waits: in the archive, and in the log.
+// TestScrubReadsTheArchive_WhileItGrows archives segments at each moment at which a pass waits: in the archive, and in the log. The log goes on
+// in a new segment then, so that all segments may be archived that a pass knows of.
 func TestScrubReadsTheArchive_WhileItGrows(t *testing.T) {
-	for after := 0; ; after++ {
-		r := newArchiveRig(t)
-		r.Segments(t, 1, 3, 10)
-		r.Write(t, 1, 10)
-		r.Archive(t)
-		r.Drop(t)
-		for range 3 {
-			r.Write(t, 3, 10)
-			r.Roll(t)
-		}
-		r.Write(t, 3, 10)
-		waits := 0
-		r.reading = func() {
-			if waits++; waits != after+1 {
-				return
-			}
+	for _, more := range []int{3, 4} {
+		for after, reached := 0, true; reached; after++ {
+			r := newArchiveRig(t)
+			r.Segments(t, 1, 3, 10)
+			r.Write(t, 1, 10)
+			r.Archive(t)
+			r.Drop(t)
 			for range 3 {
-				r.Archive(t)
-				r.Drop(t)
+				r.Write(t, 3, 10)
+				r.Roll(t)
 			}
-		}
-		require.NoError(t, r.scrubber.Pass(t.Context()))
-		require.NoError(t, r.damage, "archived after %d reads", after)
-		if waits <= after {
-			require.Greater(t, after, 4)
-			return
+			r.Write(t, 3, 10)
+			waits := 0
+			r.reading = func() {
+				if waits++; waits != after+1 {
+					return
+				}
+				r.Roll(t)
+				r.Write(t, 1, 10)
+				for range more {
+					r.Archive(t)
+					r.Drop(t)
+				}
+			}
+			require.NoError(t, r.scrubber.Pass(t.Context()))
+			require.NoError(t, r.damage, "%d archived after %d reads", more, after)
+			if reached = waits > after; !reached {
+				require.Greater(t, after, 4)
+			}
 		}
 	}
 }
