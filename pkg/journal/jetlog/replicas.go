@@ -226,6 +226,9 @@ func (l *Log) Servers(ctx context.Context) (all []string, err error) {
 	}
 	for _, s := range segments {
 		servers, err := s.servers(ctx)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue // it was dropped since
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -252,13 +252,17 @@ func (r *reading) partition(ctx context.Context, recorded framelog.Witness, stor
 	return all, nil
 }
 
+// attempts is how often a log is read of which segments are dropped meanwhile that were archived before.
+const attempts = 10
+
 // readLog reads what is behind the archive in a log, if there is one; the replicas on one server, unless server is "". Segments that are
 // archived while they are read are read in the archive.
 func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server string) error {
 	if log == nil {
 		return nil
 	}
-	for began := uint64(0); ; {
+	began := uint64(0)
+	for n := 1; ; n++ {
 		segments, err := log.Segments(ctx)
 		if err != nil || len(segments) == 0 {
 			return err
@@ -281,7 +285,8 @@ func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server s
 		if archiveErr := j.Archived(ctx); archiveErr != nil {
 			return errors.Join(err, archiveErr)
 		}
-		if j.ArchiveEnd == before {
+		dropped := errors.Is(err, jetstream.ErrStreamNotFound) && n < attempts
+		if j.ArchiveEnd == before && !dropped {
 			return err
 		}
 		began = j.End.Seq
