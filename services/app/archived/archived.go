@@ -100,7 +100,7 @@ func (j *Journal) Archived(ctx context.Context) error {
 	}
 	before := framelog.End{}
 	for i, s := range c.Segments {
-		if i > 0 && s.GetNumber() != c.Segments[i-1].GetNumber()+1 || s.Before != before {
+		if i > 0 && s.GetNumber() <= c.Segments[i-1].GetNumber() || s.Before != before {
 			j.Damage(fmt.Errorf("the journal of %s is damaged: in the catalog of its archive segment %d begins at %s, and what is before it ends at %s", j.Partition, s.GetNumber(), s.Before, before))
 		}
 		if before = s.End; s.End.Seq <= j.ArchiveEnd.Seq {

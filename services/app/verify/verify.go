@@ -233,7 +233,7 @@ func (r *reading) partition(ctx context.Context, recorded framelog.Witness, stor
 		servers = []string{""}
 	}
 	for _, server := range servers {
-		v := Journal{Partition: r.Config.Partition, Server: server, Damage: slices.Clone(damage)}
+		v := Journal{Partition: r.Partition, Server: server, Damage: slices.Clone(damage)}
 		j := begun.Fork(func(err error) { v.Damage = append(v.Damage, err) })
 		err := readLog(ctx, j, log, server)
 		if errors.Is(err, jetlog.ErrIncomplete) {
