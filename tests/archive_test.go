@@ -70,7 +70,12 @@ func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	require.NoError(t, err)
 	changed := slices.Clone(intact)
 	changed[len(changed)/3] ^= 1
+	d.verified()
 	require.NoError(t, os.WriteFile(files[0], changed, 0o600))
+	out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Equal(t, 1, code, out)
+	require.Regexp(t, `damaged +work/0 .* archived: \d+ frames, \d+ segments\n +the journal of work/0 is damaged: frames behind \d+ up to \d+ .* in segment 2, .*/archive/work-0/segment-2-`, out)
+	require.Contains(t, out, "damaged: 1; other streams: 2, damaged: 0")
 	_, damaged := d.startAnyhow()
 	require.Len(t, damaged, 1)
 	require.Contains(t, damaged[0], "work/0")

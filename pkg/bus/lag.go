@@ -22,7 +22,7 @@ type Lag struct {
 const fences = 16
 
 // LagOf returns how far EVENTS is behind the journal of a partition. It asks the NATS servers, so that it knows of a
-// publisher that does not run as well. now is compared with the servers' times.
+// publisher that does not run as well. Frames that are archived are not counted. now is compared with the servers' times.
 func LagOf(ctx context.Context, js jetstream.JetStream, plane string, partition int, now time.Time) (Lag, error) {
 	lag, err := lagOf(ctx, js, plane, partition, now)
 	if err != nil {
@@ -69,6 +69,9 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 			continue
 		}
 		of, err := lagIn(ctx, js, p, from, copied, now)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue // it was removed since
+		}
 		if err != nil {
 			return lag, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/meter"
+	"quartet/pkg/retry"
 )
 
 // retryAfter is how long an Archiver waits after an error.
@@ -117,9 +118,7 @@ func (a *Archiver) run(ctx context.Context) {
 			}
 			a.metrics.failed(a.log.partition)
 			a.logger.Warn("journal: a segment was not archived; it is tried again", zap.Error(err))
-			select {
-			case <-time.After(retryAfter):
-			case <-ctx.Done():
+			if retry.New(retryAfter, retryAfter).Wait(ctx) != nil {
 				return
 			}
 		}

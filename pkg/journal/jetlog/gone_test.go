@@ -49,3 +49,41 @@ func TestR10_AFrameThatIsGoneIsDefinite(t *testing.T) {
 		require.ErrorIs(t, err, framelog.ErrGone)
 	}
 }
+
+// TestLog_DroppedWhileRead drops a segment while it is read: whoever reads it is told, and does not wait for it without end.
+func TestLog_DroppedWhileRead(t *testing.T) {
+	for name, read := range map[string]func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error{
+		"Scan":   func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error { return l.Scan(t.Context(), 1, fn) },
+		"Follow": func(l *jetlog.Log, fn func(uint64, framelog.Frame) error) error { return l.Follow(t.Context(), 1, fn) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			nc := natsdtest.Connect(t)
+			_, err := jetlog.Ensure(t.Context(), nc, "test", 1, 1)
+			require.NoError(t, err)
+			log, err := jetlog.New(nc, "test", 0)
+			require.NoError(t, err)
+			const frames = 48 // more than a reader has ahead
+			for seq := range uint64(frames) {
+				_, err := log.Append(t.Context(), seq, framelog.Frame{ID: "f", Generation: 1, Body: make([]byte, 1<<20)})
+				require.NoError(t, err)
+			}
+			_, err = log.Prepare(t.Context(), 0)
+			require.NoError(t, err)
+			_, err = log.Append(t.Context(), frames, framelog.Frame{ID: "g", Generation: 1, Link: framelog.Link{Segment: 1}})
+			require.NoError(t, err)
+			reader, err := jetlog.New(nc, "test", 0)
+			require.NoError(t, err)
+			last := uint64(0)
+			err = read(reader, func(seq uint64, _ framelog.Frame) error {
+				require.Equal(t, last+1, seq)
+				if last = seq; seq == 1 {
+					require.NoError(t, log.Drop(t.Context(), 0))
+				}
+				return nil
+			})
+			require.ErrorIs(t, err, framelog.ErrTrimmed)
+			require.Less(t, last, uint64(frames))
+			require.ErrorIs(t, read(reader, func(uint64, framelog.Frame) error { return nil }), framelog.ErrTrimmed)
+		})
+	}
+}

@@ -97,13 +97,11 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 	return all, nil
 }
 
-// behindGap returns the segments behind the last one that is missing. Segments are dropped in order, but one that other partitions have
-// frames in stays.
+// behindGap returns the segments without one that other partitions have frames in, if the one behind that is missing: it stays in the store
+// when those behind it are dropped. Other gaps are where an accepted loss left segments out.
 func behindGap(all []*segment) []*segment {
-	for i := len(all) - 1; i > 0; i-- {
-		if all[i].Segment != all[i-1].Segment+1 {
-			return all[i:]
-		}
+	if len(all) > 1 && all[0].Shared && all[1].Segment != all[0].Segment+1 {
+		return all[1:]
 	}
 	return all
 }
@@ -228,11 +226,20 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 	if err != nil || last < from {
 		return err
 	}
-	if err := begins(all, from); err != nil {
-		return err
+	for {
+		if err := begins(all, from); err != nil {
+			return err
+		}
+		next, err := l.scan(ctx, all, from, last, fn)
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+		was := all // a segment was dropped
+		if all, err = l.refresh(ctx); err != nil || slices.Equal(all, was) {
+			return errors.Join(fmt.Errorf("jetlog: scan: %w", jetstream.ErrStreamNotFound), err)
+		}
+		from = next
 	}
-	_, err = l.scan(ctx, all, from, last, fn)
-	return err
 }
 
 // scan reads what there is in the segments from from on, up to last.

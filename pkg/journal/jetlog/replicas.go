@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/retry"
 )
 
 // replicaTerm is for how long a replica that turned out to be damaged is not read from.
@@ -66,9 +67,16 @@ func (r *replicas) forget() {
 // refuses with a *framelog.Broken are read again from the other replicas of the stream; if one has them as they were
 // written, the damaged one is reported.
 func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
-	for {
+	pacer := retry.New(100*time.Millisecond, time.Second)
+	for n := 1; ; n++ {
 		next, replica, err := s.readOnce(ctx, from, last, fn)
-		from = next
+		if next > from {
+			from, n = next, 1
+			pacer.Reset()
+		}
+		if isInterrupted(err) && n < interruptions && pacer.Wait(ctx) == nil {
+			continue
+		}
 		damage, term := broken(err), replicaTerm
 		switch {
 		case replica == "" || ctx.Err() != nil || damage == nil && !errors.Is(err, ErrIncomplete):
@@ -84,6 +92,19 @@ func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, f
 			s.onDamage(replica, damage)
 		}
 	}
+}
+
+// interruptions is how often reading is interrupted, without a frame in between, until it is given up.
+const interruptions = 10
+
+// interruptedError says that a consumer was lost and could not be made again.
+type interruptedError struct{ error }
+
+func (e *interruptedError) Unwrap() error { return e.error }
+
+// isInterrupted reports whether reading can be continued with another consumer.
+func isInterrupted(err error) bool {
+	return errors.As(err, new(*interruptedError)) && !errors.Is(err, jetstream.ErrStreamNotFound)
 }
 
 // broken returns the *framelog.Broken in err, or nil.
@@ -127,6 +148,8 @@ func (s *segment) place(ctx context.Context, from uint64, suits func(server stri
 				DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 				OptStartSeq:       max(from, 1),
 				InactiveThreshold: time.Minute,
+				// Without a limit the client tries without end, whatever becomes of ctx, to make a consumer of a stream that was removed.
+				MaxResetAttempts: 1,
 			})
 		})
 		if err != nil {
@@ -203,6 +226,9 @@ func (l *Log) Servers(ctx context.Context) (all []string, err error) {
 	}
 	for _, s := range segments {
 		servers, err := s.servers(ctx)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue // it was dropped since
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -252,7 +278,7 @@ func (s *segment) scanReplica(ctx context.Context, server string, last uint64, f
 		}
 		next, err = read(ctx, cons, cons.CachedInfo().Name, next, last, fn)
 		s.remove(cons.CachedInfo())
-		if moved := errors.Is(err, errMoved) && n < placements; !moved && (n >= 2 || !errors.Is(err, ErrIncomplete)) {
+		if moved := (errors.Is(err, errMoved) || isInterrupted(err)) && n < placements; !moved && (n >= 2 || !errors.Is(err, ErrIncomplete)) {
 			return err
 		}
 	}

@@ -187,6 +187,8 @@ func read(ctx context.Context, cons jetstream.Consumer, only string, from, last 
 		if err != nil {
 			if cause := context.Cause(ctx); errors.Is(cause, ErrIncomplete) {
 				err = cause
+			} else if ctx.Err() == nil {
+				err = &interruptedError{err}
 			}
 			return from, fmt.Errorf("jetlog: read: %w", err)
 		}

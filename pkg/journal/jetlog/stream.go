@@ -63,6 +63,10 @@ func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitio
 	n, has := partitions, map[int]bool{}
 	for _, p := range places {
 		got, err := Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, p.Stream()) })
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			has[p.Partition] = true // it was removed since, and there is one behind it
+			continue
+		}
 		if err != nil {
 			return 0, fmt.Errorf("jetlog: stream %s: %w", p.Stream(), err)
 		}

@@ -1,17 +1,25 @@
 package datadir
 
 import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
 	"quartet/pkg/natsd/salvage"
 )
 
-// CheckBlocks completes the streams that the embedded server was creating when it died, and checks the blocks of the planes' journals, before
-// it opens them.
+// CheckBlocks completes the streams that the embedded server was creating when it died, removes those of archived segments that it was removing,
+// and checks the blocks of the planes' journals, before it opens them.
 func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error {
 	s := salvage.Config{Store: Store(dir), Account: account, Dir: Salvage(dir), Now: time.Now(), Logger: logger}
 	if err := salvage.Finish(s.Store, account, logger); err != nil {
@@ -20,6 +28,9 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 	for _, plane := range planes {
 		segments, err := Segments(s.Store, account, plane)
 		if err != nil {
+			return err
+		}
+		if segments, err = removeLeft(dir, plane, segments, logger); err != nil {
 			return err
 		}
 		ends, err := witnessed(Witness(dir), plane)
@@ -44,6 +55,28 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 	}
 	_, err := salvage.Check(s)
 	return err
+}
+
+// removeLeft removes what is left of the streams of archived segments whose removal was interrupted, and returns the other segments. The
+// server removes the configuration first, and does not see a stream without one any more.
+func removeLeft(dir, plane string, segments []Segment, logger *zap.Logger) (others []Segment, err error) {
+	for _, seg := range segments {
+		_, err := os.Stat(filepath.Join(seg.Dir, "meta.inf"))
+		if seg.Shared || !errors.Is(err, fs.ErrNotExist) {
+			others = append(others, seg)
+			continue
+		}
+		c, err := archive.Read(context.Background(), dirstore.New(Archive(dir), plane, seg.Partition), framelog.PartitionName(plane, seg.Partition))
+		if err != nil || !c.Has(seg.Segment) { // loading the journal says what is wrong with it
+			others = append(others, seg)
+			continue
+		}
+		if err := errors.Join(os.RemoveAll(seg.Dir), salvage.SyncDir(filepath.Dir(seg.Dir))); err != nil {
+			return nil, err
+		}
+		logger.Info("removed what was left of the stream of an archived segment", zap.String("stream", seg.Stream()))
+	}
+	return others, nil
 }
 
 // witnessed returns the sequence number of the last frame that was witnessed of each partition of a plane. It is 0 where a witness

@@ -1,5 +1,5 @@
-// Package scrub reads the streams of an embedded NATS server again and again, slowly, as they are on the disk, and
-// reports damage before somebody needs what is damaged.
+// Package scrub reads the streams of an embedded NATS server and the archives of its journals again and again, slowly, as they are on the
+// disk, and reports damage before somebody needs what is damaged.
 //
 // Owns: the pace; copying a damaged block aside before the server reads and cuts it.
 // Never does: change a journal.
@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,6 +24,7 @@ import (
 	"quartet/pkg/meter"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
+	"quartet/services/app/archived"
 	"quartet/services/app/datadir"
 	"quartet/services/app/derived"
 )
@@ -33,9 +35,11 @@ const interval = time.Hour
 // Config says what is read.
 type Config struct {
 	Store, Account, SalvageDir string
-	Planes                     []string
-	Partitions                 func(plane string) int
-	Witness                    func(plane string, partition int) framelog.Witness
+	// Archive is the directory of the archives; empty: there are none.
+	Archive    string
+	Planes     []string
+	Partitions func(plane string) int
+	Witness    func(plane string, partition int) framelog.Witness
 	// Rate is the number of bytes that are read in a second; 0: nothing is.
 	Rate int64
 	// Report is called at the end of a pass with what is wrong with each partition's journal, or nil.
@@ -125,7 +129,7 @@ func wait(ctx context.Context, d time.Duration) {
 func (s *Scrubber) Pass(ctx context.Context) error {
 	damaged := 0
 	for _, plane := range s.cfg.Planes {
-		p := &pass{Scrubber: s, plane: plane, journals: map[int]*progress{}}
+		p := &pass{Scrubber: s, plane: plane}
 		if err := p.run(ctx); err != nil {
 			return fmt.Errorf("the journal of %s: %w", plane, err)
 		}
@@ -151,44 +155,82 @@ func (s *Scrubber) Pass(ctx context.Context) error {
 type pass struct {
 	*Scrubber
 	plane    string
-	journals map[int]*progress
-	broken   error // a part of a block that cannot be read
+	journals []*progress // by partition
+	broken   error       // a part of a block that cannot be read
 }
 
-// progress is how far the journal of a partition was read.
+// progress is how far the journal of a partition was read, and the first damage to it.
 type progress struct {
-	end      framelog.End
-	damage   error
-	compared *framelog.Comparison
+	*archived.Journal
+	damage error
 }
 
-// run reads the blocks. What was witnessed before that must be in them.
+// run reads the archives and then the blocks. What was witnessed before that must be in them.
 func (p *pass) run(ctx context.Context) error {
 	for i := range p.cfg.Partitions(p.plane) {
-		name := framelog.PartitionName(p.plane, i)
-		compared, err := framelog.Compare(name, p.cfg.Witness(p.plane, i))
-		p.journals[i] = &progress{damage: err, compared: compared}
+		p.journals = append(p.journals, p.begin(i))
+	}
+	for _, j := range p.journals {
+		if err := j.Archived(ctx); err != nil {
+			return err
+		}
 	}
 	segments, err := datadir.Segments(p.cfg.Store, p.cfg.Account, p.plane)
 	if err != nil {
 		return err
 	}
+	for _, j := range p.journals { // that took long: segments that the log does not have any more are archived now
+		if err := j.Archived(ctx); err != nil {
+			return err
+		}
+	}
 	for _, seg := range segments {
+		if p.archived(seg) {
+			continue
+		}
 		files, err := blockfile.Files(filepath.Join(seg.Dir, "msgs"))
 		if err != nil {
 			return err
 		}
 		for i, file := range files {
-			if err := p.block(ctx, seg.Stream(), file, i == len(files)-1); err != nil {
+			if err := p.block(ctx, seg, file, i == len(files)-1); err != nil {
 				return err
 			}
+		}
+	}
+	for _, j := range p.journals {
+		if err := j.Finish(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// begin begins to read the journal of a partition.
+func (p *pass) begin(partition int) *progress {
+	j := &progress{}
+	cfg := archived.Dir(p.cfg.Archive).Config(p.plane, partition)
+	cfg.Pace = p.pace
+	cfg.Damage = func(err error) {
+		if j.damage == nil {
+			j.damage = err
+		}
+	}
+	j.Journal = archived.Begin(cfg, p.cfg.Witness(p.plane, partition))
+	return j
+}
+
+// archived reports whether all frames in the stream of a segment are in the archive, so that it only waits to be removed.
+func (p *pass) archived(seg datadir.Segment) bool {
+	if seg.Shared {
+		return len(p.journals) > 0 && !slices.ContainsFunc(p.journals, func(j *progress) bool { return !j.Holds(seg.Segment) })
+	}
+	return seg.Partition < len(p.journals) && p.journals[seg.Partition].Holds(seg.Segment)
+}
+
 // block reads a block, at the rate.
-func (p *pass) block(ctx context.Context, stream string, file blockfile.File, last bool) error {
+func (p *pass) block(ctx context.Context, seg datadir.Segment, file blockfile.File, last bool) error {
+	stream := seg.Stream()
 	b, err := os.ReadFile(file.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the chain tells
@@ -197,11 +239,18 @@ func (p *pass) block(ctx context.Context, stream string, file blockfile.File, la
 		return err
 	}
 	gaps, err := blockfile.Read(stream, file.Index, b, []string{jetlog.SubjectPrefix(p.plane)}, func(r blockfile.Record) error {
-		p.frame(r)
-		return nil
+		return p.frame(ctx, r)
 	})
 	if err != nil {
 		return err
+	}
+	if len(gaps) > 0 && !seg.Shared && seg.Partition < len(p.journals) {
+		if err := p.journals[seg.Partition].Archived(ctx); err != nil {
+			return err
+		}
+	}
+	if p.archived(seg) {
+		gaps = nil // it may be removed
 	}
 	for _, gap := range gaps {
 		if last && gap.Tail() {
@@ -228,47 +277,28 @@ func (s *Scrubber) pace(ctx context.Context, n int) error {
 }
 
 // frame verifies a frame.
-func (p *pass) frame(r blockfile.Record) {
+func (p *pass) frame(ctx context.Context, r blockfile.Record) error {
 	of, found := jetlog.ParseSubject(r.Subject)
-	j := p.journals[of.Partition]
-	if !r.Message() || !found || j == nil {
-		return
+	if !r.Message() || !found || of.Partition >= len(p.journals) {
+		return nil
 	}
 	p.frames.Inc()
-	name := framelog.PartitionName(p.plane, of.Partition)
 	h, err := nats.DecodeHeadersMsg(r.Header)
 	if err != nil {
 		h = nats.Header{} // a frame without a header continues no other
 	}
-	f := jetlog.Decode(h, r.Body)
-	next, intact, err := j.end.Next(name, r.Seq, f)
-	switch {
-	case err != nil:
-		next, _ = framelog.Anchor(name, r.Seq, f)
-	case !intact:
-		err = framelog.Altered(name, j.end, r.Seq)
-	case j.compared != nil:
-		err = j.compared.Read(next)
-	}
-	if j.damage == nil {
-		j.damage = err
-	}
-	j.end = next
+	return p.journals[of.Partition].Frame(ctx, r.Seq, jetlog.Decode(h, r.Body))
 }
 
 // report reports the partitions of the plane, and returns how many are damaged.
 func (p *pass) report() (damaged int) {
-	for i, j := range p.journals {
-		if j.damage == nil && j.compared != nil {
-			if missing := j.compared.Missing(j.end); missing != nil {
-				j.damage = missing
-			}
-		}
+	for _, j := range p.journals {
+		p.frames.Add(float64(j.ArchivedFrames))
 		if j.damage != nil {
 			damaged++
 			p.cfg.Logger.Error("a journal is damaged on the disk", zap.Error(j.damage), zap.NamedError("block", p.broken))
 		}
-		p.cfg.Report(framelog.PartitionName(p.plane, i), j.damage)
+		p.cfg.Report(j.Partition, j.damage)
 	}
 	return damaged
 }

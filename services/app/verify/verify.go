@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/lines"
@@ -21,6 +23,7 @@ import (
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
+	"quartet/services/app/archived"
 	"quartet/services/app/datadir"
 	"quartet/services/app/derived"
 )
@@ -40,6 +43,9 @@ type Journal struct {
 	Partition      string // such as work/3
 	Server         string // the NATS server whose replica it is; empty: there is one copy
 	Frames, Events uint64
+	// Segments and ArchivedFrames are how many of its segments and frames are in the archive.
+	Segments       int
+	ArchivedFrames uint64
 	End            framelog.End
 	Damage         []error // in the order of the journal
 }
@@ -53,8 +59,8 @@ type Result struct {
 // copyDir begins the names of the directories in which Verify reads copies of journals.
 const copyDir = ".verify-"
 
-// Run reads all journals of an installation to their ends: that their frames continue each other and have the content
-// that was written, that each line can be read, and that they go as far as the witnesses of the data directory. It goes
+// Run reads all journals of an installation to their ends, in their archives first: that their frames continue each other and have the
+// content that was written, that each line can be read, and that they go as far as the witnesses of the data directory. It goes
 // on behind damage. Journals of an embedded NATS server are copied for that, since a server that opens damaged files
 // changes them, and no server may run. With Remote servers may run. It also reads the streams that are not journals, which
 // need no copy.
@@ -108,9 +114,17 @@ func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, er
 		if err != nil {
 			return nil, fmt.Errorf("the journal of %s: %w", plane, err)
 		}
-		for i := range max(n, witnessed, shared.Partitions(known, plane)) {
+		archives, err := cfg.archives().Partitions(plane)
+		if err != nil {
+			return nil, err
+		}
+		for i := range max(n, witnessed, archives, shared.Partitions(known, plane)) {
 			recorded := shared.Or(witness.At(cfg.WitnessDir, plane, i), known[framelog.PartitionName(plane, i)])
-			vs, err := verifyPartition(ctx, recorded, nc, plane, i, n > 0)
+			r, err := cfg.reading(nc, plane, i)
+			if err != nil {
+				return nil, err
+			}
+			vs, err := r.partition(ctx, recorded, n > 0)
 			if err != nil {
 				return nil, err
 			}
@@ -167,84 +181,116 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 	}, nil
 }
 
-// verifyPartition reads the journal of one partition, in a cluster each replica of it. stored is false if the plane has
-// no stream.
-func verifyPartition(ctx context.Context, recorded framelog.Witness, nc *nats.Conn, plane string, partition int, stored bool) ([]Journal, error) {
-	if !stored {
-		v, err := verifyLog(framelog.PartitionName(plane, partition), recorded, func(func(uint64, framelog.Frame) error) error { return nil })
-		return []Journal{v}, err
+// archives returns the directory of the archives, if they are in one.
+func (cfg *Config) archives() archived.Dir {
+	if cfg.Remote != nil {
+		return ""
 	}
-	log, err := jetlog.New(nc, plane, partition)
-	if err != nil {
+	return archived.Dir(datadir.Archive(cfg.DataDir))
+}
+
+// reading reads the journal of one partition.
+type reading struct {
+	archived.Config
+	nc     *nats.Conn
+	plane  string
+	number int
+}
+
+// reading returns a reading of the journal of a partition.
+func (cfg *Config) reading(nc *nats.Conn, plane string, partition int) (*reading, error) {
+	r := &reading{Config: cfg.archives().Config(plane, partition), nc: nc, plane: plane, number: partition}
+	r.Line = readLines
+	if cfg.Remote != nil {
+		store, err := streamstore.New(nc, plane, partition, 1)
+		if err != nil {
+			return nil, err
+		}
+		r.Store, r.Where = store, streamstore.Stream(plane, partition)
+	}
+	return r, nil
+}
+
+// partition reads the archive, and the log in a cluster on each server that has a replica of it. stored is false if the plane has no stream.
+func (r *reading) partition(ctx context.Context, recorded framelog.Witness, stored bool) (all []Journal, err error) {
+	var damage []error
+	r.Damage = func(err error) { damage = append(damage, err) }
+	begun := archived.Begin(r.Config, recorded) // before the journal is read, which may grow meanwhile
+	if err := begun.Archived(ctx); err != nil {
 		return nil, err
 	}
-	servers, err := log.Servers(ctx)
-	if err != nil {
-		return nil, err
+	var log *jetlog.Log
+	var servers []string
+	if stored {
+		if log, err = jetlog.New(r.nc, r.plane, r.number); err != nil {
+			return nil, err
+		}
+		if servers, err = log.Servers(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if len(servers) == 0 {
 		servers = []string{""}
 	}
-	var all []Journal
 	for _, server := range servers {
-		v, err := verifyLog(framelog.PartitionName(plane, partition), recorded, func(read func(uint64, framelog.Frame) error) error {
-			if server == "" {
-				return log.Scan(ctx, 0, read)
-			}
-			return log.ScanReplica(ctx, server, read)
-		})
-		if err != nil {
-			return nil, err
+		v := Journal{Partition: r.Partition, Server: server, Damage: slices.Clone(damage)}
+		j := begun.Fork(func(err error) { v.Damage = append(v.Damage, err) })
+		err := readLog(ctx, j, log, server)
+		if errors.Is(err, jetlog.ErrIncomplete) {
+			v.Damage = append(v.Damage, fmt.Errorf("the journal of %s ends at frame %d: %w", v.Partition, j.End.Seq, err))
+			err = nil
 		}
-		v.Server = server
+		if err == nil {
+			err = j.Finish(ctx)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the journal of %s: %w", v.Partition, err)
+		}
+		v.Frames, v.Events, v.End, v.Segments, v.ArchivedFrames = j.Frames, j.Events, j.End, j.Segments, j.ArchivedFrames
 		all = append(all, v)
 	}
 	return all, nil
 }
 
-// verifyLog reads the log of one partition with scan.
-func verifyLog(name string, recorded framelog.Witness, scan func(func(uint64, framelog.Frame) error) error) (v Journal, err error) {
-	v.Partition = name
-	// Before the journal is read, which may grow meanwhile.
-	compared, err := framelog.Compare(name, recorded)
-	if err != nil {
-		v.Damage = append(v.Damage, err)
-	}
-	err = scan(func(seq uint64, f framelog.Frame) error {
-		next, intact, err := v.End.Next(name, seq, f)
-		if err != nil {
-			v.Damage = append(v.Damage, err)
-			next, intact = framelog.Anchor(name, seq, f)
-		}
-		before := next.WalSeq
-		if n := uint64(len(lines.Split(f.Body))); n <= before {
-			before -= n
-		}
-		if !intact {
-			v.Damage = append(v.Damage, framelog.Altered(name, framelog.End{Seq: v.End.Seq, WalSeq: before}, seq))
-		} else if err := readLines(f, before); err != nil {
-			v.Damage = append(v.Damage, fmt.Errorf("the journal of %s is damaged at frame %d: %w", name, seq, err))
-		}
-		if compared != nil {
-			if err := compared.Read(next); err != nil {
-				v.Damage = append(v.Damage, err)
-			}
-		}
-		v.Frames, v.Events, v.End = v.Frames+1, v.Events+next.WalSeq-before, next
+// attempts is how often a log is read of which segments are dropped meanwhile that were archived before.
+const attempts = 10
+
+// readLog reads what is behind the archive in a log, if there is one; the replicas on one server, unless server is "". Segments that are
+// archived while they are read are read in the archive.
+func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server string) error {
+	if log == nil {
 		return nil
-	})
-	switch {
-	case errors.Is(err, jetlog.ErrIncomplete):
-		v.Damage = append(v.Damage, fmt.Errorf("the journal of %s ends at frame %d: %w", name, v.End.Seq, err))
-	case err != nil:
-		return v, fmt.Errorf("the journal of %s: %w", name, err)
 	}
-	if compared != nil {
-		if err := compared.Missing(v.End); err != nil {
-			v.Damage = append(v.Damage, err)
+	began := uint64(0)
+	for n := 1; ; n++ {
+		segments, err := log.Segments(ctx)
+		if err != nil || len(segments) == 0 {
+			return err
 		}
+		frame := func(seq uint64, f framelog.Frame) error {
+			if seq <= began {
+				return nil // it was read before
+			}
+			return j.Frame(ctx, seq, f)
+		}
+		if server == "" {
+			err = log.Scan(ctx, max(j.End.Seq+1, segments[0].First), frame)
+		} else {
+			err = log.ScanReplica(ctx, server, frame)
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		before := j.ArchiveEnd
+		if archiveErr := j.Archived(ctx); archiveErr != nil {
+			return errors.Join(err, archiveErr)
+		}
+		dropped := errors.Is(err, jetstream.ErrStreamNotFound) && n < attempts
+		if j.ArchiveEnd == before && !dropped {
+			return err
+		}
+		began = j.End.Seq
 	}
-	return v, nil
 }
 
 // readLines reads the envelopes of a frame's lines, which follow the wal_seq before.

@@ -18,12 +18,15 @@ import (
 
 // VerifiedJournal is what `quartet verify` found in the journal of one partition. Its JSON form is stable.
 type VerifiedJournal struct {
-	Partition string   `json:"partition"`        // such as work/3
-	Server    string   `json:"server,omitempty"` // the NATS server whose replica it is; absent: there is one copy
-	Frames    uint64   `json:"frames"`
-	Events    uint64   `json:"events"`
-	End       string   `json:"end"` // hash of the last frame
-	Damage    []string `json:"damage,omitempty"`
+	Partition string `json:"partition"`        // such as work/3
+	Server    string `json:"server,omitempty"` // the NATS server whose replica it is; absent: there is one copy
+	Frames    uint64 `json:"frames"`
+	Events    uint64 `json:"events"`
+	// How many segments and frames of these are in its archive; absent: none.
+	ArchivedSegments int      `json:"archived_segments,omitempty"`
+	ArchivedFrames   uint64   `json:"archived_frames,omitempty"`
+	End              string   `json:"end"` // hash of the last frame
+	Damage           []string `json:"damage,omitempty"`
 }
 
 // VerifiedStream is what `quartet verify` found in a stream that is not a journal. Its JSON form is stable.
@@ -64,7 +67,8 @@ func VerifyCommand(s *session.Session, verify Verify, shared *pflag.FlagSet) *co
 		Use: "verify", Short: "Check that the journals and other streams are complete and unchanged", Args: input.None,
 		Long: `Read every journal from its beginning to its end, and report what is missing or
 was changed: each frame names the hash of the one before it, and a witness in the data
-directory says how far each journal was written. EVENTS and the output of commands are
+directory says how far each journal was written. Segments that are archived are read in
+the archive. EVENTS and the output of commands are
 read as well; no plane stops because of damage there. Nothing is changed. The exit code
 is 1 if a journal or another stream is damaged.
 
@@ -119,7 +123,11 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 		}
 	}
 	for _, v := range all.Journals {
-		show(v.Partition, v.Server, fmt.Sprintf("%9d frames %9d events  %s", v.Frames, v.Events, v.End), v.Damage)
+		text := fmt.Sprintf("%9d frames %9d events  %s", v.Frames, v.Events, v.End)
+		if v.ArchivedSegments > 0 {
+			text += fmt.Sprintf("  archived: %d frames, %d segments", v.ArchivedFrames, v.ArchivedSegments)
+		}
+		show(v.Partition, v.Server, text, v.Damage)
 	}
 	for _, v := range all.Streams {
 		show(v.Name, v.Server, fmt.Sprintf("%9d messages, %d to %d", v.Messages, v.First, v.Last), v.Damage)

@@ -1,0 +1,143 @@
+package scrub_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/natsd/blockfile"
+	"quartet/services/app/archived/archivedtest"
+	"quartet/services/app/datadir"
+	"quartet/services/app/scrub"
+)
+
+// archiveRig is a journal with an archive, which is scrubbed.
+type archiveRig struct {
+	*archivedtest.Journal
+	scrubber *scrub.Scrubber
+	metrics  *prometheus.Registry
+	damage   error
+	waited   time.Duration
+	reading  func() // is called after each read
+}
+
+func newArchiveRig(t *testing.T) *archiveRig {
+	r := &archiveRig{Journal: archivedtest.New(t, nil), metrics: prometheus.NewRegistry(), reading: func() {}}
+	r.scrubber = scrub.New(scrub.Config{
+		Store: datadir.Store(r.DataDir), Account: "$G", Archive: datadir.Archive(r.DataDir), SalvageDir: datadir.Salvage(r.DataDir),
+		Planes: []string{archivedtest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: r.metrics,
+		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness { return r.Witnesses.Of(plane, i) },
+		Report: func(_ string, damage error) { r.damage = damage },
+		Wait:   func(_ context.Context, d time.Duration) { r.waited += d; r.reading() },
+	})
+	return r
+}
+
+// block returns the first block of a segment.
+func (r *archiveRig) block(t *testing.T, segment uint64) string {
+	t.Helper()
+	files, err := blockfile.Files(blockfile.Messages(datadir.Store(r.DataDir), "$G", jetlog.Place{Plane: archivedtest.Plane, Segment: segment}.Stream()))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files[0].Path
+}
+
+// TestScrubReadsTheArchive damages the archive of a journal in each way.
+func TestScrubReadsTheArchive(t *testing.T) {
+	r := newArchiveRig(t)
+	damages := r.Archived(t)
+	undo := archivedtest.Flip(t, r.block(t, 2), 400_000)
+	require.NoError(t, r.scrubber.Pass(t.Context()))
+	require.NoError(t, r.damage, "what is archived only waits to be removed")
+	require.NoFileExists(t, filepath.Join(datadir.Salvage(r.DataDir), jetlog.Place{Plane: archivedtest.Plane, Segment: 2}.Stream()))
+	undo()
+	r.Drop(t)
+	for _, d := range damages {
+		t.Run(d.Name, func(t *testing.T) {
+			undo := d.Do(t)
+			require.NoError(t, r.scrubber.Pass(t.Context()))
+			undo()
+			if d.Named == "" {
+				require.NoError(t, r.damage)
+			} else {
+				require.Error(t, r.damage)
+				require.Regexp(t, "^the journal of test/0 is damaged: "+d.Named, r.damage.Error())
+			}
+			require.NoError(t, r.scrubber.Pass(t.Context()))
+			require.NoError(t, r.damage, "a pass without damage takes it back")
+		})
+	}
+	undo = archivedtest.Flip(t, r.block(t, 3), 100)
+	require.NoError(t, r.scrubber.Pass(t.Context()))
+	undo()
+	require.ErrorContains(t, r.damage, "the journal of test/0 is damaged: wal_seq")
+}
+
+// TestScrubReadsTheArchive_Rate requires that the archive is read at the rate, and counted.
+func TestScrubReadsTheArchive_Rate(t *testing.T) {
+	r := newArchiveRig(t)
+	r.Segments(t, 2, 3, 200_000)
+	r.Write(t, 1, 10)
+	value := func(name string) float64 {
+		families, err := r.metrics.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == name {
+				return f.GetMetric()[0].GetCounter().GetValue()
+			}
+		}
+		return 0
+	}
+	for range 2 {
+		r.Archive(t)
+		r.Drop(t)
+	}
+	require.NoError(t, r.scrubber.Pass(t.Context()))
+	require.NoError(t, r.damage)
+	require.InDelta(t, float64(len(r.Ends)), value("quartet_scrub_frames_total"), 0)
+	require.Positive(t, value("quartet_scrub_bytes_total"))
+	require.InDelta(t, value("quartet_scrub_bytes_total")/(1<<20), r.waited.Seconds(), 0.001)
+}
+
+// TestScrubReadsTheArchive_WhileItGrows archives segments at each moment at which a pass waits: in the archive, and in the log. The log goes on
+// in a new segment then, so that all segments may be archived that a pass knows of.
+func TestScrubReadsTheArchive_WhileItGrows(t *testing.T) {
+	for _, more := range []int{3, 4} {
+		for after, reached := 0, true; reached; after++ {
+			r := newArchiveRig(t)
+			r.Segments(t, 1, 3, 10)
+			r.Write(t, 1, 10)
+			r.Archive(t)
+			r.Drop(t)
+			for range 3 {
+				r.Write(t, 3, 10)
+				r.Roll(t)
+			}
+			r.Write(t, 3, 10)
+			waits := 0
+			r.reading = func() {
+				if waits++; waits != after+1 {
+					return
+				}
+				r.Roll(t)
+				r.Write(t, 1, 10)
+				for range more {
+					r.Archive(t)
+					r.Drop(t)
+				}
+			}
+			require.NoError(t, r.scrubber.Pass(t.Context()))
+			require.NoError(t, r.damage, "%d archived after %d reads", more, after)
+			if reached = waits > after; !reached {
+				require.Greater(t, after, 4)
+			}
+		}
+	}
+}
