@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// errClosed ends the reading of a segment at the frame that closes it.
+// errClosed ends the reading of a segment at the frame that closes it, or behind which the log goes on in another one: a repair that
+// accepts a loss cuts a segment, and begins a new incarnation in another one.
 var errClosed = errors.New("archive: the segment is closed")
 
 // Add stores the segment of a log that is behind those in the catalog, reads back what was stored, and puts it into the catalog. It
@@ -36,7 +38,7 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 // write stores a segment.
 func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (Segment, error) {
 	before := c.End()
-	if before.Seq > 0 && before.Segment != seg.Number {
+	if before.Seq > 0 && before.Segment > seg.Number {
 		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before segment %d", seg.Number, c.Partition, before.Segment)
 	}
 	d, err := store.Begin(ctx, seg.Number)
@@ -68,6 +70,12 @@ func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg 
 		return nil
 	}
 	err = log.Scan(ctx, max(before.Seq+1, seg.First), func(seq uint64, f framelog.Frame) error {
+		if f.Link.Segment != seg.Number && row.GetFrames() > 0 {
+			if _, _, err := enc.end.Next(c.Partition, seq, f); err != nil {
+				return err
+			}
+			return errClosed
+		}
 		if enc.full(len(f.Body)) {
 			if err := put(); err != nil {
 				return err
@@ -152,8 +160,12 @@ func Rebuild(ctx context.Context, store Store, partition string) (c *Catalog, wi
 	}
 	c = &Catalog{Partition: partition, version: version}
 	var all []Segment
-	for number := uint64(0); len(found[number]) > 0; number++ {
-		i := slices.IndexFunc(found[number], func(s Segment) bool { return len(all) == 0 || s.Before == all[len(all)-1].End })
+	for _, number := range slices.Sorted(maps.Keys(found)) {
+		before := framelog.End{}
+		if len(all) > 0 {
+			before = all[len(all)-1].End
+		}
+		i := slices.IndexFunc(found[number], func(s Segment) bool { return s.Before == before })
 		if i < 0 {
 			break
 		}

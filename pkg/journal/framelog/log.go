@@ -56,7 +56,7 @@ type Segmented interface {
 	Prepare(ctx context.Context, number uint64) (first uint64, err error)
 	// Size returns how many bytes the frames of a segment have in the log.
 	Size(ctx context.Context, number uint64) (int64, error)
-	// Segments returns the segments that the log has, in order and without gaps.
+	// Segments returns the segments that the log has, in order. A number is missing if the segment was given up by a repair.
 	Segments(ctx context.Context) ([]Segment, error)
 	// Drop removes a segment that is closed and the first one, for all time. It is idempotent. A segment that other partitions have
 	// frames in stays in the store, and the log does not have it any more once one behind it was dropped.

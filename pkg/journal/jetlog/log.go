@@ -97,13 +97,11 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 	return all, nil
 }
 
-// behindGap returns the segments behind the last one that is missing. Segments are dropped in order, but one that other partitions have
-// frames in stays.
+// behindGap returns the segments behind a shared one that is not the log's any more, since one behind it was dropped. Other segments are
+// dropped in order; a number that is missing between them is one that a repair gave up.
 func behindGap(all []*segment) []*segment {
-	for i := len(all) - 1; i > 0; i-- {
-		if all[i].Segment != all[i-1].Segment+1 {
-			return all[i:]
-		}
+	if len(all) > 1 && all[0].Shared && all[1].Segment != all[0].Segment+1 {
+		return all[1:]
 	}
 	return all
 }
