@@ -21,11 +21,11 @@ var errClosed = errors.New("archive: the segment is closed")
 // Add stores the segment of a log that is behind those in the catalog, reads back what was stored, and puts it into the catalog. It
 // returns the catalog then. The segment must be closed. If another process was faster, the error is ErrReplaced.
 func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (*Catalog, error) {
-	s, err := c.write(ctx, store, log, seg, now)
+	s, err := c.write(ctx, store, c.End(), log, seg, now)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.verify(ctx, store); err != nil {
+	if err := s.Verify(ctx, store); err != nil {
 		return nil, err
 	}
 	segments := append(slices.Clone(c.Segments), s)
@@ -35,9 +35,8 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 	return Read(ctx, store, c.Partition)
 }
 
-// write stores a segment.
-func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (Segment, error) {
-	before := c.End()
+// write stores a segment that is behind an end of the log.
+func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment, now time.Time) (Segment, error) {
 	if before.Seq > 0 && before.Segment > seg.Number {
 		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before segment %d", seg.Number, c.Partition, before.Segment)
 	}
@@ -115,8 +114,8 @@ func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg 
 	return Segment{Segment: row, Before: before, End: enc.end}, nil
 }
 
-// verify reads a segment and verifies that its frames are those between its ends.
-func (s Segment) verify(ctx context.Context, store Store) error {
+// Verify reads a segment and verifies that its frames are those between its ends.
+func (s Segment) Verify(ctx context.Context, store Store) error {
 	at := s.Before
 	var frames int64
 	x, err := s.Index(ctx, store)
@@ -146,7 +145,7 @@ func Rebuild(ctx context.Context, store Store, partition string) (c *Catalog, wi
 	for name := range names {
 		s, err := stored(ctx, store, partition, name)
 		if err == nil {
-			err = s.verify(ctx, store)
+			err = s.Verify(ctx, store)
 		}
 		if err != nil {
 			without[name] = err
