@@ -100,7 +100,7 @@ type copying struct {
 	*Service
 	js     jetstream.JetStream
 	moment cut
-	w      *archive.Writer
+	write  func(archive.Message) error
 	// ends are those of the partitions of which the segment that was copied last was archived; seen are the partitions of which one was
 	// copied.
 	ends map[string]framelog.End
@@ -120,7 +120,7 @@ func (c *copying) stream(ctx context.Context, name string, archives map[string][
 				}
 			}
 			last = m.Seq
-			return c.w.Message(m)
+			return c.write(m)
 		})
 		if err == nil || !segment || ctx.Err() != nil {
 			return err
@@ -181,7 +181,7 @@ func (c *copying) archived(ctx context.Context, parts []archived, after, until u
 	}
 	for len(sources) > 0 {
 		s := slices.MinFunc(sources, func(a, b *source) int { return int(min(max(int64(a.m.Seq-b.m.Seq), -1), 1)) })
-		if err := c.w.Message(s.m); err != nil {
+		if err := c.write(s.m); err != nil {
 			return err
 		}
 		if err := advance(s); err != nil {

@@ -24,7 +24,7 @@ type cut struct {
 // end is the end of a stream before the moment of the cut was chosen.
 type end struct {
 	seq   uint64    // of the last message
-	asked time.Time // when the broker said so, by its clock
+	asked time.Time // at most when the broker said so, by its clock
 	final uint64    // of the last message of a segment before the moment; see seal
 }
 
@@ -40,8 +40,17 @@ func chooseCut(ctx context.Context, js jetstream.JetStream, streams []string) (c
 		if err != nil {
 			return cut{}, fmt.Errorf("stream %s: %w", name, err)
 		}
-		info := s.CachedInfo()
-		c.ends[name] = end{seq: info.State.LastSeq, asked: info.TimeStamp}
+		asked := s.CachedInfo().TimeStamp
+		// The time of an answer is one behind the state in it: what was stored between them is stored after an earlier answer.
+		info, err := s.Info(ctx)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			c.gone = append(c.gone, name)
+			continue
+		}
+		if err != nil {
+			return cut{}, fmt.Errorf("stream %s: %w", name, err)
+		}
+		c.ends[name] = end{seq: info.State.LastSeq, asked: asked}
 		if info.TimeStamp.After(c.at) {
 			c.at = info.TimeStamp
 		}

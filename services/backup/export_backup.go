@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"filippo.io/age"
@@ -174,7 +175,7 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 
 // fill writes the streams of the manifest and the homes, and completes the archive.
 func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, archives map[string][]archived, moment cut, w *archive.Writer) (archive.Totals, error) {
-	c := &copying{Service: s, js: js, moment: moment, w: w, ends: map[string]framelog.End{}, seen: map[string]bool{}}
+	c := &copying{Service: s, js: js, moment: moment, write: w.Message, ends: map[string]framelog.End{}, seen: map[string]bool{}}
 	for _, name := range m.Streams {
 		if err := c.stream(ctx, name, archives); err != nil {
 			return archive.Totals{}, fmt.Errorf("stream %s: %w", name, err)
@@ -221,7 +222,7 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 	if err != nil {
 		return err
 	}
-	defer msgs.Stop()
+	defer watch(ctx, js, name, msgs)()
 	for {
 		next, cancel := context.WithTimeout(ctx, stallTerm)
 		msg, err := msgs.Next(jetstream.NextContext(next))
@@ -239,6 +240,32 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 		if err != nil || !more || meta.NumPending == 0 {
 			return err
 		}
+	}
+}
+
+// watch stops a reader of a stream when ctx ends, and when there is no such stream any more, as of a segment that was archived: the client would
+// try for ever to make its consumer again. The function that it returns stops both.
+func watch(ctx context.Context, js jetstream.JetStream, name string, msgs jetstream.MessagesContext) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var idle sync.WaitGroup
+	idle.Go(func() {
+		defer msgs.Stop()
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			if _, err := js.Stream(ctx, name); errors.Is(err, jetstream.ErrStreamNotFound) {
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		idle.Wait()
 	}
 }
 
