@@ -223,7 +223,7 @@ func begins(all []*segment, seq uint64) error {
 // Scan implements framelog.Log with a reader that stops at the tail.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	_, last, all, err := l.tail(ctx)
-	if err != nil || last < from {
+	if err != nil || last == 0 || last < from {
 		return err
 	}
 	if err := begins(all, from); err != nil {
