@@ -148,8 +148,8 @@ func files(t *testing.T, dir, pattern string) []string {
 	return all
 }
 
-// TestR11_ArchivedSegmentsAreRestored: a backup restores the frames that were archived, into streams.
-func TestR11_ArchivedSegmentsAreRestored(t *testing.T) {
+// TestArchivedSegmentsAreRestored: a backup restores the frames that were archived, into streams.
+func TestArchivedSegmentsAreRestored(t *testing.T) {
 	d := newArchivedDir(t)
 	cfg := defaults(t)
 	require.NoError(t, cfg.Complete())
@@ -189,8 +189,8 @@ func archivedAgain(t *testing.T, l *segments.Log, below uint64) {
 	require.NoError(t, a.Settle(t.Context()))
 }
 
-// TestR11_ArchivesAreRepaired damages an archive in all ways, and repairs it.
-func TestR11_ArchivesAreRepaired(t *testing.T) {
+// TestR10_ArchivesAreRepaired damages an archive in all ways, and repairs it.
+func TestR10_ArchivesAreRepaired(t *testing.T) {
 	d := newArchivedDir(t)
 	remove := func(pattern string) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {
@@ -284,8 +284,8 @@ func TestR11_ArchivesAreRepaired(t *testing.T) {
 	}
 }
 
-// TestR11_ALossBehindAnArchive: a journal whose newest frames are given up goes on behind what is archived, and is archived on.
-func TestR11_ALossBehindAnArchive(t *testing.T) {
+// TestR10_ALossBehindAnArchive: a journal whose newest frames are given up goes on behind what is archived, and is archived on.
+func TestR10_ALossBehindAnArchive(t *testing.T) {
 	d := newArchivedDir(t)
 	damaged := func(t *testing.T) Config {
 		cfg := d.copy(t)
