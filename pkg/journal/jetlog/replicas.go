@@ -23,6 +23,9 @@ const incompleteTerm = 30 * time.Second
 // which one suits, all attempts miss it once in 10⁷ times.
 const placements = 40
 
+// resets is how often a client tries to make a consumer again, for 7 s. The stream may be gone, of a segment that was dropped.
+const resets = 4
+
 // ErrIncomplete means that a replica does not deliver frames that its leader has.
 var ErrIncomplete = errors.New("jetlog: the replica does not deliver what its leader has")
 
@@ -127,6 +130,7 @@ func (s *segment) place(ctx context.Context, from uint64, suits func(server stri
 				DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 				OptStartSeq:       max(from, 1),
 				InactiveThreshold: time.Minute,
+				MaxResetAttempts:  resets,
 			})
 		})
 		if err != nil {
