@@ -244,7 +244,7 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 }
 
 // watch stops a reader of a stream when ctx ends, and when there is no such stream any more, as of a segment that was archived: the client would
-// try for ever to make its consumer again. The function that it returns stops both.
+// try without end to make its consumer again. The function that it returns stops both.
 func watch(ctx context.Context, js jetstream.JetStream, name string, msgs jetstream.MessagesContext) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var idle sync.WaitGroup

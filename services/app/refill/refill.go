@@ -45,9 +45,9 @@ type Config struct {
 	WitnessDir string
 	// Archive returns the archive of a partition, which must be empty; nil: there is none.
 	Archive func(plane string, partition int) (segments.Store, error)
-	Servers    string // the NATS servers, for errors
-	Now        time.Time
-	NewID      func(prefix string) string
+	Servers string // the NATS servers, for errors
+	Now     time.Time
+	NewID   func(prefix string) string
 }
 
 // Run creates the streams in nc, publishes the messages of the backup from and writes its
