@@ -98,6 +98,12 @@ func servers() cli.Servers {
 						First: l.First, Last: l.Last, Known: l.Known, Types: l.Types, Agents: l.Agents, WorkItems: l.WorkItems, Sessions: l.Sessions, File: l.File,
 					}
 				}
+				if a := j.Archive; a != nil {
+					repaired.Archive = &admin.RepairedArchive{Status: string(a.Status), Damage: a.Damage, Copies: a.Copies}
+					for _, l := range a.Lost {
+						repaired.Archive.Lost = append(repaired.Archive.Lost, admin.LostFrames{First: l.First, Last: l.Last, FirstWalSeq: l.FirstWalSeq, LastWalSeq: l.LastWalSeq})
+					}
+				}
 				out.Journals = append(out.Journals, repaired)
 			}
 			return out, err

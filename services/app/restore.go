@@ -20,6 +20,9 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/id"
+	segments "quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
@@ -140,11 +143,21 @@ func (b Backup) keys(cfg Config) (archive.Keys, error) {
 	return keys, nil
 }
 
-// checkTarget refuses a data directory that contains journals or homes, and the key of
+// archives returns the stores of the archives of the partitions: below the data directory, or on the servers of nats-url.
+func (c *Config) archives(nc *nats.Conn) func(plane string, partition int) (segments.Store, error) {
+	return func(plane string, partition int) (segments.Store, error) {
+		if c.NATSURL == "" {
+			return dirstore.New(datadir.Archive(c.DataDir), plane, partition), nil
+		}
+		return streamstore.New(nc, plane, partition, c.Replicas)
+	}
+}
+
+// checkTarget refuses a data directory that contains journals, their archives or homes, and the key of
 // another installation. That there is no key is not an error: a backup that was authenticated
 // had one.
 func checkTarget(cfg Config, m archive.Manifest) error {
-	for _, dir := range []string{filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir} {
+	for _, dir := range []string{filepath.Join(cfg.DataDir, "nats"), datadir.Archive(cfg.DataDir), cfg.HomeDir} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -252,7 +265,7 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 	}
 	if err == nil {
 		err = refill.Run(ctx, refill.Config{
-			Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
+			Archive: cfg.archives(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
 		}, nc, homes, from, totals)
 		nc.Close()
 	}

@@ -200,10 +200,10 @@ func TestABackupIsOfOneMoment(t *testing.T) {
 	require.NoError(t, err)
 	moment, err := chooseCut(t.Context(), js, []string{"J_work", "J_agent"})
 	require.NoError(t, err)
-	require.NoError(t, copyStream(t.Context(), js, "J_work", moment, w))
+	require.NoError(t, copyStream(t.Context(), js, "J_work", moment, w.Message))
 	publish(t, js, "J_work", 20, 25)
 	publish(t, js, "J_agent", 20, 25)
-	require.NoError(t, copyStream(t.Context(), js, "J_agent", moment, w))
+	require.NoError(t, copyStream(t.Context(), js, "J_agent", moment, w.Message))
 	totals, err := w.Close()
 	require.NoError(t, err)
 	require.EqualValues(t, 20, totals.Streams["J_work"].Messages)
@@ -219,7 +219,7 @@ func TestABackupIsOfOneMoment(t *testing.T) {
 	moment, err = chooseCut(t.Context(), js, []string{"J_work", "J_agent"})
 	require.NoError(t, err)
 	moment.at = moment.at.Add(-time.Hour)
-	require.ErrorContains(t, copyStream(t.Context(), js, "J_work", moment, w), "the clock was set back")
+	require.ErrorContains(t, copyStream(t.Context(), js, "J_work", moment, w.Message), "the clock was set back")
 }
 
 func TestABackupIsSentInBoundedChunks(t *testing.T) {

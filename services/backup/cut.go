@@ -2,10 +2,13 @@ package backup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"quartet/pkg/journal/jetlog"
 )
 
 // cut is the moment up to which a backup has all messages (ADR 0018). A moment by the broker's clock divides the messages
@@ -14,12 +17,15 @@ import (
 type cut struct {
 	at   time.Time
 	ends map[string]end
+	// gone are the streams that there were not any more. Those of segments may have been archived.
+	gone []string
 }
 
 // end is the end of a stream before the moment of the cut was chosen.
 type end struct {
 	seq   uint64    // of the last message
-	asked time.Time // when the broker said so, by its clock
+	asked time.Time // at most when the broker said so, by its clock
+	final uint64    // of the last message of a segment before the moment; see seal
 }
 
 // chooseCut asks for the ends of the streams and then chooses the moment: the time at which the last answer was given.
@@ -27,16 +33,63 @@ func chooseCut(ctx context.Context, js jetstream.JetStream, streams []string) (c
 	c := cut{ends: map[string]end{}}
 	for _, name := range streams {
 		s, err := js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			c.gone = append(c.gone, name)
+			continue
+		}
 		if err != nil {
 			return cut{}, fmt.Errorf("stream %s: %w", name, err)
 		}
-		info := s.CachedInfo()
-		c.ends[name] = end{seq: info.State.LastSeq, asked: info.TimeStamp}
+		asked := s.CachedInfo().TimeStamp
+		// The time of an answer is one behind the state in it: what was stored between them is stored after an earlier answer.
+		info, err := s.Info(ctx)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			c.gone = append(c.gone, name)
+			continue
+		}
+		if err != nil {
+			return cut{}, fmt.Errorf("stream %s: %w", name, err)
+		}
+		c.ends[name] = end{seq: info.State.LastSeq, asked: asked}
 		if info.TimeStamp.After(c.at) {
 			c.at = info.TimeStamp
 		}
 	}
 	return c, nil
+}
+
+// seal finds out which message of each segment is the last one before the moment: when the segment is copied it may be archived, and an
+// archive does not have the times of messages. It returns ErrStreamNotFound if a segment is archived already.
+func (c cut) seal(ctx context.Context, js jetstream.JetStream) error {
+	for name, e := range c.ends {
+		if _, segment := jetlog.ParseStream(name); !segment {
+			continue
+		}
+		s, err := js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", name, err)
+		}
+		e.final = e.seq
+		for seq := e.seq + 1; seq <= s.CachedInfo().State.LastSeq; seq++ {
+			m, err := s.GetMsg(ctx, seq)
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("stream %s: %w", name, err)
+			}
+			in, err := c.includes(name, seq, m.Time)
+			if err != nil {
+				return fmt.Errorf("stream %s: %w", name, err)
+			}
+			if !in {
+				break
+			}
+			e.final = seq
+		}
+		c.ends[name] = e
+	}
+	return nil
 }
 
 // includes reports whether a message of a stream belongs to the backup. It is an error if the times of messages

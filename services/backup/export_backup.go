@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"filippo.io/age"
@@ -23,6 +24,7 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
@@ -100,11 +102,11 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	if s.deps.Partitions != nil {
 		m.Partitions = s.deps.Partitions()
 	}
-	var moment cut
-	if m.Streams, moment, err = s.streams(ctx, js, omitOutput); err != nil {
+	streams, archives, moment, err := s.streams(ctx, js, omitOutput)
+	if err != nil {
 		return m, archive.Totals{}, err
 	}
-	m.CutAt = moment.at.UTC()
+	m.Streams, m.CutAt = streams, moment.at.UTC()
 	buffered := bufio.NewWriterSize(to, chunkBytes)
 	seal, err := archive.Seal(buffered, key, recipients)
 	if err != nil {
@@ -114,7 +116,7 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	if err != nil {
 		return m, archive.Totals{}, err
 	}
-	totals, err := s.fill(ctx, js, m, moment, w)
+	totals, err := s.fill(ctx, js, m, archives, moment, w)
 	if err != nil {
 		w.Abandon()
 		return m, totals, err
@@ -125,35 +127,57 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	return m, totals, buffered.Flush()
 }
 
-// streams returns the streams of a backup and the moment up to which it has their messages. The broker stamps messages as it
-// stores them. What follows from a message is stored after it, so a moment cuts through all streams at once.
-func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutput bool) (names []string, moment cut, err error) {
+// streams returns the streams of a backup, the archived segments, by the streams that they had, and the moment up to which it has their
+// messages. The broker stamps messages as it stores them. What follows from a message is stored after it, so a moment cuts through all streams at once.
+func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutput bool) (names []string, archives map[string][]archived, moment cut, err error) {
 	var output []string
 	if s.cfg.Output != "" && !omitOutput {
 		switch _, err := js.Stream(ctx, s.cfg.Output); {
 		case err == nil:
 			output = []string{s.cfg.Output}
 		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return nil, cut{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
+			return nil, nil, cut{}, fmt.Errorf("stream %s: %w", s.cfg.Output, err)
 		}
 	}
 	for {
 		journals, err := s.cfg.Journals(ctx, js)
-		// A segment that began since the moment was chosen may have messages of before it.
-		if all := slices.Concat(journals, output); err != nil || slices.Equal(all, names) {
-			return names, moment, err
+		if err != nil {
+			return nil, nil, cut{}, err
 		}
-		names = slices.Concat(journals, output)
-		if moment, err = chooseCut(ctx, js, names); err != nil {
-			return nil, cut{}, err
+		// Behind the list of streams, so that a segment that is archived meanwhile is in one or the other.
+		if archives, err = s.archives(ctx, journals); err != nil {
+			return nil, nil, cut{}, err
+		}
+		for _, name := range moment.gone {
+			if slices.Contains(journals, name) && len(archives[name]) == 0 {
+				return nil, nil, cut{}, fmt.Errorf("stream %s: %w", name, jetstream.ErrStreamNotFound)
+			}
+		}
+		all := slices.Concat(complete(journals, archives), output)
+		// A segment that began since the moment was chosen may have messages of before it.
+		if slices.Equal(all, names) {
+			return names, archives, moment, nil
+		}
+		if moment, err = chooseCut(ctx, js, slices.Concat(journals, output)); err != nil {
+			return nil, nil, cut{}, err
+		}
+		if names = all; s.deps.Archive == nil {
+			continue
+		}
+		switch err := moment.seal(ctx, js); {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			names = nil // again
+		case err != nil:
+			return nil, nil, cut{}, err
 		}
 	}
 }
 
 // fill writes the streams of the manifest and the homes, and completes the archive.
-func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, moment cut, w *archive.Writer) (archive.Totals, error) {
+func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, archives map[string][]archived, moment cut, w *archive.Writer) (archive.Totals, error) {
+	c := &copying{Service: s, js: js, moment: moment, write: w.Message, ends: map[string]framelog.End{}, seen: map[string]bool{}}
 	for _, name := range m.Streams {
-		if err := copyStream(ctx, js, name, moment, w); err != nil {
+		if err := c.stream(ctx, name, archives); err != nil {
 			return archive.Totals{}, fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
@@ -163,9 +187,9 @@ func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Ma
 	return w.Close()
 }
 
-// copyStream writes the messages of a stream that were stored up to a moment, and looks at the times of all that were
+// copyStream calls fn with the messages of a stream that were stored up to a moment, and looks at the times of all that were
 // stored before it was chosen.
-func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment cut, w *archive.Writer) error {
+func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment cut, fn func(archive.Message) error) error {
 	return Messages(ctx, js, name, func(m archive.Message, stored time.Time) (bool, error) {
 		in, err := moment.includes(name, m.Seq, stored)
 		if err != nil || !in {
@@ -174,7 +198,7 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment
 		if jetlog.IsUnused(m.Subject) {
 			return true, nil
 		}
-		return true, w.Message(m)
+		return true, fn(m)
 	})
 }
 
@@ -198,7 +222,7 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 	if err != nil {
 		return err
 	}
-	defer msgs.Stop()
+	defer watch(ctx, js, name, msgs)()
 	for {
 		next, cancel := context.WithTimeout(ctx, stallTerm)
 		msg, err := msgs.Next(jetstream.NextContext(next))
@@ -216,6 +240,32 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 		if err != nil || !more || meta.NumPending == 0 {
 			return err
 		}
+	}
+}
+
+// watch stops a reader of a stream when ctx ends, and when there is no such stream any more, as of a segment that was archived: the client would
+// try without end to make its consumer again. The function that it returns stops both.
+func watch(ctx context.Context, js jetstream.JetStream, name string, msgs jetstream.MessagesContext) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var idle sync.WaitGroup
+	idle.Go(func() {
+		defer msgs.Stop()
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			if _, err := js.Stream(ctx, name); errors.Is(err, jetstream.ErrStreamNotFound) {
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		idle.Wait()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	segments "quartet/pkg/journal/archive"
 	"quartet/pkg/keyfile"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
@@ -35,6 +36,8 @@ type Deps struct {
 	Conn func() *nats.Conn
 	// Partitions are into how many each plane is split; nil: none is.
 	Partitions func() map[string]int
+	// Archive returns the archive of a partition; nil: there is none.
+	Archive func(plane string, partition int) (segments.Store, error)
 	// Record records an export in the audit log before it begins; nil: it is not recorded.
 	Record func(ctx context.Context, method string, req proto.Message) (ended func(err error), err error)
 	Logger *zap.Logger

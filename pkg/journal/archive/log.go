@@ -156,7 +156,18 @@ func (l *Log) behind(ctx context.Context, c *Catalog, from uint64) (uint64, erro
 	if err != nil {
 		return from, err
 	}
-	if len(segments) == 0 || segments[0].Number > c.End().Segment {
+	follows := len(segments) > 0
+	if follows && segments[0].Number > c.End().Segment { // unless a repair gave segments up
+		follows = false
+		if err := l.Live.Scan(ctx, segments[0].First, func(seq uint64, f framelog.Frame) error {
+			_, _, err := c.End().Next(l.partition, seq, f)
+			follows = err == nil
+			return errFound
+		}); err != nil && !errors.Is(err, errFound) {
+			return from, err
+		}
+	}
+	if !follows {
 		return from, &framelog.Broken{
 			Partition: l.partition, After: c.End(), Seq: from,
 			Cause: fmt.Sprintf("segments from %d on are neither in the log nor in its archive", c.End().Segment),

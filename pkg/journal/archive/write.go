@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,17 +14,18 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// errClosed ends the reading of a segment at the frame that closes it.
+// errClosed ends the reading of a segment at the frame that closes it, or behind which the log goes on in another one: a repair that
+// accepts a loss cuts a segment, and begins a new incarnation in another one.
 var errClosed = errors.New("archive: the segment is closed")
 
 // Add stores the segment of a log that is behind those in the catalog, reads back what was stored, and puts it into the catalog. It
 // returns the catalog then. The segment must be closed. If another process was faster, the error is ErrReplaced.
 func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (*Catalog, error) {
-	s, err := c.write(ctx, store, log, seg, now)
+	s, err := c.write(ctx, store, c.End(), log, seg, now)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.verify(ctx, store); err != nil {
+	if err := s.Verify(ctx, store); err != nil {
 		return nil, err
 	}
 	segments := append(slices.Clone(c.Segments), s)
@@ -33,10 +35,9 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 	return Read(ctx, store, c.Partition)
 }
 
-// write stores a segment.
-func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (Segment, error) {
-	before := c.End()
-	if before.Seq > 0 && before.Segment != seg.Number {
+// write stores a segment that is behind an end of the log.
+func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment, now time.Time) (Segment, error) {
+	if before.Seq > 0 && before.Segment > seg.Number {
 		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before segment %d", seg.Number, c.Partition, before.Segment)
 	}
 	d, err := store.Begin(ctx, seg.Number)
@@ -68,6 +69,12 @@ func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg 
 		return nil
 	}
 	err = log.Scan(ctx, max(before.Seq+1, seg.First), func(seq uint64, f framelog.Frame) error {
+		if f.Link.Segment != seg.Number && row.GetFrames() > 0 {
+			if _, _, err := enc.end.Next(c.Partition, seq, f); err != nil {
+				return err
+			}
+			return errClosed
+		}
 		if enc.full(len(f.Body)) {
 			if err := put(); err != nil {
 				return err
@@ -107,8 +114,8 @@ func (c *Catalog) write(ctx context.Context, store Store, log framelog.Log, seg 
 	return Segment{Segment: row, Before: before, End: enc.end}, nil
 }
 
-// verify reads a segment and verifies that its frames are those between its ends.
-func (s Segment) verify(ctx context.Context, store Store) error {
+// Verify reads a segment and verifies that its frames are those between its ends.
+func (s Segment) Verify(ctx context.Context, store Store) error {
 	at := s.Before
 	var frames int64
 	x, err := s.Index(ctx, store)
@@ -138,7 +145,7 @@ func Rebuild(ctx context.Context, store Store, partition string) (c *Catalog, wi
 	for name := range names {
 		s, err := stored(ctx, store, partition, name)
 		if err == nil {
-			err = s.verify(ctx, store)
+			err = s.Verify(ctx, store)
 		}
 		if err != nil {
 			without[name] = err
@@ -152,8 +159,12 @@ func Rebuild(ctx context.Context, store Store, partition string) (c *Catalog, wi
 	}
 	c = &Catalog{Partition: partition, version: version}
 	var all []Segment
-	for number := uint64(0); len(found[number]) > 0; number++ {
-		i := slices.IndexFunc(found[number], func(s Segment) bool { return len(all) == 0 || s.Before == all[len(all)-1].End })
+	for _, number := range slices.Sorted(maps.Keys(found)) {
+		before := framelog.End{}
+		if len(all) > 0 {
+			before = all[len(all)-1].End
+		}
+		i := slices.IndexFunc(found[number], func(s Segment) bool { return s.Before == before })
 		if i < 0 {
 			break
 		}

@@ -97,8 +97,8 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 	return all, nil
 }
 
-// behindGap returns the segments without one that other partitions have frames in, if the one behind that is missing: it stays in the store
-// when those behind it are dropped. Other gaps are where an accepted loss left segments out.
+// behindGap returns the segments behind a shared one that is not the log's any more, since one behind it was dropped. Other segments are
+// dropped in order; a number that is missing between them is one that a repair gave up.
 func behindGap(all []*segment) []*segment {
 	if len(all) > 1 && all[0].Shared && all[1].Segment != all[0].Segment+1 {
 		return all[1:]
@@ -223,7 +223,7 @@ func begins(all []*segment, seq uint64) error {
 // Scan implements framelog.Log with a reader that stops at the tail.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	_, last, all, err := l.tail(ctx)
-	if err != nil || last < from {
+	if err != nil || last == 0 || last < from {
 		return err
 	}
 	for {

@@ -19,6 +19,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"quartet/pkg/archive"
+	segments "quartet/pkg/journal/archive"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness/shared"
 	"quartet/services/app/repair"
@@ -41,9 +43,11 @@ type Config struct {
 	Output     jetstream.StreamConfig // of the stream with the output of commands
 	// WitnessDir has what was witnessed of the installation before; it need not exist.
 	WitnessDir string
-	Servers    string // the NATS servers, for errors
-	Now        time.Time
-	NewID      func(prefix string) string
+	// Archive returns the archive of a partition, which must be empty; nil: there is none.
+	Archive func(plane string, partition int) (segments.Store, error)
+	Servers string // the NATS servers, for errors
+	Now     time.Time
+	NewID   func(prefix string) string
 }
 
 // Run creates the streams in nc, publishes the messages of the backup from and writes its
@@ -122,6 +126,34 @@ func (cfg *Config) checkEmpty(ctx context.Context, js jetstream.JetStream) error
 			if !slices.Contains(cfg.Streams, p.Stream()) {
 				return fmt.Errorf("stream %s exists already, and the backup does not have it; restore into a cluster without journals", p.Stream())
 			}
+		}
+		if err := cfg.checkArchives(ctx, plane); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkArchives refuses archives that have anything: what is in a catalog is removed from the journal.
+func (cfg *Config) checkArchives(ctx context.Context, plane string) error {
+	if cfg.Archive == nil {
+		return nil
+	}
+	for i := range max(cfg.Partitions[plane], 1) {
+		store, err := cfg.Archive(plane, i)
+		if err != nil {
+			return err
+		}
+		_, version, err := store.Catalog(ctx)
+		if err != nil {
+			return err
+		}
+		names, err := store.Names(ctx)
+		if err != nil {
+			return err
+		}
+		if version > 0 || len(names) > 0 {
+			return fmt.Errorf("the archive of %s has segments already; a backup is restored where there is neither a journal nor an archive", framelog.PartitionName(plane, i))
 		}
 	}
 	return nil

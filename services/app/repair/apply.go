@@ -124,7 +124,7 @@ func (j *journal) repaired() bool { return j.Status == Repairable || j.Status ==
 func (j *journal) content(s *stream) []*copyOf {
 	switch j.Status {
 	case Lost:
-		return s.stored(j.of.number)
+		return s.stored(j.of.number, 0)
 	case Accepted:
 		return append(slices.Clip(j.chain.kept), j.begin)
 	default:
@@ -156,7 +156,12 @@ func (r *run) builds() (all []*build, err error) {
 		}
 	}
 	for _, j := range r.journals {
-		for _, f := range j.content(r.streams[j.of.plane]) {
+		s := r.streams[j.of.plane]
+		all := j.content(s)
+		if j.Status != Lost { // a stream of several partitions also has frames that are archived
+			all = slices.Concat(all, slices.DeleteFunc(s.stored(j.of.number, 0), func(f *copyOf) bool { return f.seq > j.archived.end().Seq }))
+		}
+		for _, f := range all {
 			if b := byPlace[placeOf(f)]; b != nil {
 				b.frames = append(b.frames, f)
 			}
@@ -175,7 +180,7 @@ func (r *run) builds() (all []*build, err error) {
 }
 
 // first returns the sequence number at which a segment begins: as its stream says, else that of the frame with which a new incarnation
-// begins it, else as the frame says that closed the segment before. If nothing says it, it is 1.
+// begins it, else as the frame says that closed the segment before. If nothing says it, it is that of its first frame, or 1 in the first segment.
 func (r *run) first(j *journal, of jetlog.Place) uint64 {
 	for _, seg := range r.streams[of.Plane].segments {
 		if seg.Place == of {
@@ -190,6 +195,11 @@ func (r *run) first(j *journal, of jetlog.Place) uint64 {
 			return f.frame.Link.Next
 		}
 	}
+	for _, f := range j.chain.kept { // the segment before it is archived
+		if of.Segment > 0 && placeOf(f) == of {
+			return f.seq
+		}
+	}
 	return 1
 }
 
@@ -200,7 +210,8 @@ func (r *run) givenUp(builds []*build) (all []jetlog.Place) {
 			continue
 		}
 		for _, seg := range r.streams[j.of.plane].has(j.of.number) {
-			if !seg.Shared && !slices.ContainsFunc(builds, func(b *build) bool { return b.of == seg.Place }) {
+			// One that is archived already is removed by the server.
+			if !seg.Shared && seg.Segment >= j.archived.end().Segment && !slices.ContainsFunc(builds, func(b *build) bool { return b.of == seg.Place }) {
 				all = append(all, seg.Place)
 			}
 		}
@@ -286,7 +297,14 @@ func (r *run) verify(ctx context.Context, store string, builds []*build) error {
 			}) {
 				continue
 			}
-			if err := j.verify(ctx, nc); err != nil {
+			first := uint64(0)
+			for _, b := range builds { // in order
+				if b.of.Plane == j.of.plane && (b.of.Shared || b.of.Partition == j.of.number) {
+					first = b.first
+					break
+				}
+			}
+			if err := j.verify(ctx, nc, first); err != nil {
 				return fmt.Errorf("what was rebuilt of the journal of %s is not in order, and nothing was changed: %w", j.Partition, err)
 			}
 		}
@@ -294,8 +312,8 @@ func (r *run) verify(ctx context.Context, store string, builds []*build) error {
 	})
 }
 
-// verify reads a rebuilt journal.
-func (j *journal) verify(ctx context.Context, nc *nats.Conn) error {
+// verify reads a rebuilt journal, whose first segment begins at a sequence number.
+func (j *journal) verify(ctx context.Context, nc *nats.Conn, first uint64) error {
 	log, err := jetlog.New(nc, j.of.plane, j.of.number)
 	if err != nil {
 		return err
@@ -304,8 +322,8 @@ func (j *journal) verify(ctx context.Context, nc *nats.Conn) error {
 	if j.begin != nil {
 		want, n = j.Begins, n+1
 	}
-	var end framelog.End
-	if err := log.Scan(ctx, 0, func(seq uint64, f framelog.Frame) error {
+	end := j.archived.end()
+	if err := log.Scan(ctx, max(end.Seq+1, first), func(seq uint64, f framelog.Frame) error {
 		next, intact, err := end.Next(j.Partition, seq, f)
 		if err == nil && !intact {
 			err = framelog.Altered(j.Partition, end, seq)

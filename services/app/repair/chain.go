@@ -22,7 +22,7 @@ type copyOf struct {
 
 // chain is what can be put together of a partition's journal.
 type chain struct {
-	kept []*copyOf // continue each other, from the beginning
+	kept []*copyOf // continue each other, behind what is archived
 	end  framelog.End
 	// whole says that the chain has the witnessed frame, and that no intact frame is left over.
 	whole bool
@@ -31,11 +31,11 @@ type chain struct {
 	broken []*copyOf
 }
 
-// assemble puts the journal of a partition together from copies of its frames. Where two frames claim the same
+// assemble puts the journal of a partition together from copies of its frames behind an end of it, which is known. Where two frames claim the same
 // predecessor, the one that leads to the witnessed frame is taken, and otherwise the one of the preferred place; a new
 // incarnation comes before both, since its operator gave the other up.
-func assemble(partition string, copies []*copyOf, witnessed framelog.End) chain {
-	var c chain
+func assemble(partition string, from framelog.End, copies []*copyOf, witnessed framelog.End) chain {
+	c := chain{end: from}
 	byHash, byPrev := map[framelog.Hash]*copyOf{}, map[framelog.Hash][]*copyOf{}
 	var unchained []*copyOf
 	for _, f := range copies {
@@ -61,7 +61,7 @@ func assemble(partition string, copies []*copyOf, witnessed framelog.End) chain 
 		lineage[f] = true
 	}
 	used := map[*copyOf]bool{}
-	c.whole = witnessed.Seq == 0
+	c.whole = witnessed.Seq <= from.Seq || from.Incarnation > witnessed.Incarnation
 	for {
 		next := best(partition, c.end, byPrev[c.end.Hash], lineage)
 		if next == nil && c.end.Incarnation == 0 {

@@ -86,7 +86,7 @@ func TestAssemble(t *testing.T) {
 			append(slices.Clone(all[:3]), 2000), true, nil, 0},
 		"and is the whole journal": {append(slices.Clone(frames[:3]), begin), begun, append(slices.Clone(all[:3]), 2000), true, nil, 0},
 	} {
-		got := assemble(name, c.copies, c.witnessed)
+		got := assemble(name, framelog.End{}, c.copies, c.witnessed)
 		require.Equal(t, c.kept, seqs(got.kept), what)
 		require.Equal(t, c.whole, got.whole, what)
 		require.Equal(t, c.left, seqs(got.left), what)
@@ -107,10 +107,10 @@ func TestAssembleFramesOfBefore(t *testing.T) {
 		copies = append(copies, f)
 	}
 	chained, last := sealed(t, end, 9, 1, 5, "chained")
-	got := assemble(name, append(copies, chained), last)
+	got := assemble(name, framelog.End{}, append(copies, chained), last)
 	require.True(t, got.whole)
 	require.Len(t, got.kept, 5)
-	got = assemble(name, slices.Concat(copies[:1], copies[2:], []*copyOf{chained}), last)
+	got = assemble(name, framelog.End{}, slices.Concat(copies[:1], copies[2:], []*copyOf{chained}), last)
 	require.False(t, got.whole)
 	require.Len(t, got.kept, 1)
 }

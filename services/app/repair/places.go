@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 
@@ -19,6 +20,7 @@ import (
 // The places where copies of frames are, in the order in which they are preferred.
 const (
 	placeStore     = iota // the blocks of the damaged store
+	placeArchive          // archived segments of the data directory
 	placeSalvage          // copies of its blocks from before a server cut them
 	placeCorrected        // records in which one changed bit was found
 	placeOther            // the store of another server, or an older copy
@@ -26,7 +28,7 @@ const (
 )
 
 // placeNames name the places for people.
-var placeNames = [...]string{"the journal", "salvaged blocks", "corrected bits", "another store", "the backup"}
+var placeNames = [...]string{"the journal", "the archive", "salvaged blocks", "corrected bits", "another store", "the backup"}
 
 // stream has the copies of the frames of one plane's journal.
 type stream struct {
@@ -37,6 +39,7 @@ type stream struct {
 	copies     map[int][]*copyOf         // by partition
 	gaps       map[jetlog.Place][]string // what cannot be read in the blocks of the store
 	newest     map[int]uint64            // sequence number in any of the places, by partition
+	wanted     map[int][]span            // the frames of which copies are needed, by partition; nil: all
 }
 
 // add adds a copy. Subjects that are not of a partition are left out.
@@ -48,7 +51,9 @@ func (s *stream) add(c *copyOf) {
 	s.shared = s.shared || of.Shared
 	s.partitions = max(s.partitions, of.Partition+1)
 	s.newest[of.Partition] = max(s.newest[of.Partition], c.seq)
-	s.copies[of.Partition] = append(s.copies[of.Partition], c)
+	if s.wants(of.Partition, c.seq, c.seq) {
+		s.copies[of.Partition] = append(s.copies[of.Partition], c)
+	}
 }
 
 // has returns the segments of a partition that the store has, in order.
@@ -61,10 +66,26 @@ func (s *stream) has(partition int) (all []datadir.Segment) {
 	return all
 }
 
-// stored returns the frames of a partition that are in the store itself.
-func (s *stream) stored(partition int) (all []*copyOf) {
+// behind returns the copies of the frames of a partition that are behind a sequence number.
+func (s *stream) behind(partition int, seq uint64) (all []*copyOf) {
 	for _, f := range s.copies[partition] {
-		if f.place == placeStore {
+		if f.seq > seq {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// wants reports whether copies of the frames between two sequence numbers may be needed.
+func (s *stream) wants(partition int, first, last uint64) bool {
+	wanted, known := s.wanted[partition]
+	return !known || slices.ContainsFunc(wanted, func(w span) bool { return first <= w.last && last >= w.first })
+}
+
+// stored returns the frames of a partition that are in the store itself, behind a sequence number.
+func (s *stream) stored(partition int, seq uint64) (all []*copyOf) {
+	for _, f := range s.copies[partition] {
+		if f.place == placeStore && f.seq > seq {
 			all = append(all, f)
 		}
 	}

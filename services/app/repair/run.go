@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"quartet/pkg/archive"
+	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
+	"quartet/services/app/datadir"
 	"quartet/services/app/derived"
 )
 
@@ -70,6 +72,8 @@ type Journal struct {
 	Loss   *Loss // for Lost and Accepted
 	// Begins is where the new incarnation begins, for Accepted.
 	Begins framelog.End
+	// Archive is the journal's archive if that is damaged; nil: it is intact.
+	Archive *Archive
 }
 
 // journal is a Journal with what it is made of.
@@ -79,6 +83,7 @@ type journal struct {
 	chain     chain
 	witnessed framelog.End
 	begin     *copyOf // the frame of a new incarnation
+	archived  *archived
 }
 
 // Run examines the journals of an embedded NATS server, which must not run, finds intact copies of damaged frames, and
@@ -94,14 +99,14 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	r := &run{Config: cfg, store: store, streams: map[string]*stream{}}
-	if err := r.examine(); err != nil {
+	if err := r.examine(ctx); err != nil {
 		return result, err
 	}
 	if err := r.checkAccepted(); err != nil {
 		return result, err
 	}
-	if slices.ContainsFunc(r.journals, func(j *journal) bool { return j.Status != Intact }) {
-		if err := r.search(); err != nil {
+	if slices.ContainsFunc(r.journals, func(j *journal) bool { return j.Status != Intact || j.archived.Status != Intact }) {
+		if err := r.search(ctx); err != nil {
 			return result, err
 		}
 	}
@@ -109,9 +114,14 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 		return result, err
 	}
 	if cfg.Apply {
+		archives, err := r.mendArchives(ctx)
+		if err != nil {
+			return result, err
+		}
 		if result.Replaced, err = r.apply(ctx); err != nil {
 			return result, err
 		}
+		result.Replaced = cmp.Or(result.Replaced, archives)
 		renewed, err := r.renew(result.Derived)
 		if err != nil {
 			return result, err
@@ -119,6 +129,9 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 		result.Replaced = cmp.Or(result.Replaced, renewed)
 	}
 	for _, j := range r.journals {
+		if j.archived.Status != Intact {
+			j.Archive = &j.archived.Archive
+		}
 		result.Journals = append(result.Journals, j.Journal)
 	}
 	return result, nil
@@ -139,7 +152,7 @@ func (r *run) stamp() string { return r.Now.UTC().Format("20060102T150405.000") 
 func (r *run) replaced() string { return filepath.Join(r.DataDir, "replaced", r.stamp()) }
 
 // examine reads the journals as they are.
-func (r *run) examine() error {
+func (r *run) examine(ctx context.Context) error {
 	for _, plane := range r.Planes {
 		s, err := readStore(r.store, r.Account, plane)
 		if err != nil {
@@ -149,7 +162,11 @@ func (r *run) examine() error {
 		if err != nil {
 			return err
 		}
-		s.partitions = max(s.partitions, witnessed)
+		archives, err := dirstore.Partitions(datadir.Archive(r.DataDir), plane)
+		if err != nil {
+			return err
+		}
+		s.partitions = max(s.partitions, witnessed, archives)
 		r.streams[plane] = s
 		for i := range s.partitions {
 			j := &journal{of: partition{plane, i}}
@@ -157,8 +174,11 @@ func (r *run) examine() error {
 			if j.witnessed, err = witness.At(r.WitnessDir, plane, i).Last(); err != nil {
 				return err
 			}
-			stored := s.stored(i)
-			j.chain = assemble(j.Partition, stored, j.witnessed)
+			if j.archived, err = r.examineArchive(ctx, j.of, s.stored(i, 0)); err != nil {
+				return fmt.Errorf("the archive of %s: %w", j.Partition, err)
+			}
+			stored := s.stored(i, j.archived.end().Seq)
+			j.chain = assemble(j.Partition, j.archived.end(), stored, j.witnessed)
 			if j.Status = Intact; !j.chain.intact(len(stored)) {
 				j.Status = Lost
 				j.Damage = j.describe(s)
@@ -208,6 +228,8 @@ func (r *run) checkAccepted() error {
 		switch {
 		case i < 0:
 			return fmt.Errorf("there is no partition %q; --accept-loss takes one as `quartet repair` prints it, such as work/0", name)
+		case r.journals[i].Status == Intact && r.journals[i].archived.Status != Intact:
+			return fmt.Errorf("only the archive of %s is damaged; the journal goes on without what is lost of it, and nothing has to be given up", name)
 		case r.journals[i].Status == Intact:
 			return fmt.Errorf("the journal of %s is not damaged; nothing of it can be given up", name)
 		}
@@ -216,14 +238,21 @@ func (r *run) checkAccepted() error {
 }
 
 // search looks for copies of what the damaged journals lack.
-func (r *run) search() error {
+func (r *run) search(ctx context.Context) error {
 	damaged := map[string]bool{}
 	for _, j := range r.journals {
-		damaged[j.of.plane] = damaged[j.of.plane] || j.Status != Intact
+		damaged[j.of.plane] = damaged[j.of.plane] || j.Status != Intact || j.archived.Status != Intact
 	}
 	for plane, s := range r.streams {
 		if !damaged[plane] {
 			continue
+		}
+		s.wanted = map[int][]span{}
+		for _, j := range r.journals {
+			if j.of.plane == plane {
+				s.wanted[j.of.number] = j.wanted()
+				j.readArchive(ctx, s)
+			}
 		}
 		if err := s.readSalvaged(r.SalvageDir); err != nil {
 			return err
@@ -233,6 +262,9 @@ func (r *run) search() error {
 				if err := s.readOther(dir); err != nil {
 					return err
 				}
+			}
+			if err := s.readArchives(ctx, datadir.Archive(store)); err != nil {
+				return err
 			}
 		}
 	}
@@ -249,9 +281,13 @@ func (r *run) search() error {
 	for _, j := range r.journals {
 		s := r.streams[j.of.plane]
 		k.saw(j.of, j.witnessed)
+		k.saw(j.of, j.archived.end())
 		k.seq[j.of] = max(k.seq[j.of], s.newest[j.of.number])
 	}
 	for _, j := range r.journals {
+		if j.archived.Status != Intact {
+			j.archived.mend(r.streams[j.of.plane].copies[j.of.number])
+		}
 		if j.Status != Intact {
 			if err := r.decide(j, k); err != nil {
 				return err
@@ -298,7 +334,7 @@ const margin = 1000
 // decide finds out what becomes of a damaged journal.
 func (r *run) decide(j *journal, k *known) error {
 	s := r.streams[j.of.plane]
-	j.chain = assemble(j.Partition, s.copies[j.of.number], j.witnessed)
+	j.chain = assemble(j.Partition, j.archived.end(), s.behind(j.of.number, j.archived.end().Seq), j.witnessed)
 	j.Copies = map[string]int{}
 	for _, f := range j.chain.kept {
 		if f.place != placeStore {

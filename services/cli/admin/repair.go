@@ -38,6 +38,24 @@ type RepairedJournal struct {
 	// BeginsSeq and BeginsWalSeq are where the journal goes on, if its loss is accepted.
 	BeginsSeq    uint64 `json:"begins_seq,omitempty"`
 	BeginsWalSeq uint64 `json:"begins_wal_seq,omitempty"`
+	// Archive is the journal's archive if that is damaged.
+	Archive *RepairedArchive `json:"archive,omitempty"`
+}
+
+// RepairedArchive is the archive of a partition's journal that is damaged. Its JSON form is stable.
+type RepairedArchive struct {
+	Status string         `json:"status"` // repairable or lost
+	Damage []string       `json:"damage"`
+	Copies map[string]int `json:"copies,omitempty"` // frames from elsewhere than from the archive, by place
+	Lost   []LostFrames   `json:"lost,omitempty"`
+}
+
+// LostFrames are frames of which there is no copy, between sequence numbers.
+type LostFrames struct {
+	First       uint64 `json:"first_seq"`
+	Last        uint64 `json:"last_seq"`
+	FirstWalSeq uint64 `json:"first_wal_seq"`
+	LastWalSeq  uint64 `json:"last_wal_seq"`
 }
 
 // JournalLoss is what is known of the events that a journal does not have.
@@ -83,6 +101,10 @@ not run. Copies are taken from
   --from-store       the directory of another NATS server, or an older data directory
   --from-backup      a backup; frames that were written after it are kept
 
+Archived segments of the journals, in DATA-DIR/archive, are examined and written anew in
+the same way. A damaged catalog of an archive is replaced by one of the segments that are
+there. What is lost of an archive is only reported: the journal goes on without it.
+
 The hashes that chain the frames, and the witness, decide what belongs to a journal. The
 repaired stream is opened by a server and read before it takes the place of the damaged
 one, which is kept in DATA-DIR/replaced. An interruption leaves one or the other.
@@ -112,7 +134,7 @@ damaged.`,
 				return err
 			}
 			if slices.ContainsFunc(r.Journals, func(j RepairedJournal) bool {
-				return j.Status == "lost" || j.Status != "intact" && !o.Apply
+				return j.Status == "lost" || j.Status != "intact" && !o.Apply || j.Archive != nil && (j.Archive.Status == "lost" || !o.Apply)
 			}) || !o.Apply && slices.ContainsFunc(r.Streams, func(d DamagedStream) bool { return d.Again }) {
 				return exit.Silently(exit.Failed)
 			}
@@ -159,6 +181,10 @@ func showRepaired(s *session.Session, cmd *cobra.Command, r Repaired, applied bo
 		if j.BeginsSeq > 0 {
 			p.Printf("           a new incarnation begins at frame %d and goes on behind wal_seq %d\n", j.BeginsSeq, j.BeginsWalSeq)
 		}
+		if j.Archive != nil {
+			j.Archive.show(p, applied)
+			again = again || !applied && j.Archive.Status == "repairable"
+		}
 		again = again || !applied && (j.Status == "repairable" || j.Status == "accepted")
 	}
 	for _, d := range r.Streams {
@@ -188,6 +214,27 @@ func (j RepairedJournal) status(applied bool) string {
 		return "repaired"
 	}
 	return j.Status
+}
+
+// show prints what is wrong with an archive, and what becomes of it.
+func (a *RepairedArchive) show(p *output.Printer, applied bool) {
+	status := a.Status
+	if applied && status == "repairable" {
+		status = "repaired"
+	}
+	p.Printf("           its archive is damaged: %s\n", status)
+	for _, text := range a.Damage {
+		p.Printf("           %s\n", terminal.Printable(text))
+	}
+	for _, place := range slices.Sorted(maps.Keys(a.Copies)) {
+		p.Printf("           copies of archived frames from %s: %d\n", place, a.Copies[place])
+	}
+	for _, l := range a.Lost {
+		p.Printf("           archived frames %d to %d, wal_seq %d to %d, have no intact copy\n", l.First, l.Last, l.FirstWalSeq, l.LastWalSeq)
+	}
+	if len(a.Lost) > 0 {
+		p.Printf("           give --from-backup or --from-store with an intact copy; the journal goes on without them\n")
+	}
 }
 
 // show prints what is known of a loss.

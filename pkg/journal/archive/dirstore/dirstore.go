@@ -39,6 +39,25 @@ func New(dir, plane string, partition int) *Store {
 	return &Store{dir: filepath.Join(dir, plane+"-"+strconv.Itoa(partition))}
 }
 
+// Partitions returns how many partitions a plane has at least, by the directories that are below one.
+func Partitions(dir, plane string) (int, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("dirstore: %w", err)
+	}
+	n := 0
+	for _, e := range entries {
+		number, found := strings.CutPrefix(e.Name(), plane+"-")
+		if i, err := strconv.Atoi(number); found && err == nil && i >= 0 {
+			n = max(n, i+1)
+		}
+	}
+	return n, nil
+}
+
+// Dir returns the directory of the store.
+func (s *Store) Dir() string { return s.dir }
+
 // open opens the directory. It is ErrNoObject if there is none.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.dir)

@@ -1,0 +1,66 @@
+package archive
+
+import (
+	"context"
+	"time"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// Stored returns the segments of a partition that are stored completely, in the catalog or not, by name, as their indexes describe them. Their
+// frames are not read. It also returns why an index cannot be read.
+func Stored(ctx context.Context, store Store, partition string) (all map[string]Segment, unreadable map[string]error, err error) {
+	names, err := store.Names(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, unreadable = map[string]Segment{}, map[string]error{}
+	for name := range names {
+		if s, err := stored(ctx, store, partition, name); err != nil {
+			unreadable[name] = err
+		} else {
+			all[name] = s
+		}
+	}
+	return all, unreadable, ctx.Err()
+}
+
+// Write stores a segment anew of frames that continue the log of a partition behind an end, and reads back what was stored. It is not in the
+// catalog; see Replace.
+func Write(ctx context.Context, store Store, partition string, before framelog.End, seg framelog.Segment, frames []Frame, now time.Time) (Segment, error) {
+	c := &Catalog{Partition: partition}
+	s, err := c.write(ctx, store, before, frameLog{frames: frames}, seg, now)
+	if err == nil {
+		err = s.Verify(ctx, store)
+	}
+	return s, err
+}
+
+// frameLog is a log of some frames, of which there is nothing to be done but to scan it.
+type frameLog struct {
+	framelog.Log
+	frames []Frame
+}
+
+// Scan implements framelog.Log.
+func (l frameLog) Scan(_ context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
+	for _, f := range l.frames {
+		if f.Seq < from {
+			continue
+		}
+		if err := fn(f.Seq, f.Frame); err != nil {
+			return err
+		}
+	}
+	return errClosed // they are all that the segment has, also if it was cut
+}
+
+// Replace stores a catalog with some segments, in order, in place of the one with a version, damaged or not. It returns ErrReplaced if there is
+// another one. Where segments do not continue each other, the log has frames of which there is no copy.
+func Replace(ctx context.Context, store Store, partition string, version uint64, segments []Segment) (*Catalog, error) {
+	c := &Catalog{Partition: partition, version: version}
+	if err := c.replace(ctx, store, segments); err != nil {
+		return nil, err
+	}
+	return Read(ctx, store, partition)
+}

@@ -1,0 +1,393 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/natsd/salvage"
+	"quartet/services/app/datadir"
+)
+
+// Archive is the archive of a partition that is damaged.
+type Archive struct {
+	Status Status // Repairable or Lost
+	Damage []string
+	// Copies are the numbers of frames that come from elsewhere than from the archive, by place.
+	Copies map[string]int
+	// Lost are the frames of which there is no copy. The journal goes on without them; whoever reads its beginning does not.
+	Lost []Range
+}
+
+// Range is a part of a journal.
+type Range struct {
+	First, Last             uint64 // sequence numbers between which the frames are, both included
+	FirstWalSeq, LastWalSeq uint64
+}
+
+// part is an archived segment, or several of which nothing is stored.
+type part struct {
+	row         *archive.Segment // nil: nothing is stored
+	before, end framelog.End     // where that is not known, end is that of the log before the frame that is behind it
+	damage      error
+	found       []*copyOf // all frames, of one that is damaged and can be repaired
+}
+
+// archived is the archive of a partition.
+type archived struct {
+	Archive
+	store   *dirstore.Store
+	name    string
+	content []byte // the catalog, as it is
+	version uint64
+	rewrite bool    // the catalog does not have the parts
+	parts   []*part // in order
+	spare   []archive.Segment
+}
+
+// examineArchive reads the archive of a partition: that each segment of its catalog is as it was written, and if the catalog is damaged
+// or lost, which segments there are.
+func (r *run) examineArchive(ctx context.Context, of partition, live []*copyOf) (*archived, error) {
+	a := &archived{store: dirstore.New(datadir.Archive(r.DataDir), of.plane, of.number), name: of.String()}
+	a.Status = Intact
+	there, err := exists(a.store.Dir())
+	if err != nil || !there {
+		return a, err
+	}
+	stored, unreadable, err := archive.Stored(ctx, a.store, a.name)
+	if err != nil {
+		return nil, err
+	}
+	if a.content, a.version, err = a.store.Catalog(ctx); err != nil {
+		return nil, err
+	}
+	c, err := archive.Read(ctx, a.store, a.name)
+	readable := err == nil && a.version > 0
+	switch {
+	case errors.Is(err, archive.ErrDamaged):
+		a.Damage, a.rewrite = append(a.Damage, err.Error()), true
+		c = &archive.Catalog{Partition: a.name}
+	case err != nil:
+		return nil, err
+	}
+	for _, row := range c.Segments {
+		delete(stored, row.GetName())
+		if row.Before != a.end() {
+			a.missing(row.Before)
+		}
+		a.add(row, row.Verify(ctx, a.store))
+	}
+	if err := a.extend(ctx, stored, live, readable); err != nil {
+		return nil, err
+	}
+	if a.rewrite && len(a.Damage) == 0 {
+		a.Damage = append(a.Damage, "the catalog does not have all segments that the journal needs")
+	}
+	for _, p := range a.parts {
+		if p.damage != nil {
+			a.Damage = append(a.Damage, p.damage.Error())
+		}
+	}
+	if len(a.Damage) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(unreadable)) {
+			a.Damage = append(a.Damage, fmt.Sprintf("%s cannot be read: %s", name, unreadable[name]))
+		}
+		a.Status = Repairable
+	}
+	if slices.ContainsFunc(a.parts, func(p *part) bool { return p.damage != nil }) {
+		a.Status = Lost // until copies are found
+	}
+	a.spare = slices.Collect(maps.Values(stored))
+	return a, nil
+}
+
+// add adds a segment behind the others.
+func (a *archived) add(row archive.Segment, damage error) {
+	a.parts = append(a.parts, &part{row: &row, before: row.Before, end: row.End, damage: damage})
+}
+
+// end returns the end of the log behind what is archived.
+func (a *archived) end() framelog.End {
+	if n := len(a.parts); n > 0 {
+		return a.parts[n-1].end
+	}
+	return framelog.End{}
+}
+
+// extend adds the segments that are stored and not in the catalog, if the journal does not go on behind the catalog by itself. If the catalog cannot
+// be read, it also adds what is missing between them, and up to the frame with which the journal goes on.
+func (a *archived) extend(ctx context.Context, stored map[string]archive.Segment, live []*copyOf, readable bool) error {
+	if c := assemble(a.name, a.end(), slices.DeleteFunc(slices.Clone(live), func(f *copyOf) bool { return f.seq <= a.end().Seq }), framelog.End{}); len(c.kept) > 0 && len(c.left) == 0 {
+		return nil
+	}
+	follows := map[framelog.Hash]bool{} // the hashes of the frames that are continued in the journal
+	var first *copyOf
+	for _, f := range live {
+		if _, intact := framelog.Anchor(a.name, f.seq, f.frame); !intact {
+			continue
+		}
+		follows[f.frame.Link.Prev] = true
+		if first == nil || f.seq < first.seq {
+			first = f
+		}
+	}
+	for {
+		end := a.end()
+		next, damage := a.next(ctx, stored, end)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case next == nil && first != nil && first.frame.Link.Segment > 0 && first.seq > end.Seq && !follows[end.Hash] && !readable:
+			a.missing(endBefore(first))
+			return nil
+		case next == nil:
+			return nil
+		case next.Before != end && (readable || follows[end.Hash]), damage != nil && follows[end.Hash]:
+			return nil
+		case next.Before != end:
+			a.missing(next.Before)
+		}
+		delete(stored, next.GetName())
+		a.add(*next, damage)
+		a.rewrite = true
+	}
+}
+
+// next returns the stored segment that is the next one behind an end of the log, an intact one if there is one, and its damage.
+func (a *archived) next(ctx context.Context, stored map[string]archive.Segment, end framelog.End) (next *archive.Segment, damage error) {
+	for _, name := range slices.Sorted(maps.Keys(stored)) {
+		s := stored[name]
+		if s.Before != end && s.Before.Seq <= end.Seq || next != nil && (s.Before.Seq > next.Before.Seq || s.Before == next.Before && damage == nil) {
+			continue
+		}
+		next, damage = &s, s.Verify(ctx, a.store)
+	}
+	return next, damage
+}
+
+// missing adds what is missing up to an end.
+func (a *archived) missing(end framelog.End) {
+	a.rewrite = true
+	before := a.end()
+	a.parts = append(a.parts, &part{before: before, end: end, damage: fmt.Errorf("of frames %d to %d, wal_seq %d to %d, nothing is stored", before.Seq+1, end.Seq, before.WalSeq+1, end.WalSeq)})
+}
+
+// endBefore returns the end of the log before a frame, of which nothing else is known.
+func endBefore(f *copyOf) framelog.End {
+	l := f.frame.Link
+	return framelog.End{Seq: f.seq - 1, WalSeq: max(l.First, 1) - 1, Hash: l.Prev, Incarnation: l.Incarnation, Segment: l.Segment}
+}
+
+// span is some sequence numbers, both ends included.
+type span struct{ first, last uint64 }
+
+// wanted returns the frames of a journal of which copies are needed.
+func (j *journal) wanted() (all []span) {
+	for _, p := range j.archived.parts {
+		if p.damage != nil {
+			all = append(all, span{p.before.Seq + 1, p.end.Seq})
+		}
+	}
+	if j.Status != Intact {
+		all = append(all, span{j.archived.end().Seq + 1, math.MaxUint64})
+	}
+	return all
+}
+
+// readArchived adds the frames of an archived segment that can be read and are wanted.
+func (s *stream) readArchived(ctx context.Context, store archive.Store, of partition, seg archive.Segment, place int) {
+	x, err := seg.Index(ctx, store)
+	if err != nil || x.GetPartition() != of.String() {
+		return
+	}
+	in := jetlog.Place{Plane: of.plane, Partition: of.number, Segment: seg.GetNumber(), Shared: seg.GetShared()}
+	for i, o := range x.GetObjects() {
+		before, err := framelog.ParseEnd(o.GetBefore())
+		if err != nil || !s.wants(of.number, before.Seq+1, o.GetLast()) {
+			continue
+		}
+		frames, err := seg.Frames(ctx, store, x, i)
+		if err != nil {
+			continue // it is damaged
+		}
+		last := before.Seq
+		for _, f := range frames {
+			if last < seg.GetFirst() {
+				last = 0 // it is in the segment before
+			}
+			s.add(&copyOf{seq: f.Seq, subject: in.Subject(), header: onWire(jetlog.Header(in.Stream(), last, f.Frame)), frame: f.Frame, place: place})
+			last = f.Seq
+		}
+	}
+}
+
+// readArchives adds what the archives of another data directory have.
+func (s *stream) readArchives(ctx context.Context, dir string) error {
+	n, err := dirstore.Partitions(dir, s.plane)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		of := partition{s.plane, i}
+		store := dirstore.New(dir, s.plane, i)
+		all, _, err := archive.Stored(ctx, store, of.String())
+		if err != nil {
+			return err
+		}
+		for _, seg := range all {
+			s.readArchived(ctx, store, of, seg, placeOther)
+		}
+	}
+	return nil
+}
+
+// readArchive adds the frames that can be read of the damaged segments of a journal's archive, and of what is stored beside its catalog.
+func (j *journal) readArchive(ctx context.Context, s *stream) {
+	for _, p := range j.archived.parts {
+		if p.row != nil && p.damage != nil {
+			s.readArchived(ctx, j.archived.store, j.of, *p.row, placeArchive)
+		}
+	}
+	for _, seg := range j.archived.spare {
+		s.readArchived(ctx, j.archived.store, j.of, seg, placeArchive)
+	}
+}
+
+// mend finds out what becomes of a damaged archive. copies are those of its frames.
+func (a *archived) mend(copies []*copyOf) {
+	a.Status, a.Copies = Repairable, map[string]int{}
+	for _, p := range a.parts {
+		if p.damage == nil {
+			continue
+		}
+		of := slices.DeleteFunc(slices.Clone(copies), func(f *copyOf) bool { return f.seq <= p.before.Seq || f.seq > p.end.Seq })
+		lost := a.lost(p, of)
+		if len(lost) > 0 {
+			a.Status, a.Lost = Lost, append(a.Lost, lost...)
+			continue
+		}
+		for _, f := range p.found {
+			if f.place != placeArchive {
+				a.Copies[placeNames[f.place]]++
+			}
+		}
+	}
+}
+
+// lost puts a part together from copies of its frames, and returns those that are missing.
+func (a *archived) lost(p *part, copies []*copyOf) (all []Range) {
+	for at := p.before; ; {
+		c := assemble(a.name, at, copies, p.end)
+		p.found = append(p.found, c.kept...)
+		if c.end.Hash == p.end.Hash {
+			return all
+		}
+		up := p.end
+		if len(c.left) > 0 {
+			up = endBefore(c.left[0])
+		}
+		all = append(all, Range{First: c.end.Seq + 1, Last: up.Seq, FirstWalSeq: c.end.WalSeq + 1, LastWalSeq: up.WalSeq})
+		if len(c.left) == 0 {
+			return all
+		}
+		at = up
+	}
+}
+
+// mendArchives writes the damaged archives as far as they can be repaired, and returns where what was damaged is. An interruption leaves what
+// was there, or what was repaired.
+func (r *run) mendArchives(ctx context.Context) (replaced string, err error) {
+	for _, j := range r.journals {
+		a := j.archived
+		if last := len(a.parts) - 1; a.Status == Intact || last >= 0 && a.parts[last].row == nil && !a.complete(a.parts[last]) {
+			continue // a catalog says where the journal goes on behind it
+		}
+		rows, gone, err := a.rows(ctx, r)
+		if err != nil {
+			return "", fmt.Errorf("the archive of %s: %w", a.name, err)
+		}
+		if len(rows) == 0 || !a.rewrite {
+			continue
+		}
+		to := filepath.Join(r.replaced(), "archive", filepath.Base(a.store.Dir()))
+		if err := os.MkdirAll(to, 0o700); err != nil {
+			return "", err
+		}
+		if a.version > 0 {
+			if err := salvage.Write(filepath.Join(to, fmt.Sprintf("catalog-%d", a.version)), a.content); err != nil {
+				return "", err
+			}
+		}
+		if _, err := archive.Replace(ctx, a.store, a.name, a.version, rows); err != nil {
+			return "", fmt.Errorf("the archive of %s: %w", a.name, err)
+		}
+		for _, name := range gone {
+			if err := os.Rename(filepath.Join(a.store.Dir(), name), filepath.Join(to, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return "", err
+			}
+		}
+		if err := errors.Join(salvage.SyncDir(a.store.Dir()), salvage.SyncDir(to)); err != nil {
+			return "", err
+		}
+		replaced = r.replaced()
+	}
+	return replaced, nil
+}
+
+// rows returns the segments that the catalog gets. It writes those anew of which all frames were found, and returns the names of the damaged ones
+// that these replace. What cannot be repaired stays as it is.
+func (a *archived) rows(ctx context.Context, r *run) (rows []archive.Segment, gone []string, err error) {
+	for i, p := range a.parts {
+		switch {
+		case !a.complete(p) && p.row != nil:
+			rows = append(rows, *p.row)
+			continue
+		case !a.complete(p):
+			continue
+		case p.row != nil:
+			gone = append(gone, p.row.GetName())
+		}
+		before := p.before
+		for len(p.found) > 0 {
+			of := placeOf(p.found[0])
+			seg := framelog.Segment{Number: of.Segment, First: 1, Shared: of.Shared}
+			if of.Segment > 0 {
+				seg.First = p.found[0].seq
+			}
+			var frames []archive.Frame
+			for len(p.found) > 0 && placeOf(p.found[0]).Segment == of.Segment {
+				frames = append(frames, archive.Frame{Seq: p.found[0].seq, Frame: p.found[0].frame})
+				p.found = p.found[1:]
+			}
+			s, err := archive.Write(ctx, a.store, a.name, before, seg, frames, r.Now)
+			if err != nil {
+				return nil, nil, fmt.Errorf("part %d: %w", i, err)
+			}
+			rows, before, a.rewrite = append(rows, s), s.End, true
+		}
+	}
+	return rows, gone, nil
+}
+
+// complete reports whether all frames of a damaged part were found.
+func (a *archived) complete(p *part) bool {
+	at := p.before
+	for _, f := range p.found {
+		next, intact, err := at.Next(a.name, f.seq, f.frame)
+		if err != nil || !intact {
+			return false
+		}
+		at = next
+	}
+	return len(p.found) > 0 && at.Hash == p.end.Hash
+}
