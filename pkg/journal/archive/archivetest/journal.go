@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"quartet/pkg/clock"
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 )
@@ -63,7 +64,7 @@ func (j *Journal) Close(t *testing.T) {
 // Archive archives all segments but the one that is written to.
 func (j *Journal) Archive(t *testing.T) {
 	t.Helper()
-	a := archive.Start(j.Log, time.Now, zap.NewNop(), nil)
+	a := archive.Start(j.Log, clock.System().Now, zap.NewNop(), nil)
 	defer a.Stop()
 	a.Below(j.End)
 	require.NoError(t, a.Settle(t.Context()))
