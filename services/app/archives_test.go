@@ -78,7 +78,7 @@ func requireFrames(t *testing.T, want, got []segments.Frame, more int) {
 // sent collects a backup in a file.
 type sent struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // of one test
 	f   *os.File
 }
 

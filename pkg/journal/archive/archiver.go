@@ -142,7 +142,7 @@ func (a *Archiver) pass(ctx context.Context) error {
 		a.mu.Lock()
 		below := a.below
 		a.mu.Unlock()
-		segments, err := a.log.Live.Segments(ctx)
+		segments, err := a.log.Segments(ctx)
 		if err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func (a *Archiver) pass(ctx context.Context) error {
 		for _, seg := range segments {
 			switch {
 			case c.Has(seg.Number):
-				if err := a.log.Live.Drop(ctx, seg.Number); err != nil {
+				if err := a.log.Drop(ctx, seg.Number); err != nil {
 					return err
 				}
 			case next == nil && seg.Number < below.Segment:

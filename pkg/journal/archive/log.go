@@ -152,7 +152,7 @@ func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 
 // behind returns where the log goes on that has nothing at from, which is behind all that is archived.
 func (l *Log) behind(ctx context.Context, c *Catalog, from uint64) (uint64, error) {
-	segments, err := l.Live.Segments(ctx)
+	segments, err := l.Segments(ctx)
 	if err != nil {
 		return from, err
 	}

@@ -22,7 +22,6 @@ type Journal struct {
 	End       framelog.End
 	writer    *framelog.Writer
 	noise     *rand.ChaCha8
-	frames    int
 }
 
 // NewJournal returns the journal in an empty log.

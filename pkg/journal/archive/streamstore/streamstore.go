@@ -275,5 +275,5 @@ func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []by
 	if err == nil {
 		_ = stream.DeleteMsg(ctx, version)
 	}
-	return nil //nolint:nilerr // see above
+	return nil
 }
