@@ -210,7 +210,7 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 			"--key-file", filepath.Join(c.cfg.Dir, "key"), "--home-dir", filepath.Join(c.cfg.Dir, "home"),
 			"--grpc-addr", fmt.Sprintf("%s:%d", addr, grpcPort+at), "--http-addr", web,
 			"--partition-lease", c.cfg.Lease.String(), "--log-level", "info",
-			"--snapshot-mib", "1", // many of them
+			"--snapshot-mib", "1", "--segment-mib", "1", // many of them, and an archive
 		}
 		if c.cfg.Partitions != "" {
 			args = append(args, "--partitions", c.cfg.Partitions)
