@@ -15,7 +15,7 @@ import (
 // A batch is confirmed whole and in order, whatever its size, or refused.
 func TestBatches(t *testing.T) {
 	nc := natsdtest.Connect(t)
-	require.NoError(t, EnsureStream(t.Context(), nc, 1, nil))
+	require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, nil))
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	stored := func() int {

@@ -45,18 +45,18 @@ func TestAStreamThatIsNotAnsweredFor(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	require.NoError(t, EnsureStream(ctx, nc, 3, nil))
+	require.NoError(t, EnsureStream(ctx, nc, 3, DefaultBytes, nil))
 	require.EqualValues(t, 5, asked.Load(), "info, info, create, info, create")
 
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, EnsureStream(over, nc, 3, nil), context.Canceled)
+	require.ErrorIs(t, EnsureStream(over, nc, 3, DefaultBytes, nil), context.Canceled)
 }
 
 // TestEventsTakeLessWhereThereIsLess: a server without room for all that EVENTS may keep gets a smaller stream, and one
 // with too little an error.
 func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
-	for space, want := range map[int64]int64{2 << 30: maxBytes, 1 << 30: maxBytes, 1<<30 - 1: maxBytes / 2, minBytes: minBytes, minBytes - 1: 0} {
+	for space, want := range map[int64]int64{2 * DefaultBytes: DefaultBytes, DefaultBytes: DefaultBytes, DefaultBytes - 1: DefaultBytes / 2, minBytes: minBytes, minBytes - 1: 0} {
 		srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: space})
 		require.NoError(t, err)
 		srv.Start()
@@ -65,7 +65,7 @@ func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		for range 2 { // an existing stream keeps what it has
-			err = EnsureStream(ctx, nc, 1, nil)
+			err = EnsureStream(ctx, nc, 1, DefaultBytes, nil)
 			if want == 0 {
 				require.ErrorContains(t, err, "insufficient storage", space)
 				continue
@@ -86,11 +86,11 @@ func TestEventsTakeLessWhereThereIsLess(t *testing.T) {
 
 // TestX16_EventsTakeAQuarter: EVENTS is for external consumers, and must leave the store to the journals.
 func TestX16_EventsTakeAQuarter(t *testing.T) {
-	for limit, want := range map[int64]int64{0: maxBytes, 1 << 40: maxBytes, 4 << 30: maxBytes, 4<<30 - 1: maxBytes / 2, 24 << 20: 4 << 20, 1 << 20: minBytes} {
+	for limit, want := range map[int64]int64{0: DefaultBytes, 1 << 40: DefaultBytes, 4 * DefaultBytes: DefaultBytes, 4*DefaultBytes - 1: DefaultBytes / 2, 24 << 20: 4 << 20, 1 << 20: minBytes} {
 		nc := natsdtest.Connect(t)
 		space := &room.Room{}
 		require.NoError(t, space.Measure(func() (room.State, error) { return room.State{Limit: limit}, nil }))
-		require.NoError(t, EnsureStream(t.Context(), nc, 1, space))
+		require.NoError(t, EnsureStream(t.Context(), nc, 1, DefaultBytes, space))
 		js, err := jetstream.New(nc)
 		require.NoError(t, err)
 		s, err := js.Stream(t.Context(), Stream)

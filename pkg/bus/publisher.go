@@ -23,13 +23,15 @@ import (
 // Stream is the name of the stream for everybody outside.
 const Stream = "EVENTS"
 
-// Limits of EVENTS. Beyond them the oldest events are dropped; the journal has all. A journal
-// that was never copied is copied from maxAge ago.
+// Limits of EVENTS. Beyond them, and beyond the bytes that its operator gives, the oldest events are dropped; the journal has all. A
+// journal that was never copied is copied from maxAge ago.
 const (
-	maxBytes = 1 << 30
 	minBytes = 1 << 20
 	maxAge   = 7 * 24 * time.Hour
 )
+
+// DefaultBytes is how many bytes EVENTS has at most.
+const DefaultBytes = 256 << 20
 
 const (
 	// window is how many frames are copied at once. After their events, one message records
@@ -60,10 +62,10 @@ const (
 )
 
 // EnsureStream creates EVENTS or updates its limits, and repeats requests that are not answered
-// until ctx ends. EVENTS keeps at most a quarter of the store, and less if the server has no room to reserve for that, but
+// until ctx ends. EVENTS keeps at most so many bytes and a quarter of the store, and less if the server has no room to reserve for that, but
 // at least minBytes. On a single node the stream is created with asynchronous persistence, which an
 // existing one keeps as it is; events that a loss of power removes are copied again.
-func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, space *room.Room) error {
+func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, bytes int64, space *room.Room) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("bus: %w", err)
@@ -74,7 +76,7 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, space *room.
 		Subjects:    []string{"quartet.events.>", "quartet.bus.position.>"},
 		Storage:     jetstream.FileStorage,
 		Discard:     jetstream.DiscardOld,
-		MaxBytes:    maxBytes,
+		MaxBytes:    max(bytes, minBytes),
 		MaxAge:      maxAge,
 		Replicas:    max(replicas, 1),
 		// Allows the fast batches that batches publishes. They are not atomic: the

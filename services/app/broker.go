@@ -367,7 +367,7 @@ func (p *publisher) Name() string { return "publisher" }
 
 // Start creates the EVENTS stream and one publisher per partition.
 func (p *publisher) Start(ctx context.Context) error {
-	if err := bus.EnsureStream(ctx, p.broker.readers, p.broker.cfg.Replicas, p.broker.room); err != nil {
+	if err := bus.EnsureStream(ctx, p.broker.readers, p.broker.cfg.Replicas, int64(p.broker.cfg.EventsSize)<<20, p.broker.room); err != nil {
 		return err
 	}
 	for _, plane := range p.planes {

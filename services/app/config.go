@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"quartet/pkg/bus"
 	"quartet/pkg/certs"
 	"quartet/pkg/conf"
 	"quartet/pkg/confine"
@@ -58,6 +59,8 @@ type Config struct {
 	ScrubRate int // MiB per second
 	// SegmentSize is the size in MiB at which a segment of a journal is closed.
 	SegmentSize int
+	// EventsSize is how many MiB the stream EVENTS has at most.
+	EventsSize int
 	// SnapshotSize is after how many MiB of a journal a snapshot is written.
 	SnapshotSize int
 	Publish      bool
@@ -161,6 +164,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.SnapshotSize, "snapshot-mib", 16, "MiB of a partition's journal after which a snapshot of its state is written, 1 to 4096; a start reads the newest snapshot and the journal behind it")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
+	s.Int(&c.EventsSize, "events-mib", bus.DefaultBytes>>20, "MiB of events that EVENTS keeps for external consumers, at most a quarter of the store and 7 days; 1 to 1048576. The journals keep all events")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address on which profiles are served; empty: none")
 	s.String(&c.MetricsAddr, "metrics-addr", "", "Address on which GET /metrics is served to Prometheus, for processes without a gateway, which serves it too; it names no tenant, and demands no credential unless metrics-auth is required; empty: none")
@@ -270,6 +274,10 @@ func (c *Config) Complete() error {
 		return fmt.Errorf("snapshot-mib is %d; it must be from 1 to 4096, or 0 for 16", c.SnapshotSize)
 	}
 	c.SnapshotSize = cmp.Or(c.SnapshotSize, 16)
+	if c.EventsSize < 0 || c.EventsSize > 1<<20 {
+		return fmt.Errorf("events-mib is %d; it must be from 1 to 1048576, or 0 for %d", c.EventsSize, bus.DefaultBytes>>20)
+	}
+	c.EventsSize = cmp.Or(c.EventsSize, bus.DefaultBytes>>20)
 	if c.ScrubRate < 0 {
 		return fmt.Errorf("scrub-rate is %d; it must be at least 1 MiB per second, or 0 for none", c.ScrubRate)
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -40,4 +41,29 @@ func TestI11_WhereMetricsDemandACredential(t *testing.T) {
 	require.Equal(t, AuthAuto, cfg.MetricsAuth)
 	cfg.MetricsAuth = "yes"
 	require.ErrorContains(t, cfg.completeMetricsAuth(), `metrics-auth is "yes"`)
+}
+
+// TestR12_SizesOfJournals tests the limits of what is kept of journals in one piece, and of EVENTS.
+func TestR12_SizesOfJournals(t *testing.T) {
+	for setting, limit := range map[string]struct {
+		of      func(*Config) *int
+		most    int
+		without int // the value in place of 0
+	}{
+		"segment-mib":  {func(c *Config) *int { return &c.SegmentSize }, 4096, 64},
+		"snapshot-mib": {func(c *Config) *int { return &c.SnapshotSize }, 4096, 16},
+		"events-mib":   {func(c *Config) *int { return &c.EventsSize }, 1 << 20, 256},
+	} {
+		for value, want := range map[int]int{-1: 0, 0: limit.without, 1: 1, limit.most: limit.most, limit.most + 1: 0} {
+			cfg := Config{DataDir: t.TempDir()}
+			*limit.of(&cfg) = value
+			err := cfg.Complete()
+			if want == 0 {
+				require.ErrorContains(t, err, fmt.Sprintf("%s is %d; it must be from 1 to %d", setting, value, limit.most))
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, want, *limit.of(&cfg))
+		}
+	}
 }

@@ -251,7 +251,7 @@ func (h *host) publish(n int, share partitions.Share) (stop func()) {
 
 // publishers starts the publishers of a share. It returns those that it started, also after an error.
 func (h *host) publishers(ctx context.Context, share partitions.Share) (running []*bus.Publisher, err error) {
-	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas, h.broker.room); err != nil {
+	if err := bus.EnsureStream(ctx, h.broker.readers, h.broker.cfg.Replicas, int64(h.broker.cfg.EventsSize)<<20, h.broker.room); err != nil {
 		return nil, err
 	}
 	sources, err := h.broker.sources(h.name)

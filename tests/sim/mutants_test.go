@@ -176,6 +176,19 @@ var later = []mutant{
 		"a publisher begins behind what it has not copied", "pkg/bus/publisher.go",
 		"	after, err := out.Position(ctx, positionSubject(p.cfg.Source))\n", "	after, err := p.cfg.Source.End(ctx)\n",
 	},
+	{
+		"a segment is dropped that is not in the catalog", "pkg/journal/archive/archiver.go",
+		"			case c.Has(seg.Number):\n", "			case c.Has(seg.Number) || seg.Number < below.Segment:\n",
+	},
+	{
+		"a reader passes over what is archived", "pkg/journal/archive/log.go",
+		"			if err := l.archived(ctx, from, pass); err != nil {\n				return err\n			}\n", "			from = c.End().Seq + 1\n",
+	},
+	{
+		"a segment counts as archived although its catalog was not stored", "pkg/journal/archive/write.go",
+		"	if err := c.replace(ctx, store, segments); err != nil {\n		return nil, err\n	}\n	return Read(ctx, store, c.Partition)\n",
+		"	_ = c.replace(ctx, store, segments)\n	return &Catalog{Partition: c.Partition, Segments: segments, version: c.version}, nil\n",
+	},
 }
 
 // TestMutants_AreCurrent checks that each mutant still replaces one text of the code.
