@@ -113,7 +113,7 @@ fmt: $(BUF) ## Format Go and proto in place
 .PHONY: test
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything, with the race detector but for the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
-	$(GO) test -race -p 3 -timeout 40m ./tests $$($(GO) list ./... | grep -v /tests/cluster)
+	$(GO) test -race -p 3 -timeout 60m ./tests $$($(GO) list ./... | grep -v /tests/cluster)
 	$(STATIC) $(GO) test -timeout 30m ./tests/cluster ./tests/sim
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.

@@ -42,8 +42,12 @@ func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	for _, item := range d.items()[:4] {
 		all = append(all, &caller{d: d, item: item, revisions: 1})
 	}
-	for round := 0; round < 40 && (round < 5 || len(d.archived().Segments) < 4); round++ {
-		all.killedWhen(func() int64 { return d.archivedBytes() })
+	for round := 0; round < 40 && len(d.archived().Segments) < 4; round++ {
+		if round < 6 {
+			all.killedWhen(func() int64 { return d.archivedBytes() })
+		} else {
+			all.work(40, nil)
+		}
 	}
 	all.work(20, nil)
 	archived := d.archived()
