@@ -18,14 +18,12 @@ type Archive struct {
 
 var _ archive.Store = (*Archive)(nil)
 
-// write parks a call that changes something, and calls it unless it is lost.
 func (s *Archive) write(ctx context.Context, what string, call func() error) error {
-	return (&Snapshots{Queue: s.Queue, Of: s.Of, Name: s.Name + " archive", Disk: s.Disk}).write(ctx, what, call)
+	return change(ctx, s.Queue, s.Of, s.Disk, "archive "+s.Name+" "+what, call)
 }
 
-// read parks a call that changes nothing.
 func (s *Archive) read(ctx context.Context, what string) error {
-	return (&Snapshots{Queue: s.Queue, Of: s.Of, Name: s.Name + " archive"}).read(ctx, what)
+	return look(ctx, s.Queue, s.Of, "archive "+s.Name+" "+what)
 }
 
 // simDraft is a segment that is being stored.

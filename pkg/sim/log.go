@@ -108,18 +108,8 @@ func (l *Log) store(expect uint64, f framelog.Frame) (uint64, error) {
 	return seq, err
 }
 
-// read parks a read.
 func (l *Log) read(ctx context.Context, what string) error {
-	o, err := l.Queue.Park(ctx, Crossing{Edge: "log " + l.Name + " " + what, Of: l.Of, Faults: readFaults})
-	switch {
-	case err != nil:
-		return err
-	case o == Died || o == Kept:
-		return ErrDead
-	case o == Lost:
-		return ErrNoAnswer
-	}
-	return nil
+	return look(ctx, l.Queue, l.Of, "log "+l.Name+" "+what)
 }
 
 // Tail implements framelog.Log. It is no crossing: followers ask for it once a second.
@@ -180,23 +170,7 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 
 // Drop implements framelog.Segmented. It, and its answer, may be lost.
 func (l *Log) Drop(ctx context.Context, number uint64) error {
-	o, err := l.Queue.Park(ctx, Crossing{Edge: fmt.Sprintf("log %s drop %d", l.Name, number), Of: l.Of, Faults: writeFaults})
-	if err != nil {
-		return err
-	}
-	drop := func() error { return l.Inner.(framelog.Segmented).Drop(context.Background(), number) }
-	switch o {
-	case Died:
-		return ErrDead
-	case Kept:
-		_ = drop()
-		return ErrDead
-	case Lost:
-		return ErrNoAnswer
-	case Unanswered:
-		_ = drop()
-		return ErrNoAnswer
-	default:
-		return drop()
-	}
+	return change(ctx, l.Queue, l.Of, nil, fmt.Sprintf("log %s drop %d", l.Name, number), func() error {
+		return l.Inner.(framelog.Segmented).Drop(context.Background(), number)
+	})
 }

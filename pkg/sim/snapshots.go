@@ -21,13 +21,13 @@ var _ snapshot.Store = (*Snapshots)(nil)
 // writeFaults are those of a call that stores or removes something: it is lost, or its answer is.
 var writeFaults = []Outcome{Lost, Unanswered}
 
-// write parks a call that changes something, and calls it unless it is lost.
-func (s *Snapshots) write(ctx context.Context, what string, call func() error) error {
-	o, err := s.Queue.Park(ctx, Crossing{Edge: "snapshots " + s.Name + " " + what, Of: s.Of, Faults: writeFaults})
+// change parks a call that changes something, and calls it unless it is lost. A call that needs room is lost if disk is full; nil: it needs none.
+func change(ctx context.Context, q *Queue, of *Process, disk *Disk, edge string, call func() error) error {
+	o, err := q.Park(ctx, Crossing{Edge: edge, Of: of, Faults: writeFaults})
 	if err != nil {
 		return err
 	}
-	if s.Disk.Full() && o != Died {
+	if disk != nil && disk.Full() && o != Died {
 		o = Lost
 	}
 	switch o {
@@ -46,9 +46,9 @@ func (s *Snapshots) write(ctx context.Context, what string, call func() error) e
 	}
 }
 
-// read parks a call that changes nothing.
-func (s *Snapshots) read(ctx context.Context, what string) error {
-	o, err := s.Queue.Park(ctx, Crossing{Edge: "snapshots " + s.Name + " " + what, Of: s.Of, Faults: readFaults})
+// look parks a call that changes nothing. An error means that it is not made.
+func look(ctx context.Context, q *Queue, of *Process, edge string) error {
+	o, err := q.Park(ctx, Crossing{Edge: edge, Of: of, Faults: readFaults})
 	switch {
 	case err != nil:
 		return err
@@ -58,6 +58,14 @@ func (s *Snapshots) read(ctx context.Context, what string) error {
 		return ErrNoAnswer
 	}
 	return nil
+}
+
+func (s *Snapshots) write(ctx context.Context, what string, call func() error) error {
+	return change(ctx, s.Queue, s.Of, s.Disk, "snapshots "+s.Name+" "+what, call)
+}
+
+func (s *Snapshots) read(ctx context.Context, what string) error {
+	return look(ctx, s.Queue, s.Of, "snapshots "+s.Name+" "+what)
 }
 
 // Put implements snapshot.Store.

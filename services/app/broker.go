@@ -16,8 +16,6 @@ import (
 	"quartet/pkg/bus"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
-	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/jetlog"
@@ -287,10 +285,7 @@ func (b *broker) split() map[string]int {
 
 // archive returns the store of the archive of a partition. It is valid after Start.
 func (b *broker) archive(plane string, partition int) (archive.Store, error) {
-	if b.cfg.NATSURL == "" {
-		return dirstore.New(datadir.Archive(b.cfg.DataDir), plane, partition), nil
-	}
-	return streamstore.New(b.readers, plane, partition, b.cfg.Replicas)
+	return b.cfg.archives(b.readers)(plane, partition)
 }
 
 // log returns the log of a partition of a plane with its archive. It is valid after Start.

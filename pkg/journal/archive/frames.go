@@ -73,13 +73,10 @@ func (e *encoder) finish() (content []byte, before framelog.End, err error) {
 	if len(e.frames) == 0 {
 		return nil, e.before, nil
 	}
-	plain, err := proto.Marshal(&archivev1.Frames{Frames: e.frames})
-	if err != nil {
-		return nil, framelog.End{}, fmt.Errorf("archive: %w", err)
-	}
 	before = e.before
+	content, err = pack(e.zstd, &archivev1.Frames{Frames: e.frames})
 	e.frames, e.size, e.before = nil, 0, e.end
-	return e.zstd.EncodeAll(plain, nil), before, nil
+	return content, before, err
 }
 
 // decode returns the frames of an object that begins behind an end of the log of a partition, and the end behind them. It verifies that they

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,10 +235,12 @@ func TestLog_Damaged(t *testing.T) {
 	require.ErrorContains(t, broken, "segments from 0 on are neither in the log nor in its archive")
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "test-0", "segment-1-other.frames"), []byte("no index is in here"), 0o600))
-	c, without, err := archive.Rebuild(t.Context(), store, partition)
+	stored, unreadable, err := archive.Stored(t.Context(), store, partition)
 	require.NoError(t, err)
-	require.Len(t, c.Segments, 1)
-	require.Len(t, without, 1)
+	require.Len(t, stored, 1)
+	require.Len(t, unreadable, 1)
+	_, err = archive.Replace(t.Context(), store, partition, 0, slices.Collect(maps.Values(stored)))
+	require.NoError(t, err)
 	w.reads(t, archive.NewLog(w.live, store, partition))
 }
 

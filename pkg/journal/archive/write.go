@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -131,56 +130,6 @@ func (s Segment) Verify(ctx context.Context, store Store) error {
 		err = fmt.Errorf("archive: segment %d has %d frames up to %s, not %d up to %s", s.GetNumber(), frames, at, s.GetFrames(), s.End)
 	}
 	return err
-}
-
-// Rebuild replaces a catalog that is damaged or lost by one of the segments that are stored. It returns those that were left out, by
-// name, since they cannot be read or do not follow the others.
-func Rebuild(ctx context.Context, store Store, partition string) (c *Catalog, without map[string]error, err error) {
-	names, err := store.Names(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	found := map[uint64][]Segment{}
-	without = map[string]error{}
-	for name := range names {
-		s, err := stored(ctx, store, partition, name)
-		if err == nil {
-			err = s.Verify(ctx, store)
-		}
-		if err != nil {
-			without[name] = err
-			continue
-		}
-		found[s.GetNumber()] = append(found[s.GetNumber()], s)
-	}
-	_, version, err := store.Catalog(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	c = &Catalog{Partition: partition, version: version}
-	var all []Segment
-	for _, number := range slices.Sorted(maps.Keys(found)) {
-		before := framelog.End{}
-		if len(all) > 0 {
-			before = all[len(all)-1].End
-		}
-		i := slices.IndexFunc(found[number], func(s Segment) bool { return s.Before == before })
-		if i < 0 {
-			break
-		}
-		all = append(all, found[number][i])
-		delete(found, number)
-	}
-	for _, left := range found {
-		for _, s := range left {
-			without[s.GetName()] = fmt.Errorf("archive: segment %d does not follow the segments before it", s.GetNumber())
-		}
-	}
-	if err := c.replace(ctx, store, all); err != nil {
-		return nil, nil, err
-	}
-	c, err = Read(ctx, store, partition)
-	return c, without, err
 }
 
 // stored returns the segment that is stored under a name.

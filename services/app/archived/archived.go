@@ -8,11 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"quartet/pkg/journal/archive"
@@ -316,16 +313,4 @@ func (d Dir) Config(plane string, partition int) Config {
 }
 
 // Partitions returns how many partitions of a plane have an archive, counted up to the last that has one.
-func (d Dir) Partitions(plane string) (n int, err error) {
-	entries, err := os.ReadDir(string(d))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
-	}
-	for _, e := range entries {
-		number, found := strings.CutPrefix(e.Name(), plane+"-")
-		if i, err := strconv.Atoi(number); found && err == nil && i >= 0 {
-			n = max(n, i+1)
-		}
-	}
-	return n, nil
-}
+func (d Dir) Partitions(plane string) (int, error) { return dirstore.Partitions(string(d), plane) }

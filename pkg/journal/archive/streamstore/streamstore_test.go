@@ -3,28 +3,16 @@ package streamstore
 import (
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/archive/archivetest"
-	"quartet/pkg/natsd"
+	"quartet/pkg/natsd/natsdtest"
 )
 
-// connect returns a connection to a server of its own.
-func connect(t *testing.T) *nats.Conn {
-	srv, err := natsd.Start(natsd.Config{StoreDir: t.TempDir(), Port: natsd.InProcess})
-	require.NoError(t, err)
-	t.Cleanup(srv.Stop)
-	nc, err := srv.Connect("test")
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	return nc
-}
-
 func TestStore(t *testing.T) {
-	nc := connect(t)
+	nc := natsdtest.Connect(t)
 	archivetest.RunStore(t, func(t *testing.T) archive.Store {
 		s, err := New(nc, "work", 3, 1)
 		require.NoError(t, err)
@@ -39,7 +27,7 @@ func TestStore(t *testing.T) {
 
 // TestStore_StreamRemoved goes on after somebody removed the stream.
 func TestStore_StreamRemoved(t *testing.T) {
-	nc := connect(t)
+	nc := natsdtest.Connect(t)
 	s, err := New(nc, "work", 0, 1)
 	require.NoError(t, err)
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, []byte("c")))
