@@ -25,8 +25,8 @@ const maxObject = objectBytes + 64<<20
 
 // The errors of a Store.
 var (
-	// ErrNoObject means that a store does not have what was asked for.
-	ErrNoObject = errors.New("archive: no such object")
+	// ErrNoObject means that a store does not have what was asked for, or not as it was stored.
+	ErrNoObject = errors.New("archive: missing or changed")
 	// ErrReplaced means that the catalog is not the one any more that was read.
 	ErrReplaced = errors.New("archive: the catalog was replaced")
 )
@@ -67,7 +67,7 @@ func get(ctx context.Context, store Store, name string, o *archivev1.Object) ([]
 		return nil, err
 	}
 	if sum := sha256.Sum256(b); string(sum[:]) != string(o.GetHash()) {
-		return nil, fmt.Errorf("%w: the object at %d of %s was changed", ErrNoObject, o.GetAt(), name)
+		return nil, fmt.Errorf("%w: the object at %d of %s has another hash", ErrNoObject, o.GetAt(), name)
 	}
 	return b, nil
 }

@@ -42,7 +42,7 @@ func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *
 	if !ok {
 		return nil
 	}
-	a := &Archiver{log: l, now: now, logger: logger.With(zap.String("partition", l.partition)), metrics: metrics, due: make(chan struct{}, 1)}
+	a := &Archiver{log: l, now: now, logger: logger, metrics: metrics, due: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
