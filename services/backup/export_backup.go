@@ -13,7 +13,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"filippo.io/age"
@@ -214,6 +213,7 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 	}
 	cons, err := js.OrderedConsumer(ctx, name, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: time.Minute,
+		MaxResetAttempts: 3, // otherwise the client tries without end to read a stream that was removed, as of a segment that was archived
 	})
 	if err != nil {
 		return err
@@ -222,7 +222,7 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 	if err != nil {
 		return err
 	}
-	defer watch(ctx, js, name, msgs)()
+	defer msgs.Stop()
 	for {
 		next, cancel := context.WithTimeout(ctx, stallTerm)
 		msg, err := msgs.Next(jetstream.NextContext(next))
@@ -240,32 +240,6 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 		if err != nil || !more || meta.NumPending == 0 {
 			return err
 		}
-	}
-}
-
-// watch stops a reader of a stream when ctx ends, and when there is no such stream any more, as of a segment that was archived: the client would
-// try without end to make its consumer again. The function that it returns stops both.
-func watch(ctx context.Context, js jetstream.JetStream, name string, msgs jetstream.MessagesContext) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var idle sync.WaitGroup
-	idle.Go(func() {
-		defer msgs.Stop()
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-			if _, err := js.Stream(ctx, name); errors.Is(err, jetstream.ErrStreamNotFound) {
-				return
-			}
-		}
-	})
-	return func() {
-		cancel()
-		idle.Wait()
 	}
 }
 

@@ -57,14 +57,30 @@ func write(t *testing.T, log framelog.Log, n int) {
 	require.NoError(t, p.Close(context.Background()))
 }
 
-// follow follows a source until it ends, and returns a channel with the sequence numbers and one with the error.
-func follow(ctx context.Context, src journal.Source) (seqs chan uint64, ended chan error) {
+// told is a source that says which frames a follower has taken.
+type told struct {
+	journal.Source
+	seqs chan uint64
+}
+
+// Follow implements journal.Source.
+func (s told) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
+	return s.Source.Follow(ctx, after, func(at framelog.End, lines []journal.Line) error {
+		err := fn(at, lines)
+		if err == nil {
+			s.seqs <- at.Seq
+		}
+		return err
+	})
+}
+
+// follow follows a source that is watched until it ends, and returns a channel with the sequence numbers that the watch knows and
+// one with the error.
+func follow(ctx context.Context, watch *idle.Watch, src journal.Source) (seqs chan uint64, ended chan error) {
 	seqs, ended = make(chan uint64, 100), make(chan error, 1)
+	watched := watch.Source(told{src, seqs})
 	go func() {
-		ended <- src.Follow(ctx, framelog.End{}, func(at framelog.End, _ []journal.Line) error {
-			seqs <- at.Seq
-			return nil
-		})
+		ended <- watched.Follow(ctx, framelog.End{}, func(framelog.End, []journal.Line) error { return nil })
 	}()
 	return seqs, ended
 }
@@ -81,7 +97,7 @@ func TestR10_AnIdleFollowerNotices(t *testing.T) {
 	var ends []chan error
 	const followers = 5
 	for range followers {
-		seqs, ended := follow(ctx, watch.Source(journal.NewSource(plane, 0, log)))
+		seqs, ended := follow(ctx, watch, journal.NewSource(plane, 0, log))
 		for range 4 {
 			<-seqs
 		}
@@ -109,7 +125,7 @@ func TestR10_AFrameThatAStaleServerDoesNotShow(t *testing.T) {
 	write(t, log, 3)
 	fake := clock.NewFake(time.Unix(1e9, 0))
 	ctx, cancel := context.WithCancel(t.Context())
-	seqs, ended := follow(ctx, idle.New(fake).Source(journal.NewSource(plane, 0, log)))
+	seqs, ended := follow(ctx, idle.New(fake), journal.NewSource(plane, 0, log))
 	last := uint64(0)
 	for range 4 {
 		last = <-seqs
@@ -178,7 +194,7 @@ func TestR10_AnOlderCopyUnderAFollower(t *testing.T) {
 	fake := clock.NewFake(time.Unix(1e9, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	seqs, ended := follow(ctx, idle.New(fake).Source(journal.NewSource(plane, 0, log)))
+	seqs, ended := follow(ctx, idle.New(fake), journal.NewSource(plane, 0, log))
 	for range 8 {
 		<-seqs
 	}

@@ -148,7 +148,8 @@ func (s *segment) place(ctx context.Context, from uint64, suits func(server stri
 				DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 				OptStartSeq:       max(from, 1),
 				InactiveThreshold: time.Minute,
-				// Without a limit the client tries without end, whatever becomes of ctx, to make a consumer of a stream that was removed.
+				// Where the client makes its consumer again it looks at no context, so it may try once (10 s at most), and this package again.
+				// Ending it by Stop meanwhile would leave the new consumer's goroutines running.
 				MaxResetAttempts: 1,
 			})
 		})

@@ -182,7 +182,6 @@ func read(ctx context.Context, cons jetstream.Consumer, only string, from, last 
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}
 	defer msgs.Stop()
-	defer context.AfterFunc(ctx, msgs.Stop)() // where the client makes its consumer again it does not look at a context
 	for {
 		m, err := msgs.Next(jetstream.NextContext(ctx))
 		if err != nil {

@@ -171,7 +171,10 @@ func removed(deleted []uint64, from, to uint64) bool {
 func (r *replica) place(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	for range placements {
 		cons, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
-			return js.OrderedConsumer(ctx, r.of.Name, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.of.Last + 1, InactiveThreshold: time.Minute})
+			return js.OrderedConsumer(ctx, r.of.Name, jetstream.OrderedConsumerConfig{
+				DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.of.Last + 1, InactiveThreshold: time.Minute,
+				MaxResetAttempts: 3, // see services/backup.Messages
+			})
 		})
 		if err != nil {
 			return nil, err

@@ -228,7 +228,7 @@ func (j *Journal) Archived(t *testing.T) []Damage {
 		},
 		{
 			Name: "the file of a segment", Do: func(t *testing.T) func() { return Remove(t, file(0)) },
-			Named: fmt.Sprintf(`frames behind 0 up to %d \(wal_seq 1 to %d\) are not as they were archived, in segment 0, %s: its index: archive: .*no such object`, end(0).Seq, end(0).WalSeq, regexp.QuoteMeta(file(0))),
+			Named: fmt.Sprintf(`frames behind 0 up to %d \(wal_seq 1 to %d\) are not as they were archived, in segment 0, %s: its index: archive: .*missing or changed`, end(0).Seq, end(0).WalSeq, regexp.QuoteMeta(file(0))),
 		},
 		{
 			Name: "a bit of the catalog", Do: flip(newest, 50),
