@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -272,7 +271,7 @@ func TestA11_ASearchHasABudget(t *testing.T) {
 	require.NoError(t, err)
 	line := strings.Repeat("x", 1023) + "\n" // few lines, which the race detector slows down
 	large := bytes.Repeat([]byte(line), maxLarge/len(line))
-	for i := range searchBytes/maxLarge - 1 {
+	for i := range homes.SearchBytes/maxLarge - 1 {
 		require.NoError(t, os.WriteFile(filepath.Join(r.dir(), "a", fmt.Sprintf("%03d.md", i+1)), large, 0o600))
 	}
 	grep := func() *workv1.GrepFilesResponse {
@@ -308,15 +307,3 @@ func grepOf(t *testing.T, r *rig, path string) *workv1.GrepFilesResponse {
 
 // maxLarge is the size of the largest file that is searched.
 const maxLarge = 4 << 20
-
-// TestA11_TheBudgetOfASearch: a search stops at each of its limits, and not below.
-func TestA11_TheBudgetOfASearch(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	b := search{files: searchFiles - 1, bytes: searchBytes - 1, until: now.Add(1)}
-	require.False(t, b.spent(now))
-	require.True(t, b.spent(now.Add(1)))
-	b.files++
-	require.True(t, b.spent(now))
-	b.files, b.bytes = 0, searchBytes
-	require.True(t, b.spent(now))
-}

@@ -15,6 +15,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/work/past"
 )
 
 // linesOf returns a history with one line for each entry: what happened, by whom, what changed.
@@ -219,9 +220,9 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 			}
 			var stands *workv1.WorkItemRecord
 			_ = r.look(func(s *State) { stands = s.record("acme", itemID) })
-			want, err := fieldsOf(stands)
+			want, err := past.Fields(stands)
 			require.NoError(rt, err)
-			for _, f := range uncompared {
+			for _, f := range past.Uncompared {
 				delete(want, f)
 			}
 			require.Len(rt, fields, len(want))
@@ -237,12 +238,12 @@ func TestW11_HistoriesTellEverything(t *testing.T) {
 // An item's whole history costs its agent's memory two or three bytes a
 // mutation; the journal holds the rest.
 func TestW11_ATrailIsSmall(t *testing.T) {
-	tr := history{}
+	tr := past.Seqs{}
 	var want []uint64
 	for n := range uint64(1000) {
 		at := 5_000_000 + n*9_000
-		tr, want = tr.with(at), append(want, at)
+		tr, want = tr.With(at), append(want, at)
 	}
-	require.Equal(t, want, tr.all())
-	require.LessOrEqual(t, len(tr.steps), 3*1000+2)
+	require.Equal(t, want, tr.All())
+	require.LessOrEqual(t, len(tr.Steps), 3*1000+2)
 }

@@ -1,7 +1,6 @@
 package work
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"quartet/pkg/journal/pages"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/work/past"
 )
 
 var _ journal.Paged = (*State)(nil)
@@ -49,10 +49,10 @@ func parseOwner(o pages.Owner) (k plane.Key, block int, ok bool) {
 func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	item := func(id string) {
-		if it := s.items[plane.KeyOf(ev.Namespace, id)]; it != nil {
+		if it := s.item(ev.Namespace, id); it != nil {
 			touch(blockOf(k, it.index))
 		} else if a := s.agents[k]; a != nil {
-			touch(blockOf(k, len(a.items)))
+			touch(blockOf(k, a.size()))
 		} else {
 			touch(blockOf(k, 0))
 		}
@@ -79,7 +79,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 func (s *State) AllOwners(fn func(pages.Owner)) {
 	for k, a := range s.agents {
 		fn(headOf(k))
-		for at := 0; at < len(a.items); at += pageItems {
+		for at := 0; at < a.size(); at += pageItems {
 			fn(blockOf(k, at))
 		}
 	}
@@ -107,15 +107,13 @@ func (s *State) Page(o pages.Owner) proto.Message {
 
 // itemsPage returns the page with a block of items, nil if there is none. Steps are shared with the history, which only appends to them.
 func (a *agentWork) itemsPage(block int) proto.Message {
-	all := a.items[min(block*pageItems, len(a.items)):min((block+1)*pageItems, len(a.items))]
-	if len(all) == 0 {
-		return nil
+	const groups = pageItems / groupItems
+	p := &workv1.AgentWorkPage{}
+	for n := block * groups; n < min((block+1)*groups, len(a.groups)); n++ {
+		p.Items = append(p.Items, a.groups[n].entries()...)
 	}
-	entries, p := make([]workv1.WorkItemEntry, len(all)), &workv1.AgentWorkPage{Items: make([]*workv1.WorkItemEntry, len(all))}
-	for i, it := range all {
-		e := &entries[i]
-		e.WorkItem, e.HistoryLast, e.HistorySteps = it.rec, it.history.last, it.history.steps
-		p.Items[i] = e
+	if len(p.GetItems()) == 0 {
+		return nil
 	}
 	return p
 }
@@ -135,14 +133,12 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 		}
 		return nil
 	}
-	for len(a.items) < block*pageItems+len(p.GetItems()) {
-		a.items = append(a.items, nil) // a block before it, which is still to come
-	}
 	for i, e := range p.GetItems() {
 		if err := s.addEntry(k, block*pageItems+i, e); err != nil {
 			return fmt.Errorf("work: agent %s/%s: %w", o.Namespace, k.ID, err)
 		}
 	}
+	s.settle(k)
 	return nil
 }
 
@@ -150,36 +146,33 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 func (s *State) addEntry(k plane.Key, index int, e *workv1.WorkItemEntry) error {
 	rec := e.GetWorkItem()
 	id := rec.GetWorkItemId()
-	h := history{e.GetHistoryLast(), e.GetHistorySteps()}
+	h := past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}
 	switch {
 	case id == "":
 		return fmt.Errorf("an item without a record or an id")
 	case rec.GetAgentId() != k.ID:
 		return fmt.Errorf("item %s belongs to agent %q", id, rec.GetAgentId())
-	case s.record(k.Namespace, id) != nil:
+	case s.item(k.Namespace, id) != nil:
 		return fmt.Errorf("item %s is there twice", id)
-	case !h.valid():
-		return fmt.Errorf("item %s: its history does not end at its last event %d", id, h.last)
+	case !h.Valid():
+		return fmt.Errorf("item %s: its history does not end at its last event %d", id, h.Last)
 	}
-	a, ik := s.agent(k), plane.KeyOf(k.Namespace, id)
-	if a.items[index] != nil {
-		return fmt.Errorf("item %s is in the place of item %s", id, a.items[index].rec.GetWorkItemId())
+	a := s.agent(k)
+	for len(a.groups) <= index/groupItems {
+		a.groups = append(a.groups, group{}) // those before it may be still to come
+	}
+	g := &a.groups[index/groupItems]
+	if g.packed != nil {
+		return fmt.Errorf("item %s is in the place of another one", id)
+	}
+	for len(g.items) <= index%groupItems {
+		g.items = append(g.items, nil)
+	}
+	if other := g.items[index%groupItems]; other != nil {
+		return fmt.Errorf("item %s is in the place of item %s", id, other.rec.GetWorkItemId())
 	}
 	it := &item{history: h, index: index}
-	s.items[ik], a.items[index] = it, it
-	s.put(k, rec)
+	s.items[plane.KeyOf(k.Namespace, id)], g.items[index%groupItems] = it, it
+	s.replace(a, it, rec)
 	return nil
-}
-
-// valid reports whether the steps are varints that lead to the last event.
-func (h history) valid() bool {
-	at := uint64(0)
-	for rest := h.steps; len(rest) > 0; {
-		step, n := binary.Uvarint(rest)
-		if n <= 0 {
-			return false
-		}
-		at, rest = at+step, rest[n:]
-	}
-	return at == h.last
 }

@@ -138,18 +138,11 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 		}
 		return out
 	}
-	// Most items of an old agent are completed, and most filters need only open ones.
-	trees := []tree{a.open}
-	switch f { //nolint:exhaustive // the others show what is open
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED, workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:
-		trees = []tree{a.open, a.done}
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED:
-		trees = []tree{a.done}
-	}
 	var found []*workv1.WorkItemRecord
-	for _, t := range trees {
+	// collect takes the first items of an order; each calls visit with its records until that returns false.
+	collect := func(each func(visit func(*workv1.WorkItemRecord) bool)) {
 		n := 0
-		t.each(byCreation, after, func(it *workv1.WorkItemRecord) bool {
+		each(func(it *workv1.WorkItemRecord) bool {
 			if matches(it, a.current, f) {
 				found = append(found, it)
 				n++
@@ -157,7 +150,14 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 			return n < limit
 		})
 	}
-	if len(trees) > 1 {
+	all := f == workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL
+	// Most items of an old agent are completed, and most filters need only open ones.
+	if f != workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
+		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.open.each(byCreation, after, visit) })
+	}
+	if all || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
+		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.done.each(byCreation, after, visit) })
+		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.eachPacked(after, visit) })
 		sort.Slice(found, func(i, j int) bool { return older(found[i], found[j]) })
 	}
 	for _, it := range found[:min(len(found), limit)] {
@@ -266,6 +266,9 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 	top := func(c workv1.CandidateClass, limit int) (items []*workv1.WorkItem, total int32) {
 		t := a.classes[c]
 		n := t.size()
+		if c == workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT {
+			n += a.packed
+		}
 		if current != nil && classOf(current) == c {
 			n--
 		}

@@ -10,12 +10,14 @@ import (
 	"quartet/pkg/journal"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/work/past"
 )
 
 // State is one partition of the work plane. Records are replaced, never edited,
 // so that readers may keep what they found.
 type State struct {
-	items  map[plane.Key]*item      // by namespace and item id
+	items  map[plane.Key]*item      // by namespace and item id, but for those in packed groups
+	packed map[uint64]packedAt      // the items in packed groups, by hashOf
 	agents map[plane.Key]*agentWork // by namespace and agent id
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
@@ -25,21 +27,24 @@ type State struct {
 // item is a record and the positions of its mutations.
 type item struct {
 	rec     *workv1.WorkItemRecord
-	history history
-	index   int // in agentWork.items
+	history past.Seqs
+	index   int // among all items of the agent, in the order in which they were added
 }
 
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
 type agentWork struct {
-	current  string  // the id of the item in focus; empty: none
-	deleted  bool    // the agent is deleted, or is being deleted
-	open     tree    // open items, by creation
-	done     tree    // completed items, by creation
-	rechecks tree    // open items that show a reminder that was not given, by its time
-	items    []*item // all, in the order in which they were added
-	waiting  int     // the number of open items that have waits or intents
-	classes  [7]tree // all items by candidate class, each class in its classOrder
+	namespace string
+	current   string  // the id of the item in focus; empty: none
+	deleted   bool    // the agent is deleted, or is being deleted
+	open      tree    // open items, by creation
+	done      tree    // completed items that are not packed, by creation
+	rechecks  tree    // open items that show a reminder that was not given, by its time
+	groups    []group // all items, in the order in which they were added
+	packable  []int   // the groups whose items are all completed and which are not packed yet, in order
+	packed    int     // the number of items in packed groups
+	waiting   int     // the number of open items that have waits or intents
+	classes   [7]tree // all items that are not packed by candidate class, each class in its classOrder
 	// ended holds the waits that ended last, oldest first. A wait is attached by a call and
 	// by an event, in either order, and both may arrive after the event of its end. Without
 	// this memory, the late one would block the item permanently.
@@ -56,7 +61,7 @@ const endedMemory = 32
 // NewState returns the state of an empty journal.
 func NewState() *State {
 	return &State{
-		items: map[plane.Key]*item{}, agents: map[plane.Key]*agentWork{},
+		items: map[plane.Key]*item{}, packed: map[uint64]packedAt{}, agents: map[plane.Key]*agentWork{},
 		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
 	}
 }
@@ -75,7 +80,11 @@ func (s *State) Apply(ev *journal.Event) error {
 	if err := s.fold(ev); err != nil {
 		return err
 	}
-	return s.index(ev)
+	if err := s.index(ev); err != nil {
+		return err
+	}
+	s.settle(plane.KeyOf(ev.Namespace, ev.AgentID))
+	return nil
 }
 
 // changesWork reports whether an event counts as a change of the agent's work: an item was
@@ -146,7 +155,7 @@ func (s *State) fold(ev *journal.Event) error {
 func (s *State) agent(k plane.Key) *agentWork {
 	a := s.agents[k]
 	if a == nil {
-		a = &agentWork{}
+		a = &agentWork{namespace: k.Namespace}
 		s.agents[k] = a
 	}
 	return a
@@ -156,33 +165,75 @@ func (s *State) agent(k plane.Key) *agentWork {
 // tree in which its place changes.
 func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
-	ik := plane.KeyOf(k.Namespace, rec.GetWorkItemId())
-	it := s.items[ik]
+	it := s.edited(k.Namespace, rec.GetWorkItemId())
 	if it == nil {
-		it = &item{index: len(a.items)}
-		s.items[ik], a.items = it, append(a.items, it)
+		it = a.append()
+		s.items[plane.KeyOf(k.Namespace, rec.GetWorkItemId())] = it
 	}
+	s.replace(a, it, rec)
+}
+
+// replace is put for an item.
+func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 	old := it.rec
 	a.waiting += openWaits(rec) - openWaits(old)
-	// Trees compare by the current record, so the item is removed before it changes.
-	if old != nil {
-		c := classOf(old)
-		a.classes[c].remove(classOrder[c], it)
-		if recheckPending(old) {
-			a.rechecks.remove(byRecheck, it)
-		}
-		if isCompleted(old) != isCompleted(rec) {
+	moves := old == nil || isCompleted(old) != isCompleted(rec) // in the order of creation
+	if old != nil {                                             // trees compare by the current record, so the item is removed before it changes
+		a.unplace(it)
+		if moves {
 			a.byCompletion(old).remove(byCreation, it)
 		}
 	}
 	it.rec = rec
-	if old == nil || isCompleted(old) != isCompleted(rec) {
+	if moves {
 		a.byCompletion(rec).add(byCreation, it, s.free)
 	}
-	c := classOf(rec)
-	a.classes[c].add(classOrder[c], it, s.free)
-	if recheckPending(rec) {
-		a.rechecks.add(byRecheck, it, s.free)
+	a.place(it, s.free)
+	if n := it.index / groupItems; isCompleted(rec) && a.groups[n].completed() {
+		a.addPackable(n)
+	}
+}
+
+// append adds an item without a record.
+func (a *agentWork) append() *item {
+	last := len(a.groups) - 1
+	if last < 0 || a.groups[last].packed != nil || len(a.groups[last].items) == groupItems {
+		a.groups = append(a.groups, group{})
+		last++
+	}
+	g := &a.groups[last]
+	it := &item{index: last*groupItems + len(g.items)}
+	g.items = append(g.items, it)
+	return it
+}
+
+// size returns the number of all items.
+func (a *agentWork) size() int {
+	if len(a.groups) == 0 {
+		return 0
+	}
+	n := len(a.groups) * groupItems
+	if last := &a.groups[len(a.groups)-1]; last.packed == nil {
+		n -= groupItems - len(last.items)
+	}
+	return n
+}
+
+// place puts an item into the trees in which its place depends on more than its completion.
+func (a *agentWork) place(it *item, free *btree.FreeListG[place]) {
+	c := classOf(it.rec)
+	a.classes[c].add(classOrder[c], it, free)
+	if recheckPending(it.rec) {
+		a.rechecks.add(byRecheck, it, free)
+	}
+}
+
+// unplace takes an item out of the trees into which place puts it.
+func (a *agentWork) unplace(it *item) {
+	c := classOf(it.rec)
+	a.classes[c].remove(classOrder[c], it)
+	if recheckPending(it.rec) {
+		a.rechecks.remove(byRecheck, it)
 	}
 }
 
@@ -208,7 +259,7 @@ func isCompleted(rec *workv1.WorkItemRecord) bool {
 
 // record returns the record of an item, nil if there is none.
 func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
-	if it := s.items[plane.KeyOf(namespace, itemID)]; it != nil {
+	if it := s.item(namespace, itemID); it != nil {
 		return it.rec
 	}
 	return nil

@@ -34,14 +34,16 @@ const (
 // the events of a command.
 const HeaderRoom = 64 << 10
 
-// pullBytes bounds the bytes that a reader has in flight. It is larger than the largest
-// message. The number of messages is not bounded, because the client would make its channel
-// that small, and it drops what does not fit, status messages included.
+// pullBytes bounds the bytes that a reader asks for at once. It is larger than the largest message.
 const pullBytes = 32 << 20
 
 // followBytes is the same of a follower, of which there may be many: one for each stream of events that
 // reads what was written before. It is just larger than the largest message.
 const followBytes = 9 << 20
+
+// frameBytes is less than any frame takes as a message. The client makes a channel for as many messages as it may ask for, and
+// drops what does not fit, status messages included; so it may ask for more messages than there are in the bytes.
+const frameBytes = 128
 
 // Header returns the header of the message of a frame that follows the one at expect in its stream.
 func Header(stream string, expect uint64, f framelog.Frame) nats.Header {

@@ -177,7 +177,7 @@ func read(ctx context.Context, cons jetstream.Consumer, only string, from, last 
 		ahead, heartbeat = followBytes, 5*time.Second
 	}
 	// A request that a cluster lost is noticed by the missing heartbeats, after twice their interval.
-	msgs, err := cons.Messages(jetstream.PullMaxBytes(ahead), jetstream.PullHeartbeat(heartbeat))
+	msgs, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(ahead/frameBytes, ahead), jetstream.PullHeartbeat(heartbeat))
 	if err != nil {
 		return from, fmt.Errorf("jetlog: read: %w", err)
 	}

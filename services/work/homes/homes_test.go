@@ -279,3 +279,21 @@ func TestW3_TextIsKnownAcrossReads(t *testing.T) {
 		require.Equal(t, want[:], sum.sum.Sum(nil))
 	})
 }
+
+// TestA11_TheBudgetOfASearch: a search stops at each of its limits, and not below.
+func TestA11_TheBudgetOfASearch(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	at := now
+	s := Search{Now: func() time.Time { return at }}
+	require.False(t, s.spent())
+	at = now.Add(searchTime - 1)
+	s.files, s.bytes = searchFiles-1, SearchBytes-1
+	require.False(t, s.spent())
+	at = now.Add(searchTime)
+	require.True(t, s.spent())
+	at = now
+	s.files++
+	require.True(t, s.spent())
+	s.files, s.bytes = 0, SearchBytes
+	require.True(t, s.spent())
+}

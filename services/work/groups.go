@@ -1,0 +1,200 @@
+package work
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sort"
+
+	"quartet/pkg/packed"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/services/work/past"
+)
+
+const (
+	// groupItems is how many items of an agent, in the order in which they were added, are a group. It divides pageItems.
+	groupItems = 16
+	// recentItems is how many completed items of an agent are never packed, those written last: queues show capCompleted of them
+	// beside the one in focus.
+	recentItems = capCompleted + 1
+)
+
+// group is a number of items of an agent that were added one after the other. Once all are completed, and none is among the agent's
+// recentItems, the group is packed: its items are in no tree and in no map, and take a tenth of the memory.
+type group struct {
+	items  []*item // nil if the group is packed
+	packed []byte  // an AgentWorkPage with the items; nil if the group is not packed
+	// oldest and newest are the times of creation, in microseconds, of the first and the last item of a packed group.
+	oldest, newest int64
+}
+
+// packedAt says which group of an agent has an item.
+type packedAt struct {
+	agent *agentWork
+	group int
+}
+
+// hashOf returns the key of an item in State.packed.
+func hashOf(k plane.Key) uint64 {
+	sum := sha256.Sum256([]byte(k.Namespace + "/" + k.ID))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// item returns an item, nil if there is none. That of a packed group is a copy.
+func (s *State) item(namespace, itemID string) *item {
+	k := plane.KeyOf(namespace, itemID)
+	if it := s.items[k]; it != nil {
+		return it
+	}
+	at, ok := s.packed[hashOf(k)]
+	if !ok {
+		return nil
+	}
+	for i, e := range at.agent.groups[at.group].entries() {
+		if e.GetWorkItem().GetWorkItemId() == itemID && at.agent.namespace == namespace {
+			return &item{rec: e.GetWorkItem(), history: past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}, index: at.group*groupItems + i}
+		}
+	}
+	return nil
+}
+
+// edited returns an item that Apply is about to change, nil if there is none. If its group is packed, it is not any more.
+func (s *State) edited(namespace, itemID string) *item {
+	k := plane.KeyOf(namespace, itemID)
+	if it := s.items[k]; it != nil || s.item(namespace, itemID) == nil {
+		return it
+	}
+	at := s.packed[hashOf(k)]
+	s.unpack(namespace, at.agent, at.group)
+	return s.items[k]
+}
+
+// entries returns the items of a group.
+func (g *group) entries() []*workv1.WorkItemEntry {
+	if g.packed != nil {
+		var page workv1.AgentWorkPage
+		if err := packed.Decode(g.packed, &page); err != nil {
+			panic(fmt.Sprintf("work: a group of completed items cannot be read: %v", err)) // the memory was changed
+		}
+		return page.GetItems()
+	}
+	entries, all := make([]workv1.WorkItemEntry, len(g.items)), make([]*workv1.WorkItemEntry, len(g.items))
+	for i, it := range g.items {
+		e := &entries[i]
+		e.WorkItem, e.HistoryLast, e.HistorySteps = it.rec, it.history.Last, it.history.Steps
+		all[i] = e
+	}
+	return all
+}
+
+// completed reports whether a group that is not packed has all its items, and these are completed.
+func (g *group) completed() bool {
+	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !isCompleted(it.rec) })
+}
+
+// settle packs the groups of an agent that can be packed.
+func (s *State) settle(k plane.Key) {
+	a := s.agents[k]
+	if a == nil || len(a.packable) == 0 {
+		return
+	}
+	recent := make(map[int]bool, recentItems)
+	n := 0
+	a.classes[workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT].Ascend(func(p place) bool {
+		recent[p.it.index/groupItems] = true
+		n++
+		return n < recentItems
+	})
+	a.packable = slices.DeleteFunc(a.packable, func(n int) bool {
+		return !a.groups[n].completed() || !recent[n] && s.pack(k, a, n)
+	})
+}
+
+// pack packs a group of completed items. It reports whether it did: two items whose ids have the same hash are not both packed.
+func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
+	g := &a.groups[n]
+	for _, it := range g.items {
+		if _, taken := s.packed[hashOf(plane.KeyOf(k.Namespace, it.rec.GetWorkItemId()))]; taken {
+			return false
+		}
+	}
+	b, err := packed.Encode(&workv1.AgentWorkPage{Items: g.entries()})
+	if err != nil {
+		return false
+	}
+	for i, it := range g.items {
+		at := createdAt(it.rec)
+		if i == 0 {
+			g.oldest, g.newest = at, at
+		}
+		g.oldest, g.newest = min(g.oldest, at), max(g.newest, at)
+		a.unplace(it)
+		a.done.remove(byCreation, it)
+		ik := plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
+		delete(s.items, ik)
+		s.packed[hashOf(ik)] = packedAt{a, n}
+	}
+	a.packed += len(g.items)
+	g.items, g.packed = nil, b
+	return true
+}
+
+// unpack puts the items of a packed group back to where items are changed.
+func (s *State) unpack(namespace string, a *agentWork, n int) {
+	entries := a.groups[n].entries()
+	g := &a.groups[n]
+	*g = group{items: make([]*item, len(entries))}
+	a.packed -= len(entries)
+	for i, e := range entries {
+		it := &item{rec: e.GetWorkItem(), history: past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}, index: n*groupItems + i}
+		ik := plane.KeyOf(namespace, it.rec.GetWorkItemId())
+		delete(s.packed, hashOf(ik))
+		s.items[ik], g.items[i] = it, it
+		a.done.add(byCreation, it, s.free)
+		a.place(it, s.free)
+	}
+	a.addPackable(n)
+}
+
+// addPackable adds a group to those that are packed as soon as none of their items is recent.
+func (a *agentWork) addPackable(n int) {
+	if i, has := slices.BinarySearch(a.packable, n); !has {
+		a.packable = slices.Insert(a.packable, i, n)
+	}
+}
+
+// eachPacked calls visit with the records of packed items in the order byCreation, behind after if it is not nil, until it returns
+// false.
+func (a *agentWork) eachPacked(after *workv1.WorkItemRecord, visit func(rec *workv1.WorkItemRecord) bool) {
+	if a.packed == 0 {
+		return
+	}
+	var groups []*group // with items behind after
+	for i := range a.groups {
+		if g := &a.groups[i]; g.packed != nil && (after == nil || g.newest >= createdAt(after)) {
+			groups = append(groups, g)
+		}
+	}
+	byOldest := func(x, y *group) int { return cmp.Compare(x.oldest, y.oldest) }
+	if !slices.IsSortedFunc(groups, byOldest) { // the clock was set back
+		slices.SortStableFunc(groups, byOldest)
+	}
+	var read []*workv1.WorkItemRecord // in order, not visited yet
+	for i, g := range groups {
+		for _, e := range g.entries() {
+			if after == nil || older(after, e.GetWorkItem()) {
+				read = append(read, e.GetWorkItem())
+			}
+		}
+		sort.Slice(read, func(i, j int) bool { return older(read[i], read[j]) })
+		for len(read) > 0 && (i+1 == len(groups) || createdAt(read[0]) < groups[i+1].oldest) {
+			if !visit(read[0]) {
+				return
+			}
+			read = read[1:]
+		}
+	}
+}

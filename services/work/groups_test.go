@@ -1,0 +1,191 @@
+package work
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages/pagestest"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+)
+
+// shown are the items of an agent, as a reader sees them.
+type shown struct {
+	state *pagestest.State[*State]
+	seq   uint64
+	recs  map[string]*workv1.WorkItemRecord
+	seqs  map[string][]uint64 // of the events of each item
+	ids   []string            // in the order in which they were made
+}
+
+const owner = "keeper"
+
+var keeperKey = plane.KeyOf("acme", owner)
+
+func itemKey(id string) plane.Key { return plane.KeyOf("acme", id) }
+
+// apply applies an event that gives an item a record.
+func (s *shown) apply(t require.TestingT, rec *workv1.WorkItemRecord, payload any) {
+	s.seq++
+	id := rec.GetWorkItemId()
+	require.NoError(t, s.state.Apply(&journal.Event{Namespace: "acme", AgentID: owner, WorkItemID: id, WalSeq: s.seq, CreatedAt: rec.GetUpdatedAt().AsTime(), Payload: payload.(proto.Message)}))
+	if s.recs[id] == nil {
+		s.ids = append(s.ids, id)
+	}
+	s.recs[id], s.seqs[id] = rec, append(s.seqs[id], s.seq)
+}
+
+// sorted returns the records of which a filter is true, in an order.
+func (s *shown) sorted(of func(*workv1.WorkItemRecord) bool, less func(a, b *workv1.WorkItemRecord) bool) (recs []*workv1.WorkItemRecord) {
+	for _, id := range s.ids {
+		if of(s.recs[id]) {
+			recs = append(recs, s.recs[id])
+		}
+	}
+	slices.SortFunc(recs, func(a, b *workv1.WorkItemRecord) int {
+		if less(a, b) {
+			return -1
+		}
+		return 1
+	})
+	return recs
+}
+
+// check compares everything that the state shows of the agent's items.
+func (s *shown) check(t require.TestingT, pageSize int) {
+	st := s.state.Paged
+	for id, rec := range s.recs {
+		it := st.item("acme", id)
+		require.True(t, proto.Equal(rec, it.rec), id)
+		require.Equal(t, s.seqs[id], it.history.All(), id)
+		require.Nil(t, st.item("globex", id))
+	}
+	for filter, of := range map[workv1.WorkItemFilter]func(*workv1.WorkItemRecord) bool{
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:       func(*workv1.WorkItemRecord) bool { return true },
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED: isCompleted,
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:      func(rec *workv1.WorkItemRecord) bool { return !isCompleted(rec) },
+	} {
+		var got []string
+		var after *workv1.WorkItemRecord
+		for {
+			page := list(st, "acme", owner, filter, after, pageSize)
+			for _, it := range page {
+				got = append(got, it.GetWorkItemId())
+				after = &workv1.WorkItemRecord{WorkItemId: it.GetWorkItemId(), CreatedAt: it.GetCreatedAt()}
+			}
+			if len(page) < pageSize {
+				break
+			}
+		}
+		require.Equal(t, idsOf(s.sorted(of, older)), got, filter)
+	}
+	q := queue(st, "acme", owner)
+	completed := s.sorted(isCompleted, func(a, b *workv1.WorkItemRecord) bool {
+		return byUpdateNewest.less(place{-updatedAt(a), &item{rec: a}}, place{-updatedAt(b), &item{rec: b}})
+	})
+	require.EqualValues(t, len(completed), q.GetCounts().GetCompleted())
+	require.EqualValues(t, len(s.ids)-len(completed), q.GetCounts().GetOpen())
+	var recent []string
+	for _, it := range q.GetCompletedRecent() {
+		recent = append(recent, it.GetWorkItemId())
+	}
+	require.Equal(t, idsOf(completed[:min(capCompleted, len(completed))]), recent)
+}
+
+func idsOf(recs []*workv1.WorkItemRecord) (ids []string) {
+	for _, rec := range recs {
+		ids = append(ids, rec.GetWorkItemId())
+	}
+	return ids
+}
+
+// TestW10_GroupsOfCompletedItems: whether an item is packed is seen by nobody: lists, queues, histories and pages are those of all
+// items, in whatever order these are completed and written later, and whatever the clock does.
+func TestW10_GroupsOfCompletedItems(t *testing.T) {
+	packed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		s := &shown{state: pagestest.Checked(NewState, 25, nil), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+		now := time.Unix(1_700_000_000, 0)
+		next := func(id string, change func(rec *workv1.WorkItemRecord)) *workv1.WorkItemRecord {
+			rec := &workv1.WorkItemRecord{WorkItemId: id, AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(now)}
+			if was := s.recs[id]; was != nil {
+				rec = proto.CloneOf(was)
+			}
+			rec.Revision++
+			rec.UpdatedAt = timestamppb.New(now)
+			if change != nil {
+				change(rec)
+			}
+			return rec
+		}
+		complete := func(rec *workv1.WorkItemRecord) { rec.State = workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED }
+		for range rapid.IntRange(1, 150).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, -7}).Draw(t, "seconds")) * time.Second)
+			open := s.sorted(func(rec *workv1.WorkItemRecord) bool { return !isCompleted(rec) }, older)
+			done := s.sorted(isCompleted, older)
+			switch step := rapid.IntRange(0, 9).Draw(t, "step"); {
+			case step < 4 || len(open) == 0:
+				id := fmt.Sprintf("wi_%d_%d", rapid.IntRange(0, 9).Draw(t, "id"), len(s.ids))
+				rec := next(id, nil)
+				s.apply(t, rec, &workv1.WorkItemCreated{WorkItem: rec})
+			case step < 8:
+				rec := next(open[rapid.IntRange(0, min(3, len(open)-1)).Draw(t, "which")].GetWorkItemId(), complete)
+				s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
+			case step == 8 && len(done) > 0:
+				rec := next(done[rapid.IntRange(0, len(done)-1).Draw(t, "which")].GetWorkItemId(), func(rec *workv1.WorkItemRecord) { rec.ResultBriefId = "brf_1" })
+				s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
+			case len(done) > 0: // what changes an item and not the time of its last write
+				of := done[rapid.IntRange(0, len(done)-1).Draw(t, "which")]
+				rec := next(of.GetWorkItemId(), func(rec *workv1.WorkItemRecord) { rec.UpdatedAt = of.GetUpdatedAt() })
+				s.apply(t, rec, &workv1.WaitDetached{WorkItem: rec, WaitId: "wt_1"})
+			}
+		}
+		s.check(t, rapid.IntRange(1, 30).Draw(t, "page size"))
+		require.NoError(t, s.state.Check())
+		if a := s.state.Paged.agents[keeperKey]; a != nil {
+			packed += a.packed
+		}
+	})
+	require.Positive(t, packed)
+}
+
+// Items whose ids have the same hash are not both packed, and are told apart.
+func TestGroupsOfOneHash(t *testing.T) {
+	s := &shown{state: pagestest.Checked(NewState, 0, nil), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+	const items = groupItems + recentItems
+	for n := range items {
+		rec := &workv1.WorkItemRecord{
+			WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED,
+			CreatedAt: timestamppb.New(time.Unix(int64(n), 0)), UpdatedAt: timestamppb.New(time.Unix(int64(n), 0)),
+		}
+		if n == items-1 { // the group could be packed from here on
+			s.state.Paged.packed[hashOf(itemKey("wi_3"))] = packedAt{s.state.Paged.agents[keeperKey], 7}
+		}
+		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
+	}
+	a := s.state.Paged.agents[keeperKey]
+	require.Zero(t, a.packed)
+	require.Equal(t, []int{0}, a.packable)
+	s.check(t, 5)
+	delete(s.state.Paged.packed, hashOf(itemKey("wi_3")))
+	rec := proto.CloneOf(s.recs["wi_19"])
+	s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
+	require.Equal(t, groupItems, a.packed)
+	s.check(t, 5)
+	s.state.Paged.packed[hashOf(itemKey("wi_unknown"))] = s.state.Paged.packed[hashOf(itemKey("wi_3"))]
+	require.Nil(t, s.state.Paged.item("acme", "wi_unknown"))
+}
+
+// A group whose bytes were changed in memory stops the call that needs it.
+func TestGroupsThatWereChanged(t *testing.T) {
+	g := &group{packed: []byte("no frame of zstd")}
+	require.PanicsWithValue(t, "work: a group of completed items cannot be read: packed: invalid input: magic number mismatch", func() { g.entries() })
+}

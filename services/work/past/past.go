@@ -1,0 +1,190 @@
+// Package past turns the events of a work item into the history that people and agents read.
+package past
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/id"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/pbjson"
+)
+
+// chunk is how many events are read at once. A page may be full by its bytes before it has all its entries, and the others
+// need not be read.
+const chunk = 20
+
+// Past is the history of one item.
+type Past struct {
+	item string
+	seqs []uint64
+	read func(seqs []uint64) ([]*journal.Event, error)
+}
+
+// Of returns the history of an item. seqs are the wal_seqs of its events, the oldest first; read reads events back.
+func Of(item string, seqs []uint64, read func(seqs []uint64) ([]*journal.Event, error)) *Past {
+	return &Past{item, seqs, read}
+}
+
+// Page returns at most size mutations, and fewer if they have more than page.MaxBytes. at is how
+// many mutations earlier pages had, in the order of the list, and next the same for the page after
+// this one.
+func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHistoryResponse, next int, err error) {
+	resp = &workv1.ListWorkItemHistoryResponse{}
+	bytes := 0
+	for at < len(h.seqs) && len(resp.GetMutations()) < size {
+		n := min(chunk, len(h.seqs)-at, size-len(resp.GetMutations()))
+		low := at
+		if newestFirst {
+			low = len(h.seqs) - at - n
+		}
+		read, err := h.mutations(low, low+n)
+		if err != nil {
+			return nil, 0, err
+		}
+		if newestFirst {
+			slices.Reverse(read)
+		}
+		for _, m := range read {
+			if bytes += proto.Size(m); bytes > page.MaxBytes && len(resp.GetMutations()) > 0 {
+				return resp, at, nil
+			}
+			resp.Mutations = append(resp.Mutations, m)
+			at++
+		}
+	}
+	return resp, at, nil
+}
+
+// mutations returns the mutations of seqs[low:high], the oldest first. A change is the
+// difference to the record before it, so earlier events are read until one contains the
+// record.
+func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
+	first := low
+	var before *workv1.WorkItemRecord
+	for first > 0 && before == nil {
+		first--
+		events, err := h.read(h.seqs[first : first+1])
+		if err != nil {
+			return nil, err
+		}
+		before = recordIn(events[0], h.item)
+	}
+	events, err := h.read(h.seqs[low:high])
+	if err != nil {
+		return nil, err
+	}
+	var out []*workv1.WorkItemMutation
+	for i, ev := range events {
+		m, after, err := mutation(ev, h.item, before)
+		if err != nil {
+			return nil, err
+		}
+		m.Number = int64(low + i + 1)
+		out = append(out, m)
+		before = after
+	}
+	return out, nil
+}
+
+// recordIn returns the record of an item after an event, nil if the event does not contain it.
+// A move of the focus contains the records of both items.
+func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
+	var it *workv1.WorkItemRecord
+	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemPicked:
+		if p.GetPreviousWorkItemId() == itemID && p.GetCurrentWorkItemId() != itemID {
+			return p.GetPreviousWorkItem()
+		}
+		return p.GetWorkItem()
+	case interface{ GetWorkItem() *workv1.WorkItemRecord }:
+		it = p.GetWorkItem()
+	}
+	return it
+}
+
+// mutation returns the entry of an event in the history of an item, and the item's record after
+// the event. before is the record before it, nil for the first event.
+func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (entry *workv1.WorkItemMutation, after *workv1.WorkItemRecord, err error) {
+	m := &workv1.WorkItemMutation{
+		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
+		Principal: ev.Principal, Role: ev.Role, ActorKeyId: ev.ActorKeyID, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
+	}
+	if ev.RequestHash != "" {
+		m.RequestId = ev.RequestID // otherwise it is the journal's own, which no caller knows
+	}
+	after = before
+	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemPicked:
+		m.Reason = p.GetReason()
+		if p.GetPreviousWorkItemId() != p.GetCurrentWorkItemId() {
+			m.Changes = focusChange(p.GetCurrentWorkItemId() == itemID)
+		}
+	case *workv1.FocusReleased:
+		m.Reason = pbjson.EnumText(p.GetReason())
+		m.Changes = focusChange(false)
+	default:
+		after = recordIn(ev, itemID)
+		if m.Changes, err = changes(before, after); err != nil {
+			return nil, nil, err
+		}
+	}
+	m.Revision = after.GetRevision()
+	return m, after, nil
+}
+
+// focusChange returns the change of is_current to focused.
+func focusChange(focused bool) []*workv1.FieldChange {
+	return []*workv1.FieldChange{{Field: "is_current", From: structpb.NewBoolValue(!focused), To: structpb.NewBoolValue(focused)}}
+}
+
+// Uncompared are the fields that name the item, that change with every mutation, or, as resumed,
+// that repeat what the mutation before says.
+var Uncompared = []string{"work_item_id", "agent_id", "revision", "updated_at", "resumed"}
+
+// changes returns the fields in which two records differ, except the Uncompared ones, in the
+// order of the record's fields. before may be nil.
+func changes(before, after *workv1.WorkItemRecord) ([]*workv1.FieldChange, error) {
+	from, err := Fields(before)
+	if err != nil {
+		return nil, err
+	}
+	to, err := Fields(after)
+	if err != nil {
+		return nil, err
+	}
+	var out []*workv1.FieldChange
+	fields := after.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		name := string(fields.Get(i).Name())
+		a, b := from[name], to[name]
+		if slices.Contains(Uncompared, name) || proto.Equal(a, b) {
+			continue
+		}
+		out = append(out, &workv1.FieldChange{Field: name, From: a, To: b})
+	}
+	return out, nil
+}
+
+// Fields returns the set fields of a record as JSON values, by name; nil for a nil record.
+func Fields(it *workv1.WorkItemRecord) (map[string]*structpb.Value, error) {
+	if it == nil {
+		return nil, nil
+	}
+	raw, err := pbjson.Append(nil, it)
+	if err != nil {
+		return nil, fault.Internal(fmt.Errorf("work: history: %w", err))
+	}
+	s := &structpb.Struct{}
+	if err := pbjson.Unmarshal(raw, s); err != nil {
+		return nil, fault.Internal(fmt.Errorf("work: history: %w", err))
+	}
+	return s.GetFields(), nil
+}
