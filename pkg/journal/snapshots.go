@@ -282,8 +282,8 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	}
 }
 
-// cutBatch is how many pages are taken at a time while commands wait.
-const cutBatch = 64
+// cutBatch is how many pages are taken at a time while commands wait. One of an agent with all that is kept of it takes 0.3 ms.
+const cutBatch = 16
 
 // draft stores the pages of a cut and its manifest.
 func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*snapshot.Snapshot, func() *snapshot.Base, error) {

@@ -111,6 +111,7 @@ func TestD6_AnUnchangedDecisionIsNotWrittenAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, l.GetDecisions(), state.KeptDecisions)
 	require.Equal(t, fmt.Sprint(state.KeptDecisions+4), l.GetDecisions()[0].GetReason(), "newest first")
+	require.Empty(t, l.GetNextPageToken())
 }
 
 func TestX15_FactsAndOffersAreForServices(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/state"
@@ -26,7 +27,7 @@ func TestC2_TheTranscriptIsReadBack(t *testing.T) {
 	r.on("PickWorkItem", func(_ context.Context, req proto.Message) (proto.Message, error) {
 		return &workv1.PickWorkItemResponse{WorkItem: &workv1.WorkItem{WorkItemId: req.(*workv1.PickWorkItemRequest).GetWorkItemId()}}, nil
 	})
-	const turns = state.KeptTurns + 6
+	const turns = state.KeptTurns + packed.GroupSize + 6
 	var ids, runs []string
 	for i := range turns {
 		r.send("keeper", "go", normal)

@@ -128,7 +128,7 @@ func sameAgent(t require.TestingT, a, b *state.Agent) {
 		m := a.Lane.Get(id)
 		require.True(t, proto.Equal(m, b.Lane.Get(id)), "live %v\nreplayed %v", m, b.Lane.Get(id))
 	}
-	ta, tb := append([]*state.Turn{a.OpenTurn}, a.EndedTurns...), append([]*state.Turn{b.OpenTurn}, b.EndedTurns...)
+	ta, tb := append([]*state.Turn{a.OpenTurn}, a.EndedTurns.All()...), append([]*state.Turn{b.OpenTurn}, b.EndedTurns.All()...)
 	require.Len(t, tb, len(ta))
 	for i := range ta {
 		if ta[i] == nil {

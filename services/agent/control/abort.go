@@ -44,8 +44,8 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 		return d, err
 	}
 	if guard := req.GetRunId(); guard != "" && a.Record.GetCurrentRunId() != guard {
-		if n := len(a.EndedTurns); n > 0 && a.OpenTurn == nil {
-			if last := a.EndedTurns[n-1].Record; last.GetRunId() == guard && last.GetState() == agentv1.TurnState_TURN_STATE_ABORTED {
+		if a.OpenTurn == nil && a.EndedTurns.Len() > 0 {
+			if last := a.EndedTurns.Last().Record; last.GetRunId() == guard && last.GetState() == agentv1.TurnState_TURN_STATE_ABORTED {
 				d.Reply = &agentv1.AbortRunResponse{Turn: last, Agent: a.Record} // it was aborted before
 				return d, nil
 			}

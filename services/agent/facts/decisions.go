@@ -60,7 +60,7 @@ func decideOffer(s *state.State, env journal.Env, req *agentv1.OfferDecisionRequ
 		return answer(agentv1.OfferResult_OFFER_RESULT_STALE)
 	case tick && a.PendingTick != "":
 		return answer(agentv1.OfferResult_OFFER_RESULT_PENDING)
-	case len(a.Decisions) > 0 && !a.TickDropped && sameDecision(a.Decisions[len(a.Decisions)-1], dec):
+	case a.Decisions.Len() > 0 && !a.TickDropped && sameDecision(a.Decisions.Last(), dec):
 		return answer(agentv1.OfferResult_OFFER_RESULT_UNCHANGED)
 	}
 	recorded := &agentv1.DecisionRecorded{Decision: dec}

@@ -127,7 +127,7 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, e
 			return f, nil
 		}
 		turns := 0
-		for _, t := range slices.Backward(a.EndedTurns) {
+		for t := range a.EndedTurns.Backward() {
 			if t.Record.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED || turns == prompt.MostLost {
 				break
 			}

@@ -35,7 +35,7 @@ func (a *Agent) turnOf(runID string) *Turn {
 	if a.OpenTurn != nil && a.OpenTurn.Record.GetRunId() == runID {
 		return a.OpenTurn
 	}
-	for _, t := range a.EndedTurns {
+	for t := range a.EndedTurns.Backward() {
 		if t.Record.GetRunId() == runID {
 			return t
 		}

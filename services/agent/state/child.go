@@ -35,10 +35,10 @@ func (a *Agent) ChildStatus() ChildStatus {
 	for _, d := range a.Delegations {
 		c.Children = append(c.Children, d.Record)
 	}
-	if n := len(a.EndedTurns); n > 0 {
-		c.LastTurn = a.EndedTurns[n-1].Record
+	if last := a.EndedTurns.Last(); last != nil {
+		c.LastTurn = last.Record
 	}
-	for _, t := range slices.Backward(a.EndedTurns) {
+	for _, t := range slices.Backward(a.EndedTurns.Recent()) { // no others have rounds
 		for _, r := range slices.Backward(t.Rounds) {
 			c.LastText = cmp.Or(c.LastText, r.GetText())
 		}
@@ -55,7 +55,7 @@ func (a *Agent) ChildStatus() ChildStatus {
 // lastWait returns the id of the wait that the last turn's WaitFor registered, or "" if the last round
 // has no such result. There must be an ended turn.
 func (a *Agent) lastWait() string {
-	t := a.EndedTurns[len(a.EndedTurns)-1]
+	t := a.EndedTurns.Last()
 	if len(t.Rounds) == 0 {
 		return ""
 	}

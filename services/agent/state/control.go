@@ -133,11 +133,12 @@ func (a *Agent) FinishDeletion(env journal.Env) []*journal.Event {
 // they stay in the journal. Its record, its delegations and the positions of its rounds and
 // briefs are kept, so that those can still be listed.
 func (s *State) evictDeleted(a *Agent) {
-	for _, t := range a.EndedTurns {
+	for t := range a.EndedTurns.Backward() {
 		s.forgetRequest(a, t.Record)
 	}
 	a.Lane = lane.Lane{}
-	a.EndedTurns, a.Decisions, a.AnsweredTasks, a.Wake, a.PendingTick, a.InheritedContext = nil, nil, nil, nil, "", ""
+	a.EndedTurns, a.Decisions = EndedTurns{}, Decisions{}
+	a.AnsweredTasks, a.Wake, a.PendingTick, a.InheritedContext = nil, nil, "", ""
 	a.Conversation.summaries = nil
 }
 

@@ -27,12 +27,10 @@ func (a *Agent) Facts() *agentv1.AgentFacts {
 	if h := a.Lane.Head(); h != nil {
 		f.HeadQueuedAt, f.HeadTick = h.GetCreatedAt(), h.GetTick()
 	}
-	if n := len(a.Decisions); n > 0 {
-		f.LastDecision = a.Decisions[n-1]
-	}
+	f.LastDecision = a.Decisions.Last()
 	f.ShownWaits = a.shownWaits()
-	if n := len(a.EndedTurns); n > 0 {
-		f.LastTurnStartedAt = a.EndedTurns[n-1].Record.GetStartedAt()
+	if last := a.EndedTurns.Last(); last != nil {
+		f.LastTurnStartedAt = last.Record.GetStartedAt()
 	}
 	return f
 }
@@ -44,9 +42,13 @@ const RecentTurns = 3
 // shownWaits returns the triggers that the latest completed turns showed.
 func (a *Agent) shownWaits() []*agentv1.ShownWait {
 	var shown []*agentv1.ShownWait
-	for i, seen := len(a.EndedTurns)-1, 0; i >= 0 && seen < RecentTurns; i-- {
-		if t := a.EndedTurns[i].Record; t.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED {
-			shown = append(shown, t.GetShownWaits()...)
+	seen := 0
+	for t := range a.EndedTurns.Backward() {
+		if seen == RecentTurns {
+			break
+		}
+		if t.Record.GetState() == agentv1.TurnState_TURN_STATE_COMPLETED {
+			shown = append(shown, t.Record.GetShownWaits()...)
 			seen++
 		}
 	}
@@ -58,8 +60,11 @@ func (a *Agent) shownWaits() []*agentv1.ShownWait {
 // valid while others are recorded.
 func (a *Agent) DecisionsBefore(before int64, n int) *agentv1.ListDecisionsResponse {
 	resp := &agentv1.ListDecisionsResponse{}
-	for i := len(a.Decisions) - 1; i >= 0; i-- {
-		d := a.Decisions[i]
+	seen := 0
+	for d := range a.Decisions.Backward() {
+		if seen++; seen > KeptDecisions {
+			break
+		}
 		switch {
 		case d.GetFactsRevision() >= before:
 			continue

@@ -39,9 +39,8 @@ func (s *State) Apply(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*agentv1.TurnInterrupted); ok && p.GetTurn().GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED {
 		s.forgetRequest(a, p.GetTurn())
 	}
-	if len(a.EndedTurns) > KeptTurns {
-		s.forgetRequest(a, a.EndedTurns[0].Record)
-		a.EndedTurns = slices.Delete(a.EndedTurns, 0, 1)
+	for _, t := range a.EndedTurns.Forget(KeptTurns) {
+		s.forgetRequest(a, t.Record)
 	}
 	a.FactsRevision++
 	s.updateReady(a, ev.CreatedAt)
@@ -138,11 +137,9 @@ func (a *Agent) apply(ev *journal.Event) error {
 	case *agentv1.FirstItemNoted:
 		a.firstItem = p.GetWorkItemId()
 	case *agentv1.DecisionRecorded:
-		a.Decisions = append(a.Decisions, p.GetDecision())
+		a.Decisions.Append(p.GetDecision())
+		a.Decisions.Forget(KeptDecisions)
 		a.TickDropped = false
-		if len(a.Decisions) > KeptDecisions {
-			a.Decisions = slices.Delete(a.Decisions, 0, 1)
-		}
 	default:
 		return a.applyTurn(ev)
 	}

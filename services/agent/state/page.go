@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
+	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/lane"
 	"quartet/services/agent/ref"
@@ -47,8 +48,8 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	}
 	p := &agentv1.AgentPage{
 		Agent: a.Record, Lane: a.Lane.Page(), Transcript: a.Transcript.Page(), Briefs: briefsPage(a.Briefs), Conversation: a.Conversation.page(),
-		EndedTurns: slab[agentv1.TurnPage](len(a.EndedTurns)),
-		Decisions:  slices.Clone(a.Decisions), PendingTick: a.PendingTick, TickDropped: a.TickDropped,
+		EndedTurns: slab[agentv1.TurnPage](a.EndedTurns.Len()), EndedTurnsBefore: int64(a.EndedTurns.Dropped()),
+		Decisions: a.Decisions.All(), DecisionsBefore: int64(a.Decisions.Dropped()), PendingTick: a.PendingTick, TickDropped: a.TickDropped,
 		Wake: a.Wake, WokenAt: stamp(a.wokenAt), FactsRevision: a.FactsRevision, ReadySince: stamp(a.ReadySince), FailedTicks: a.failedTicks,
 		AnsweredTasks: slices.Clone(a.AnsweredTasks),
 		Delegations:   slab[agentv1.DelegationPage](len(a.Delegations)), FirstItem: a.firstItem, Deletion: a.deletion, InheritedContext: a.InheritedContext,
@@ -58,7 +59,7 @@ func (s *State) Page(o pages.Owner) proto.Message {
 		p.OpenTurn = &agentv1.TurnPage{}
 		s.turnPage(k, a.OpenTurn, p.GetOpenTurn())
 	}
-	for i, t := range a.EndedTurns {
+	for i, t := range a.EndedTurns.All() {
 		s.turnPage(k, t, p.GetEndedTurns()[i])
 	}
 	for i, d := range a.Delegations {
@@ -74,6 +75,14 @@ func (s *State) Page(o pages.Owner) proto.Message {
 
 // turnPage fills the page of a turn of an agent.
 func (s *State) turnPage(k ref.Agent, t *Turn, p *agentv1.TurnPage) {
+	t.page(p)
+	if t.Record.GetAcquireRequestId() != "" {
+		p.FoundByRequest = s.AcquiredTurns[RequestOf(k.Namespace, t.Record)] == AcquiredTurn{k, t.Record.GetTurnId()}
+	}
+}
+
+// page fills the page of a turn with what the turn itself has.
+func (t *Turn) page(p *agentv1.TurnPage) {
 	p.Turn, p.Rounds, p.StartedCalls, p.ShownWake = t.Record, t.Rounds, t.StartedCalls, t.shownWake
 	if len(t.Settled) > 0 { // it is edited in place
 		p.Settled = make(map[int32]*agentv1.RoundSettled, len(t.Settled))
@@ -83,9 +92,6 @@ func (s *State) turnPage(k ref.Agent, t *Turn, p *agentv1.TurnPage) {
 	}
 	p.HeardBefore, p.HeardInAll = int64(t.heardBefore), int64(t.heardInAll)
 	p.Changed, p.Effects, p.Progressed, p.Stepped = t.changed, t.effects, t.Progressed, t.stepped
-	if t.Record.GetAcquireRequestId() != "" {
-		p.FoundByRequest = s.AcquiredTurns[RequestOf(k.Namespace, t.Record)] == AcquiredTurn{k, t.Record.GetTurnId()}
-	}
 }
 
 // AddPage implements journal.Paged.
@@ -124,7 +130,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 // agentFrom returns the agent that a page has.
 func agentFrom(k ref.Agent, p *agentv1.AgentPage) (*Agent, error) {
 	a := &Agent{
-		Namespace: k.Namespace, Record: p.GetAgent(), Decisions: p.GetDecisions(), PendingTick: p.GetPendingTick(), TickDropped: p.GetTickDropped(),
+		Namespace: k.Namespace, Record: p.GetAgent(), PendingTick: p.GetPendingTick(), TickDropped: p.GetTickDropped(),
 		Wake: p.GetWake(), wokenAt: timeOf(p.GetWokenAt()), FactsRevision: p.GetFactsRevision(), ReadySince: timeOf(p.GetReadySince()), failedTicks: p.GetFailedTicks(),
 		AnsweredTasks: p.GetAnsweredTasks(), firstItem: p.GetFirstItem(), deletion: p.GetDeletion(), InheritedContext: p.GetInheritedContext(),
 	}
@@ -146,12 +152,17 @@ func agentFrom(k ref.Agent, p *agentv1.AgentPage) (*Agent, error) {
 			return nil, fmt.Errorf("the open turn: %w", err)
 		}
 	}
+	ended := make([]*Turn, len(p.GetEndedTurns()))
 	for i, t := range p.GetEndedTurns() {
-		ended, err := turnFrom(t)
-		if err != nil {
+		if ended[i], err = turnFrom(t); err != nil {
 			return nil, fmt.Errorf("ended turn %d: %w", i, err)
 		}
-		a.EndedTurns = append(a.EndedTurns, ended)
+	}
+	if a.EndedTurns, err = packed.Restored[*Turn, turnCodec](int(p.GetEndedTurnsBefore()), ended); err != nil {
+		return nil, fmt.Errorf("ended turns: %w", err)
+	}
+	if a.Decisions, err = packed.Restored[*agentv1.Decision, decisionCodec](int(p.GetDecisionsBefore()), p.GetDecisions()); err != nil {
+		return nil, fmt.Errorf("decisions: %w", err)
 	}
 	for i, d := range p.GetDelegations() {
 		if d.GetDelegation() == nil {

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/ref"
 )
@@ -237,6 +238,24 @@ func (l *life) parted() {
 	)
 }
 
+// long is a life of more turns and decisions than are kept.
+func (l *life) long() {
+	l.spawn("acme", "old", "")
+	for i := range KeptDecisions + packed.GroupSize {
+		l.on("acme", "old", &agentv1.DecisionRecorded{Decision: &agentv1.Decision{Reason: fmt.Sprint(i)}})
+	}
+	for i := range KeptTurns + packed.GroupSize {
+		id, turn := fmt.Sprint("mo", i), turnOf(fmt.Sprint("to", i), fmt.Sprint("mo", i), "", fmt.Sprint("ro", i))
+		l.on("acme", "old",
+			&agentv1.MessageQueued{Message: message(id, normal, queued)},
+			&agentv1.MessageDequeued{Message: message(id, normal, dequeued)},
+			&agentv1.TurnStarted{Turn: turn},
+			&agentv1.MessageProcessed{Message: message(id, normal, processed)},
+			&agentv1.TurnCompleted{Turn: ended(turn, agentv1.TurnState_TURN_STATE_COMPLETED)},
+		)
+	}
+}
+
 // Pages have all that a state has, and an event touches the agents that it changes, whatever it is.
 func TestTheStateIsInItsPages(t *testing.T) {
 	seen := &pagestest.Seen{}
@@ -260,6 +279,7 @@ func TestTheStateIsInItsPages(t *testing.T) {
 	l.summarized()
 	l.idle()
 	l.parted()
+	l.long()
 	l.requirePagesUnchanged()
 	require.Empty(t, seen.Missing(&agentv1.AgentPage{}))
 	for _, eventType := range eventTypes.Types() {
@@ -290,7 +310,11 @@ func TestTheStateIsInItsPagesAfterLong(t *testing.T) {
 	}
 	require.NoError(t, pagestest.RoundTrip(l.state, NewState))
 	l.requirePagesUnchanged()
-	require.Len(t, l.agent("acme", "keeper").EndedTurns, KeptTurns)
+	for what, kept := range map[int]int{KeptTurns: l.agent("acme", "keeper").EndedTurns.Len(), KeptDecisions: l.agent("acme", "keeper").Decisions.Len()} {
+		require.GreaterOrEqual(t, kept, what)
+		require.Less(t, kept, what+packed.GroupSize)
+	}
+	require.Len(t, l.state.AcquiredTurns, l.agent("acme", "keeper").EndedTurns.Len())
 }
 
 // A page that no state wrote is an error that says what is wrong with it.

@@ -20,7 +20,7 @@ import (
 const (
 	// maxStalls is how many turns in a row without progress stall an item.
 	maxStalls = 3
-	// comparedTurns is how many turns a call is compared with.
+	// comparedTurns is how many turns a call is compared with, packed.Kept at most.
 	comparedTurns = 3
 	// keptStalls bounds the items that an agent remembers as stalled, or about to be.
 	keptStalls = 64
@@ -72,7 +72,8 @@ func (a *Agent) progressed() bool {
 	if t.changed {
 		return true
 	}
-	before := a.EndedTurns[max(0, len(a.EndedTurns)-comparedTurns):]
+	before := a.EndedTurns.Recent()
+	before = before[max(0, len(before)-comparedTurns):]
 	return slices.ContainsFunc(t.effects, func(e uint64) bool {
 		return !slices.ContainsFunc(before, func(o *Turn) bool { return slices.Contains(o.effects, e) })
 	})

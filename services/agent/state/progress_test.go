@@ -32,7 +32,8 @@ func TestD9_WhatIsProgress(t *testing.T) {
 			e(a.OpenTurn)
 		}
 		progressed := a.progressed()
-		a.EndedTurns, a.OpenTurn = append(a.EndedTurns, a.OpenTurn), nil
+		a.EndedTurns.Append(a.OpenTurn)
+		a.OpenTurn = nil
 		return progressed
 	}
 	command := func(cmd, output, id string) func(*Turn) {

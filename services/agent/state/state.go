@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// KeptTurns and KeptDecisions bound what an agent keeps in memory. Older records are
-	// in the journal and in the event stream.
+	// KeptTurns is how many turns of an agent are kept in memory at least, and fewer than packed.GroupSize more. Older records are in the
+	// journal and in the event stream.
 	KeptTurns = 64
-	// KeptDecisions bounds the decisions of an agent that are kept in memory.
+	// KeptDecisions is the same for the decisions of an agent.
 	KeptDecisions = 100
 )
 
@@ -47,8 +47,8 @@ type Agent struct {
 	Record        *agentv1.Agent
 	Lane          lane.Lane
 	OpenTurn      *Turn
-	EndedTurns    []*Turn // oldest first
-	Decisions     []*agentv1.Decision
+	EndedTurns    EndedTurns
+	Decisions     Decisions
 	PendingTick   string              // the message of the tick that is queued or in the open turn; empty: none
 	TickDropped   bool                // the last tick was dropped as stale, so the same tick may be offered again
 	Wake          *agentv1.AgentWoken // what woke the agent itself, until a completed turn has shown it; nil: nothing

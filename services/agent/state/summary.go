@@ -73,7 +73,7 @@ func (a *Agent) SummaryOf(sum *agentv1.ConversationSummary) (Summary, error) {
 	case id == "" && current != nil && current.covered > s.covered: // the turn is another attempt at an older message
 		s.covered, s.turnID, s.Through = current.covered, current.turnID, current.Through
 	case id == "":
-		for _, t := range slices.Backward(a.EndedTurns) {
+		for t := range a.EndedTurns.Backward() {
 			if t.heardInAll <= s.covered {
 				s.turnID, s.Through = t.Record.GetTurnId(), t.Record.GetEndedAt().AsTime()
 				break

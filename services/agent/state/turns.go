@@ -19,8 +19,8 @@ import (
 // LeaseGeneration returns the generation of the newest lease that has ended, 0 if there was none.
 // The next lease has the generation that follows it, so generations only grow (SPEC X12).
 func (a *Agent) LeaseGeneration() int64 {
-	if n := len(a.EndedTurns); n > 0 {
-		return a.EndedTurns[n-1].Record.GetLeaseGeneration()
+	if last := a.EndedTurns.Last(); last != nil {
+		return last.Record.GetLeaseGeneration()
 	}
 	return 0
 }
@@ -110,7 +110,7 @@ func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	}
 	a.OpenTurn.Record, a.OpenTurn.StartedCalls = t, nil
 	a.OpenTurn.heardInAll = a.Conversation.len()
-	a.EndedTurns = append(a.EndedTurns, a.OpenTurn)
+	a.EndedTurns.Append(a.OpenTurn)
 	a.OpenTurn = nil
 	a.Transcript.EndTurn(walSeq)
 	a.evictRounds()
@@ -160,9 +160,9 @@ func (a *Agent) FindTurn(turnID string) *Turn {
 	if a.OpenTurn != nil && a.OpenTurn.Record.GetTurnId() == turnID {
 		return a.OpenTurn
 	}
-	for i := len(a.EndedTurns) - 1; i >= 0; i-- {
-		if a.EndedTurns[i].Record.GetTurnId() == turnID {
-			return a.EndedTurns[i]
+	for t := range a.EndedTurns.Backward() {
+		if t.Record.GetTurnId() == turnID {
+			return t
 		}
 	}
 	return nil
@@ -199,7 +199,11 @@ func (a *Agent) tracedBefore(m *agentv1.Message) bool {
 	if m.GetTraceparent() == "" {
 		return false
 	}
-	for _, t := range a.EndedTurns[max(0, len(a.EndedTurns)-tracedTurns):] {
+	n := 0
+	for t := range a.EndedTurns.Backward() {
+		if n++; n > tracedTurns {
+			break
+		}
 		if t.Record.GetMessageId() != m.GetMessageId() && tracing.SameTrace(t.Record.GetTraceparent(), m.GetTraceparent()) {
 			return true
 		}
@@ -209,14 +213,15 @@ func (a *Agent) tracedBefore(m *agentv1.Message) bool {
 
 // keptWithRounds is how many ended turns keep their rounds in memory, for a runner that
 // repeats a request and for the next context. A round may have half a megabyte, so all
-// others are read back from the journal.
+// others are read back from the journal. It is less than packed.Kept.
 const keptWithRounds = 2
 
 // evictRounds drops the rounds of the turn that is no longer among the newest keptWithRounds. It is
 // called after every end of a turn.
 func (a *Agent) evictRounds() {
-	if n := len(a.EndedTurns) - 1 - keptWithRounds; n >= 0 {
-		a.EndedTurns[n].Rounds, a.EndedTurns[n].Settled = nil, nil
+	if recent := a.EndedTurns.Recent(); len(recent) > keptWithRounds {
+		t := recent[len(recent)-1-keptWithRounds]
+		t.Rounds, t.Settled = nil, nil
 	}
 }
 

@@ -36,8 +36,10 @@ func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) 
 		if a.OpenTurn != nil {
 			all = append(all, a.OpenTurn.Record)
 		}
-		for i := len(a.EndedTurns) - 1; i >= 0; i-- {
-			all = append(all, a.EndedTurns[i].Record)
+		for t := range a.EndedTurns.Backward() {
+			if all = append(all, t.Record); len(all) == state.KeptTurns {
+				break
+			}
 		}
 		if list.After != "" {
 			at := slices.IndexFunc(all, func(t *agentv1.Turn) bool { return t.GetTurnId() == list.After })

@@ -68,9 +68,13 @@ type AgentPage struct {
 	// What was said.
 	Conversation *ConversationPage `protobuf:"bytes,20,opt,name=conversation,proto3" json:"conversation,omitempty"`
 	// The items about which the last turns made no progress, in the order in which they were counted last.
-	Stalls        []*StallPage `protobuf:"bytes,21,rep,name=stalls,proto3" json:"stalls,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Stalls []*StallPage `protobuf:"bytes,21,rep,name=stalls,proto3" json:"stalls,omitempty"`
+	// How many ended turns were forgotten before these.
+	EndedTurnsBefore int64 `protobuf:"varint,22,opt,name=ended_turns_before,json=endedTurnsBefore,proto3" json:"ended_turns_before,omitempty"`
+	// How many decisions were forgotten before these.
+	DecisionsBefore int64 `protobuf:"varint,23,opt,name=decisions_before,json=decisionsBefore,proto3" json:"decisions_before,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *AgentPage) Reset() {
@@ -248,6 +252,20 @@ func (x *AgentPage) GetStalls() []*StallPage {
 		return x.Stalls
 	}
 	return nil
+}
+
+func (x *AgentPage) GetEndedTurnsBefore() int64 {
+	if x != nil {
+		return x.EndedTurnsBefore
+	}
+	return 0
+}
+
+func (x *AgentPage) GetDecisionsBefore() int64 {
+	if x != nil {
+		return x.DecisionsBefore
+	}
+	return 0
 }
 
 // LanePage is the messages of an agent that are in memory.
@@ -1147,7 +1165,7 @@ var File_quartet_agent_v1_agent_page_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_page_proto_rawDesc = "" +
 	"\n" +
-	"!quartet/agent/v1/agent_page.proto\x12\x10quartet.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a\"quartet/agent/v1/agent_event.proto\"\xb9\b\n" +
+	"!quartet/agent/v1/agent_page.proto\x12\x10quartet.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a\"quartet/agent/v1/agent_event.proto\"\x92\t\n" +
 	"\tAgentPage\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12.\n" +
 	"\x04lane\x18\x02 \x01(\v2\x1a.quartet.agent.v1.LanePageR\x04lane\x127\n" +
@@ -1175,7 +1193,9 @@ const file_quartet_agent_v1_agent_page_proto_rawDesc = "" +
 	"\bdeletion\x18\x12 \x01(\v2\x1f.quartet.agent.v1.AgentDeletingR\bdeletion\x12+\n" +
 	"\x11inherited_context\x18\x13 \x01(\tR\x10inheritedContext\x12F\n" +
 	"\fconversation\x18\x14 \x01(\v2\".quartet.agent.v1.ConversationPageR\fconversation\x123\n" +
-	"\x06stalls\x18\x15 \x03(\v2\x1b.quartet.agent.v1.StallPageR\x06stalls\"\x92\x01\n" +
+	"\x06stalls\x18\x15 \x03(\v2\x1b.quartet.agent.v1.StallPageR\x06stalls\x12,\n" +
+	"\x12ended_turns_before\x18\x16 \x01(\x03R\x10endedTurnsBefore\x12)\n" +
+	"\x10decisions_before\x18\x17 \x01(\x03R\x0fdecisionsBefore\"\x92\x01\n" +
 	"\bLanePage\x125\n" +
 	"\bmessages\x18\x01 \x03(\v2\x19.quartet.agent.v1.MessageR\bmessages\x12\x1b\n" +
 	"\tqueued_at\x18\x02 \x03(\x04R\bqueuedAt\x12\x16\n" +
