@@ -48,6 +48,7 @@ func TestR11_DataWithSnapshots(t *testing.T) {
 	log, err := os.ReadFile(srv.Log)
 	require.NoError(t, err)
 	require.NotContains(t, string(log), "a snapshot cannot be used")
+	require.NotContains(t, string(log), "the newest snapshot is missing")
 	out, err = exec.CommandContext(ctx, srv.Binary, "verify", "--data-dir", srv.DataDir).CombinedOutput()
 	require.NoError(t, err, string(out))
 }

@@ -12,6 +12,7 @@ import (
 	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"quartet/services/work/todos"
 )
 
 // CreateWorkItem creates an open item (SPEC W2). The text of its plan, if the request has one,
@@ -65,7 +66,7 @@ func validateCreate(req *workv1.CreateWorkItemRequest) error {
 	); err != nil {
 		return err
 	}
-	return validTodos(req.GetTodoList())
+	return todos.Valid(req.GetTodoList())
 }
 
 // decideCreate is the rule of CreateWorkItem.
@@ -102,6 +103,6 @@ func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWo
 var answerCreate = journal.AnswerOf(func(p *workv1.WorkItemCreated) *workv1.CreateWorkItemResponse {
 	return &workv1.CreateWorkItemResponse{
 		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
-		Warnings: todoWarnings(p.GetWorkItem().GetTodoList()),
+		Warnings: todos.Warnings(p.GetWorkItem().GetTodoList()),
 	}
 })

@@ -95,6 +95,44 @@ func (g *group) completed() bool {
 	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !isCompleted(it.rec) })
 }
 
+// groupAt returns a group, with all those before it, which may be still to come.
+func (a *agentWork) groupAt(n int) *group {
+	for len(a.groups) <= n {
+		a.groups = append(a.groups, group{})
+	}
+	return &a.groups[n]
+}
+
+// page returns a packed group as a page has it.
+func (g *group) page(namespace string, n int) *workv1.PackedWorkItems {
+	p := &workv1.PackedWorkItems{Group: uint32(n), Content: g.packed, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest}
+	for _, e := range g.entries() {
+		p.IdHashes = append(p.IdHashes, hashOf(plane.KeyOf(namespace, e.GetWorkItem().GetWorkItemId())))
+	}
+	return p
+}
+
+// addPacked adds the packed group of a page to the items of its agent. What is in it is read when it is needed.
+func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) error {
+	if p.GetGroup() >= pageGroups || len(p.GetIdHashes()) != groupItems || len(p.GetContent()) == 0 {
+		return fmt.Errorf("group %d has %d bytes with %d items", p.GetGroup(), len(p.GetContent()), len(p.GetIdHashes()))
+	}
+	n := block*pageGroups + int(p.GetGroup())
+	g := a.groupAt(n)
+	if g.packed != nil || len(g.items) > 0 {
+		return fmt.Errorf("group %d is there twice", p.GetGroup())
+	}
+	for _, h := range p.GetIdHashes() {
+		if _, taken := s.packed[h]; taken {
+			return fmt.Errorf("group %d has an item that is there twice", p.GetGroup())
+		}
+		s.packed[h] = packedAt{a, n}
+	}
+	*g = group{packed: p.GetContent(), oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
+	a.packed += groupItems
+	return nil
+}
+
 // settle packs the groups of an agent that can be packed.
 func (s *State) settle(k plane.Key) {
 	a := s.agents[k]

@@ -28,6 +28,11 @@ type shown struct {
 
 const owner = "keeper"
 
+// newShown returns the items of an agent that has none. seen is described at pagestest.Checked.
+func newShown(seen *pagestest.Seen) *shown {
+	return &shown{state: pagestest.Checked(NewState, 25, seen), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+}
+
 var keeperKey = plane.KeyOf("acme", owner)
 
 func itemKey(id string) plane.Key { return plane.KeyOf("acme", id) }
@@ -112,7 +117,7 @@ func idsOf(recs []*workv1.WorkItemRecord) (ids []string) {
 func TestW10_GroupsOfCompletedItems(t *testing.T) {
 	packed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		s := &shown{state: pagestest.Checked(NewState, 25, nil), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+		s := newShown(nil)
 		now := time.Unix(1_700_000_000, 0)
 		next := func(id string, change func(rec *workv1.WorkItemRecord)) *workv1.WorkItemRecord {
 			rec := &workv1.WorkItemRecord{WorkItemId: id, AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(now)}
@@ -157,9 +162,44 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 	require.Positive(t, packed)
 }
 
+// manyCompleted is a history of an agent that completes one item after the other, so that two groups are packed.
+func manyCompleted(t *testing.T, seen *pagestest.Seen) *shown {
+	s := newShown(seen)
+	for n := range 2*groupItems + recentItems {
+		at := timestamppb.New(time.Unix(int64(n+1), 0))
+		rec := &workv1.WorkItemRecord{WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at}
+		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
+	}
+	require.Equal(t, 2*groupItems, s.state.Paged.agents[keeperKey].packed)
+	require.NoError(t, s.state.Check())
+	return s
+}
+
+// A page in which groups of items are packed is read as it was written, or is an error.
+func TestPagesOfGroups(t *testing.T) {
+	s := manyCompleted(t, nil)
+	o := blockOf(keeperKey, 0)
+	page := func() *workv1.AgentWorkPage { return proto.CloneOf(s.state.Paged.Page(o).(*workv1.AgentWorkPage)) }
+	require.Len(t, page().GetPacked(), 2)
+	require.Len(t, page().GetItems(), recentItems)
+	require.NoError(t, NewState().AddPage(o, page()))
+	for want, change := range map[string]func(p *workv1.AgentWorkPage){
+		"group 4 has":                 func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 4 },
+		"group 0 is there twice":      func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 0; p.Packed[1].IdHashes[3]++ },
+		"an item that is there twice": func(p *workv1.AgentWorkPage) { p.Packed[1].IdHashes[3] = p.GetPacked()[0].GetIdHashes()[3] },
+		"with 15 items":               func(p *workv1.AgentWorkPage) { p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:] },
+		"has 0 bytes":                 func(p *workv1.AgentWorkPage) { p.Packed[0].Content = nil },
+		"with 68 items":               func(p *workv1.AgentWorkPage) { p.Packed = append(p.Packed, p.GetPacked()...) },
+	} {
+		p := page()
+		change(p)
+		require.ErrorContains(t, NewState().AddPage(o, p), want, want)
+	}
+}
+
 // Items whose ids have the same hash are not both packed, and are told apart.
 func TestGroupsOfOneHash(t *testing.T) {
-	s := &shown{state: pagestest.Checked(NewState, 0, nil), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+	s := newShown(nil)
 	const items = groupItems + recentItems
 	for n := range items {
 		rec := &workv1.WorkItemRecord{

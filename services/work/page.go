@@ -19,8 +19,12 @@ import (
 
 var _ journal.Paged = (*State)(nil)
 
-// pageItems is how many items of an agent a page has.
-const pageItems = 64
+const (
+	// pageItems is how many items of an agent a page has.
+	pageItems = 64
+	// pageGroups is how many groups these are.
+	pageGroups = pageItems / groupItems
+)
 
 // headOf returns the owner of the page with what an agent has beside its items.
 func headOf(k plane.Key) pages.Owner { return pages.Owner{Namespace: k.Namespace, ID: k.ID + "/"} }
@@ -107,12 +111,15 @@ func (s *State) Page(o pages.Owner) proto.Message {
 
 // itemsPage returns the page with a block of items, nil if there is none. Steps are shared with the history, which only appends to them.
 func (a *agentWork) itemsPage(block int) proto.Message {
-	const groups = pageItems / groupItems
 	p := &workv1.AgentWorkPage{}
-	for n := block * groups; n < min((block+1)*groups, len(a.groups)); n++ {
-		p.Items = append(p.Items, a.groups[n].entries()...)
+	for n := block * pageGroups; n < min((block+1)*pageGroups, len(a.groups)); n++ {
+		if g := &a.groups[n]; g.packed == nil {
+			p.Items = append(p.Items, g.entries()...)
+		} else {
+			p.Packed = append(p.Packed, g.page(a.namespace, n%pageGroups))
+		}
 	}
-	if len(p.GetItems()) == 0 {
+	if len(p.GetItems())+len(p.GetPacked()) == 0 {
 		return nil
 	}
 	return p
@@ -122,8 +129,9 @@ func (a *agentWork) itemsPage(block int) proto.Message {
 func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	p, is := page.(*workv1.AgentWorkPage)
 	k, block, ok := parseOwner(o)
-	if !is || !ok || len(p.GetItems()) > pageItems || block < 0 && len(p.GetItems()) > 0 {
-		return fmt.Errorf("work: %q of %q has no page of type %T with %d items", o.ID, o.Namespace, page, len(p.GetItems()))
+	items := len(p.GetItems()) + len(p.GetPacked())*groupItems
+	if !is || !ok || items > pageItems || block < 0 && items > 0 {
+		return fmt.Errorf("work: %q of %q has no page of type %T with %d items", o.ID, o.Namespace, page, items)
 	}
 	a := s.agent(k)
 	if block < 0 {
@@ -133,10 +141,22 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 		}
 		return nil
 	}
-	for i, e := range p.GetItems() {
-		if err := s.addEntry(k, block*pageItems+i, e); err != nil {
+	var isPacked [pageGroups]bool
+	for _, g := range p.GetPacked() {
+		if err := s.addPacked(a, block, g); err != nil {
 			return fmt.Errorf("work: agent %s/%s: %w", o.Namespace, k.ID, err)
 		}
+		isPacked[g.GetGroup()] = true
+	}
+	at := 0 // in the page
+	for _, e := range p.GetItems() {
+		for at < pageItems && isPacked[at/groupItems] {
+			at += groupItems
+		}
+		if err := s.addEntry(k, block*pageItems+at, e); err != nil {
+			return fmt.Errorf("work: agent %s/%s: %w", o.Namespace, k.ID, err)
+		}
+		at++
 	}
 	s.settle(k)
 	return nil
@@ -158,10 +178,7 @@ func (s *State) addEntry(k plane.Key, index int, e *workv1.WorkItemEntry) error 
 		return fmt.Errorf("item %s: its history does not end at its last event %d", id, h.Last)
 	}
 	a := s.agent(k)
-	for len(a.groups) <= index/groupItems {
-		a.groups = append(a.groups, group{}) // those before it may be still to come
-	}
-	g := &a.groups[index/groupItems]
+	g := a.groupAt(index / groupItems)
 	if g.packed != nil {
 		return fmt.Errorf("item %s is in the place of another one", id)
 	}

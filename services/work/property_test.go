@@ -55,6 +55,7 @@ func TestX7_RandomHistories(t *testing.T) {
 		require.NoError(rt, pagestest.Same(live, replayed.Paged))
 		checkState(rt, live)
 	})
+	manyCompleted(t, &seen)
 	require.Empty(t, seen.Missing(&workv1.AgentWorkPage{}))
 }
 

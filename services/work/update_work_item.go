@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"quartet/services/work/todos"
 )
 
 // UpdateWorkItem writes fields of an open item: of the item in focus if the request names none
@@ -46,7 +47,7 @@ func validateUpdate(req *workv1.UpdateWorkItemRequest) error {
 		fault.RequestID(req.GetRequestId()),
 		optionalID("work_item_id", req.GetWorkItemId(), "wi_"),
 		knownPlanStatus(req.GetPlanStatus()),
-		validTodos(req.GetTodoList().GetItems()),
+		todos.Valid(req.GetTodoList().GetItems()),
 	); err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	var warnings []*workv1.Warning
 	if req.GetTodoList() != nil {
 		it.TodoList = req.GetTodoList().GetItems()
-		warnings = todoWarnings(it.GetTodoList())
+		warnings = todos.Warnings(it.GetTodoList())
 	}
 	ended := ""
 	switch {

@@ -33,7 +33,7 @@ func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, er
 	var all []*Snapshot
 	for number, b := range found {
 		s := &Snapshot{Ref: Ref{Number: number, Hash: sha256.Sum256(b)}, Manifest: &snapshotv1.Manifest{}}
-		if unpack(b, s.Manifest) != nil || s.Manifest.GetFormat() != Format || s.Manifest.GetPartition() != partition {
+		if unpack(b, s.Manifest) != nil || s.Manifest.GetFormat() < 1 || s.Manifest.GetFormat() > Format || s.Manifest.GetPartition() != partition {
 			continue // damaged, or of a later version: one that is older serves
 		}
 		if s.End, err = framelog.ParseEnd(s.Manifest.GetEnd()); err != nil {

@@ -26,7 +26,7 @@ const (
 // It is internal to the journal.
 type AgentWorkPage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 64 of the agent's items, in the order in which they were added; the other fields are empty then.
+	// At most 64 of the agent's items, in the order in which they were added, without those in packed; the fields but packed are empty then.
 	Items []*WorkItemEntry `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// The item in focus; empty: none.
 	CurrentWorkItemId string `protobuf:"bytes,2,opt,name=current_work_item_id,json=currentWorkItemId,proto3" json:"current_work_item_id,omitempty"`
@@ -35,7 +35,9 @@ type AgentWorkPage struct {
 	// The waits of its items that ended last, oldest first.
 	EndedWaitIds []string `protobuf:"bytes,4,rep,name=ended_wait_ids,json=endedWaitIds,proto3" json:"ended_wait_ids,omitempty"`
 	// When its work changed last; unset: it never did.
-	ChangedAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	ChangedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	// Groups of sixteen completed items of these 64, in order.
+	Packed        []*PackedWorkItems `protobuf:"bytes,6,rep,name=packed,proto3" json:"packed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -105,6 +107,94 @@ func (x *AgentWorkPage) GetChangedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *AgentWorkPage) GetPacked() []*PackedWorkItems {
+	if x != nil {
+		return x.Packed
+	}
+	return nil
+}
+
+// PackedWorkItems are sixteen completed items of an agent in a page, as they are kept in memory.
+type PackedWorkItems struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which sixteen of the 64: 0 to 3.
+	Group uint32 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	// An AgentWorkPage that has them as items, as a zstd frame with a checksum.
+	Content []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	// For each, in order, the first eight bytes of the SHA-256 of "<namespace>/<work_item_id>", little endian.
+	IdHashes []uint64 `protobuf:"fixed64,3,rep,packed,name=id_hashes,json=idHashes,proto3" json:"id_hashes,omitempty"`
+	// When the first and the last of them was created, in microseconds since 1970 UTC.
+	OldestCreatedUs int64 `protobuf:"varint,4,opt,name=oldest_created_us,json=oldestCreatedUs,proto3" json:"oldest_created_us,omitempty"`
+	NewestCreatedUs int64 `protobuf:"varint,5,opt,name=newest_created_us,json=newestCreatedUs,proto3" json:"newest_created_us,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *PackedWorkItems) Reset() {
+	*x = PackedWorkItems{}
+	mi := &file_quartet_work_v1_work_page_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackedWorkItems) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackedWorkItems) ProtoMessage() {}
+
+func (x *PackedWorkItems) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_page_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackedWorkItems.ProtoReflect.Descriptor instead.
+func (*PackedWorkItems) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_page_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PackedWorkItems) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *PackedWorkItems) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *PackedWorkItems) GetIdHashes() []uint64 {
+	if x != nil {
+		return x.IdHashes
+	}
+	return nil
+}
+
+func (x *PackedWorkItems) GetOldestCreatedUs() int64 {
+	if x != nil {
+		return x.OldestCreatedUs
+	}
+	return 0
+}
+
+func (x *PackedWorkItems) GetNewestCreatedUs() int64 {
+	if x != nil {
+		return x.NewestCreatedUs
+	}
+	return 0
+}
+
 // WorkItemEntry is a work item in a page, with the positions of its history.
 type WorkItemEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -120,7 +210,7 @@ type WorkItemEntry struct {
 
 func (x *WorkItemEntry) Reset() {
 	*x = WorkItemEntry{}
-	mi := &file_quartet_work_v1_work_page_proto_msgTypes[1]
+	mi := &file_quartet_work_v1_work_page_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -132,7 +222,7 @@ func (x *WorkItemEntry) String() string {
 func (*WorkItemEntry) ProtoMessage() {}
 
 func (x *WorkItemEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_work_v1_work_page_proto_msgTypes[1]
+	mi := &file_quartet_work_v1_work_page_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -145,7 +235,7 @@ func (x *WorkItemEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkItemEntry.ProtoReflect.Descriptor instead.
 func (*WorkItemEntry) Descriptor() ([]byte, []int) {
-	return file_quartet_work_v1_work_page_proto_rawDescGZIP(), []int{1}
+	return file_quartet_work_v1_work_page_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WorkItemEntry) GetWorkItem() *WorkItemRecord {
@@ -173,14 +263,21 @@ var File_quartet_work_v1_work_page_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_page_proto_rawDesc = "" +
 	"\n" +
-	"\x1fquartet/work/v1/work_page.proto\x12\x0fquartet.work.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aquartet/work/v1/work.proto\"\xf1\x01\n" +
+	"\x1fquartet/work/v1/work_page.proto\x12\x0fquartet.work.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aquartet/work/v1/work.proto\"\xab\x02\n" +
 	"\rAgentWorkPage\x124\n" +
 	"\x05items\x18\x01 \x03(\v2\x1e.quartet.work.v1.WorkItemEntryR\x05items\x12/\n" +
 	"\x14current_work_item_id\x18\x02 \x01(\tR\x11currentWorkItemId\x12\x18\n" +
 	"\adeleted\x18\x03 \x01(\bR\adeleted\x12$\n" +
 	"\x0eended_wait_ids\x18\x04 \x03(\tR\fendedWaitIds\x129\n" +
 	"\n" +
-	"changed_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\"\x95\x01\n" +
+	"changed_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\x128\n" +
+	"\x06packed\x18\x06 \x03(\v2 .quartet.work.v1.PackedWorkItemsR\x06packed\"\xb6\x01\n" +
+	"\x0fPackedWorkItems\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\x12\x1b\n" +
+	"\tid_hashes\x18\x03 \x03(\x06R\bidHashes\x12*\n" +
+	"\x11oldest_created_us\x18\x04 \x01(\x03R\x0foldestCreatedUs\x12*\n" +
+	"\x11newest_created_us\x18\x05 \x01(\x03R\x0fnewestCreatedUs\"\x95\x01\n" +
 	"\rWorkItemEntry\x12<\n" +
 	"\twork_item\x18\x01 \x01(\v2\x1f.quartet.work.v1.WorkItemRecordR\bworkItem\x12!\n" +
 	"\fhistory_last\x18\x02 \x01(\x04R\vhistoryLast\x12#\n" +
@@ -198,22 +295,24 @@ func file_quartet_work_v1_work_page_proto_rawDescGZIP() []byte {
 	return file_quartet_work_v1_work_page_proto_rawDescData
 }
 
-var file_quartet_work_v1_work_page_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_quartet_work_v1_work_page_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_quartet_work_v1_work_page_proto_goTypes = []any{
 	(*AgentWorkPage)(nil),         // 0: quartet.work.v1.AgentWorkPage
-	(*WorkItemEntry)(nil),         // 1: quartet.work.v1.WorkItemEntry
-	(*timestamppb.Timestamp)(nil), // 2: google.protobuf.Timestamp
-	(*WorkItemRecord)(nil),        // 3: quartet.work.v1.WorkItemRecord
+	(*PackedWorkItems)(nil),       // 1: quartet.work.v1.PackedWorkItems
+	(*WorkItemEntry)(nil),         // 2: quartet.work.v1.WorkItemEntry
+	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*WorkItemRecord)(nil),        // 4: quartet.work.v1.WorkItemRecord
 }
 var file_quartet_work_v1_work_page_proto_depIdxs = []int32{
-	1, // 0: quartet.work.v1.AgentWorkPage.items:type_name -> quartet.work.v1.WorkItemEntry
-	2, // 1: quartet.work.v1.AgentWorkPage.changed_at:type_name -> google.protobuf.Timestamp
-	3, // 2: quartet.work.v1.WorkItemEntry.work_item:type_name -> quartet.work.v1.WorkItemRecord
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 0: quartet.work.v1.AgentWorkPage.items:type_name -> quartet.work.v1.WorkItemEntry
+	3, // 1: quartet.work.v1.AgentWorkPage.changed_at:type_name -> google.protobuf.Timestamp
+	1, // 2: quartet.work.v1.AgentWorkPage.packed:type_name -> quartet.work.v1.PackedWorkItems
+	4, // 3: quartet.work.v1.WorkItemEntry.work_item:type_name -> quartet.work.v1.WorkItemRecord
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_page_proto_init() }
@@ -228,7 +327,7 @@ func file_quartet_work_v1_work_page_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_page_proto_rawDesc), len(file_quartet_work_v1_work_page_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
