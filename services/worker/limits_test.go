@@ -108,7 +108,7 @@ func TestT6_NothingOutlivesItsCommand(t *testing.T) {
 				require.NoError(t, err)
 			}
 			if end == "stopped" || end == "killed" {
-				require.Equal(t, 2, count(id))
+				r.eventually(func() bool { return count(id) == 2 })
 				stop()
 			}
 			if end == "killed" {
