@@ -108,7 +108,7 @@ func TestPagesOfALongLife(t *testing.T) {
 	page := s.Paged.Page(keeper).(*waitingv1.AgentWaitsPage)
 	require.Len(t, page.GetWaits(), 133+records.KeptEnded)
 	require.Len(t, page.GetSecrets(), 3*133)
-	const remembered = 4096
+	const remembered = 256
 	for i := range remembered + 100 {
 		require.NoError(t, s.Paged.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.WorkItemNoted{WorkItemId: fmt.Sprint("wi_", i)}}))
 		if i == remembered {

@@ -145,34 +145,25 @@ func (s *Set[R]) List(after string, limit int, keep func(R) bool) []R {
 // Memory remembers the newest memorySize ids. That is enough: Has is called within
 // milliseconds, by callers that have just read the record itself.
 type Memory struct {
-	ids   map[string]struct{}
-	order []string
+	ids []string // oldest first
 }
 
 // memorySize is how many ids a memory holds.
-const memorySize = 4096
+const memorySize = 256
 
 // Add remembers an id, in place of the oldest one if memorySize are remembered.
 func (m *Memory) Add(id string) {
-	if m.ids == nil {
-		m.ids = map[string]struct{}{}
-	}
-	if _, known := m.ids[id]; known {
+	if m.Has(id) {
 		return
 	}
-	if len(m.order) == memorySize {
-		delete(m.ids, m.order[0])
-		m.order = slices.Delete(m.order, 0, 1)
+	if len(m.ids) == memorySize {
+		m.ids = slices.Delete(m.ids, 0, 1)
 	}
-	m.ids[id] = struct{}{}
-	m.order = append(m.order, id)
+	m.ids = append(m.ids, id)
 }
 
 // Has reports whether an id is remembered.
-func (m *Memory) Has(id string) bool {
-	_, ok := m.ids[id]
-	return ok
-}
+func (m *Memory) Has(id string) bool { return slices.Contains(m.ids, id) }
 
 // IDs returns the remembered ids, oldest first.
-func (m *Memory) IDs() []string { return slices.Clone(m.order) }
+func (m *Memory) IDs() []string { return slices.Clone(m.ids) }
