@@ -29,6 +29,7 @@ type options struct {
 	only    *regexp.Regexp
 	cpu     string
 	mem     string
+	years   bool
 }
 
 func main() {
@@ -41,6 +42,7 @@ func main() {
 	callers := flag.String("callers", "1,16,64,256", "how many callers at once, one figure each")
 	flag.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile into this file; --only Quartet keeps the limits out of it")
 	flag.StringVar(&o.mem, "memprofile", "", "write what was allocated into this file")
+	flag.BoolVar(&o.years, "years", false, "measure as well what a million updates and a million completed items leave behind; a quarter of an hour")
 	flag.Parse()
 	if err := o.parse(*only, *callers); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -88,7 +90,7 @@ func run(ctx context.Context, o options) error {
 		rows = append(rows, r)
 		fmt.Println(r.plain())
 	}
-	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns, measureAttacks, measureTokens} {
+	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns, measureAttacks, measureYears, measureTokens} {
 		if err := measure(ctx, o, say); err != nil {
 			return err
 		}

@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,9 +11,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/archive/dirstore"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/services/app/datadir"
 )
 
@@ -53,6 +57,7 @@ func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	archived := d.archived()
 	require.GreaterOrEqual(t, len(archived.Segments), 4)
 	all.check(7)
+	d.toldOfArchive()
 	items := d.itemsNow()
 	d.completed("which waiting reads in the newest segment")
 
@@ -88,6 +93,36 @@ func TestR12_ArchiveOfARunningServer(t *testing.T) {
 	require.Zero(t, d.startLoaded().Snapshot)
 	all.check(31)
 	d.goesOn()
+}
+
+// toldOfArchive looks whether an operator is told what the journal of work takes: by `quartet status`, `quartet doctor` and metrics.
+func (d *damageable) toldOfArchive() {
+	d.t.Helper()
+	told, code := d.quartet("status", "--address", d.srv.GRPC, "-o", "json")
+	require.Zero(d.t, code, told)
+	var resp identityv1.ListProcessesResponse
+	require.NoError(d.t, protojson.Unmarshal([]byte(told), &resp))
+	i := slices.IndexFunc(resp.GetJournals(), func(u *identityv1.JournalUsage) bool { return u.GetPlane() == "work" })
+	u := resp.GetJournals()[i]
+	require.GreaterOrEqual(d.t, u.GetArchivedSegments(), int32(4))
+	require.Greater(d.t, u.GetArchivedFrameBytes(), 4*u.GetArchivedBytes())
+	require.Positive(d.t, u.GetArchivedBytes())
+	require.Positive(d.t, u.GetSegments())
+	require.Positive(d.t, u.GetBytes())
+	require.Positive(d.t, u.GetSnapshotBytes())
+	require.WithinDuration(d.t, time.Now(), u.GetSnapshotAt().AsTime(), 30*time.Minute)
+	told, _ = d.quartet("status", "--address", d.srv.GRPC)
+	require.Regexp(d.t, `(?m)^work/0 +\d+ +\d+\.\d MiB +\d+ (seconds|minutes) ago +\d+ segments, \d+\.\d MiB +\d+\.\d MiB$`, told)
+	require.Regexp(d.t, `(?m)^identity/0 +1 +0\.0 MiB +none *$`, told)
+	told, _ = d.quartet("doctor", "--address", d.srv.GRPC)
+	require.Regexp(d.t, `segments +7 journals have \d+ segments with \d+\.\d MiB, and \d+ archived ones with \d+\.\d MiB`, told)
+	resp2, err := http.Get("http://" + d.srv.HTTP + "/metrics")
+	require.NoError(d.t, err)
+	defer resp2.Body.Close()
+	text, err := io.ReadAll(resp2.Body)
+	require.NoError(d.t, err)
+	require.Regexp(d.t, `(?m)^quartet_journal_segments\{partition="work/0"\} [1-9]`, string(text))
+	require.Regexp(d.t, `(?m)^quartet_store_full_seconds \+Inf$`, string(text))
 }
 
 // killedWhen kills the server while callers work, once a measure changes by which something can be seen to be written, and starts it again.

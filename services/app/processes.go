@@ -152,7 +152,10 @@ func (w *wiring) installation() installation.Config {
 		Streams: func(ctx context.Context) ([]*identityv1.StreamUsage, error) {
 			return installation.Streams(ctx, w.broker.readers)
 		},
-		Store: w.broker.room.Used,
+		Journals: func(ctx context.Context) ([]*identityv1.JournalUsage, error) {
+			return installation.Journals(ctx, w.broker.readers, planes, w.broker.partitions, w.cfg.archives(w.broker.readers))
+		},
+		Store: w.broker.room.Used, FullIn: w.fill.FullIn,
 	}
 }
 

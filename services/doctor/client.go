@@ -40,7 +40,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		r.unreachable(c, err)
-		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "events", "journals"} {
+		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "segments", "events", "journals"} {
 			r.skip(check, "there is no server to ask")
 		}
 		return false
@@ -68,7 +68,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	if err != nil {
 		r.skip("clock", "the server tells its time to those it knows")
 		r.skip("version", "the server tells its version to those it knows")
-		for _, check := range []string{"planes", "store", "events", "journals"} {
+		for _, check := range []string{"planes", "store", "segments", "events", "journals"} {
 			r.skip(check, "the server tells what is wrong to admins")
 		}
 		return true
@@ -106,11 +106,13 @@ func (r *report) journals(ctx context.Context, c Client) {
 		r.skip("journals", "what is damaged is told to admins: %s", fault.From(err).Message())
 		r.skip("planes", "who serves what is told to admins")
 		r.skip("store", "how full it is is told to admins")
+		r.skip("segments", "what journals take is told to admins")
 		r.skip("events", "how far EVENTS is behind is told to admins")
 		return
 	}
 	r.planes(all)
 	r.store(all)
+	r.segments(all)
 	r.events(all)
 	found := map[string]bool{}
 	for _, p := range all.GetProcesses() {
@@ -170,14 +172,35 @@ func (r *report) store(all *identityv1.ListProcessesResponse) {
 		return
 	}
 	const mend = "make room on the disk, or raise max-store-mib (with nats-url: max_file_store of the servers and max_file of the account). When it is full, new records are refused with STORAGE_FULL"
+	full := all.GetStoreFullIn().AsDuration()
 	switch percent := used * 100 / limit; {
 	case percent >= storeBad:
 		r.add("store", Problem, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	case percent >= storeNoted:
 		r.add("store", Warning, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
+	case full > 0 && full < storeSoon:
+		r.add("store", Warning, mend, "the store of the journals will be full in %d hours at the rate of the last hours: %d of %d MiB are in use, %d %%", full/time.Hour, used>>20, limit>>20, percent)
 	default:
 		r.ok("store", "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	}
+}
+
+// storeSoon is when a store that is going to be full is reported.
+const storeSoon = 3 * 24 * time.Hour
+
+// segments reports what the journals take. What is wrong with them is among the problems of the installation.
+func (r *report) segments(all *identityv1.ListProcessesResponse) {
+	if len(all.GetJournals()) == 0 {
+		r.skip("segments", "the server does not tell what its journals take; it is older than this program, or its NATS servers do not answer")
+		return
+	}
+	var segments, archived int32
+	var bytes, stored int64
+	for _, u := range all.GetJournals() {
+		segments, bytes = segments+u.GetSegments(), bytes+u.GetBytes()
+		archived, stored = archived+u.GetArchivedSegments(), stored+u.GetArchivedBytes()
+	}
+	r.ok("segments", "%d journals have %d segments with %.1f MiB, and %d archived ones with %.1f MiB", len(all.GetJournals()), segments, float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
 }
 
 // eventsNoted is how long an event may wait for its copy in EVENTS before it is reported.

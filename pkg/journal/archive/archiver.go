@@ -146,6 +146,7 @@ func (a *Archiver) pass(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		a.metrics.has(c, segments)
 		var next *framelog.Segment
 		for _, seg := range segments {
 			switch {
@@ -206,6 +207,7 @@ func (a *Archiver) clean(ctx context.Context, c *Catalog) error {
 // Metrics counts what archives have. A nil *Metrics counts nothing.
 type Metrics struct {
 	segments, stored, bytes *prometheus.GaugeVec
+	live                    *prometheus.GaugeVec
 	failures                *prometheus.CounterVec
 }
 
@@ -218,6 +220,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		segments: meter.Gauge(reg, "quartet_archive_segments", "Segments of a journal that are in its archive.", "partition"),
 		stored:   meter.Gauge(reg, "quartet_archive_stored_bytes", "Bytes that the archived segments of a journal take.", "partition"),
 		bytes:    meter.Gauge(reg, "quartet_archive_frame_bytes", "Bytes that the frames of the archived segments of a journal had before they were compressed.", "partition"),
+		live:     meter.Gauge(reg, "quartet_journal_segments", "Segments of a journal that are streams: the one that is written to, and those before it that are not archived yet. It is counted after each snapshot.", "partition"),
 		failures: meter.Counter(reg, "quartet_archive_failures_total", "Attempts to archive segments of a journal that failed; each is tried again.", "partition"),
 	}
 }
@@ -234,6 +237,20 @@ func (m *Metrics) holds(c *Catalog) {
 	m.segments.WithLabelValues(c.Partition).Set(float64(len(c.Segments)))
 	m.stored.WithLabelValues(c.Partition).Set(float64(stored))
 	m.bytes.WithLabelValues(c.Partition).Set(float64(bytes))
+}
+
+// has sets how many segments a log has that are not archived.
+func (m *Metrics) has(c *Catalog, segments []framelog.Segment) {
+	if m == nil {
+		return
+	}
+	n := 0
+	for _, s := range segments {
+		if !c.Has(s.Number) {
+			n++
+		}
+	}
+	m.live.WithLabelValues(c.Partition).Set(float64(n))
 }
 
 func (m *Metrics) failed(partition string) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"quartet/pkg/clock"
 	"quartet/pkg/journal/room"
 	"quartet/pkg/life"
 	"quartet/pkg/meter"
@@ -91,14 +93,19 @@ type Gauge struct {
 	level   room.Level
 	failed  bool
 	warning atomic.Pointer[string]
+	now     func() time.Time
+	trend   trend
+	fullIn  atomic.Int64 // a time.Duration
+	full    prometheus.Gauge
 }
 
 // New returns a module that measures with source and records in r.
 func New(r *room.Room, source Source, logger *zap.Logger, metrics prometheus.Registerer) *Gauge {
 	g := &Gauge{
-		room: r, source: source, logger: logger,
+		room: r, source: source, logger: logger, now: clock.System().Now,
 		used:  meter.Gauge(metrics, "quartet_store_used_bytes", "How much of the store of the journals is in use: journals, events and output.").WithLabelValues(),
 		limit: meter.Gauge(metrics, "quartet_store_limit_bytes", "How much the store of the journals can hold; 0 if the NATS servers do not tell. Near it new records are refused with STORAGE_FULL.").WithLabelValues(),
+		full:  meter.Gauge(metrics, "quartet_store_full_seconds", "When the store of the journals will be full at the rate of the last hours, six at most; +Inf if it does not grow, or if that is not known.").WithLabelValues(),
 	}
 	g.Periodic = &life.Periodic{Label: "fill", Period: period, Do: g.Measure}
 	return g
@@ -129,6 +136,7 @@ func (g *Gauge) Measure(ctx context.Context) {
 	now := g.room.Now()
 	g.used.Set(float64(now.Used))
 	g.limit.Set(float64(now.Limit))
+	g.forecast(now)
 	level := now.Level()
 	if level <= room.Enough {
 		g.warning.Store(nil)
@@ -150,6 +158,24 @@ func (g *Gauge) Measure(ctx context.Context) {
 		g.logger.Info("the store of the journals has more room again", fields...)
 	}
 }
+
+// forecast says when the store will be full.
+func (g *Gauge) forecast(now room.State) {
+	at, in := g.now(), time.Duration(0)
+	g.trend.add(at, now.Used)
+	if now.Limit > 0 {
+		in = g.trend.full(at, now.Used, now.Limit-now.Used)
+	}
+	g.fullIn.Store(int64(in))
+	if in > 0 {
+		g.full.Set(in.Seconds())
+	} else {
+		g.full.Set(math.Inf(1))
+	}
+}
+
+// FullIn returns when the store will be full at the rate of the last hours; 0 if that is not known, or not to be expected.
+func (g *Gauge) FullIn() time.Duration { return time.Duration(g.fullIn.Load()) }
 
 // text describes a store from which a warning is given.
 func (g *Gauge) text(now room.State) string {

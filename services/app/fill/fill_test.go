@@ -2,6 +2,7 @@ package fill
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -63,7 +64,7 @@ func TestX16_Warnings(t *testing.T) {
 	for _, f := range families {
 		values[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
 	}
-	require.Equal(t, map[string]float64{"quartet_store_used_bytes": 10 * mib, "quartet_store_limit_bytes": 1000 * mib}, values)
+	require.Equal(t, map[string]float64{"quartet_store_used_bytes": 10 * mib, "quartet_store_limit_bytes": 1000 * mib, "quartet_store_full_seconds": math.Inf(1)}, values)
 }
 
 // TestX16_WhatIsMeasured asks a real server.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"quartet/pkg/journal/damages"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
@@ -32,8 +34,12 @@ type Config struct {
 	Streams func(ctx context.Context) ([]*identityv1.StreamUsage, error)
 	// Publishers returns how far EVENTS is behind the journals; nil: events are not copied.
 	Publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
+	// Journals returns what the journals take.
+	Journals func(ctx context.Context) ([]*identityv1.JournalUsage, error)
 	// Store returns how much of the store is in use and how much it can hold, 0 if that is not known.
 	Store func() (used, limit int64)
+	// FullIn returns when the store will be full, 0 if that is not known.
+	FullIn func() time.Duration
 }
 
 // Examine asks all processes. An error means that nothing is known about them.
@@ -62,10 +68,17 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 	}
 	resp.Problems = append(resp.Problems, reported(all)...)
 	resp.StoreUsedBytes, resp.StoreLimitBytes = c.Store()
+	if in := c.FullIn(); in > 0 {
+		resp.StoreFullIn = durationpb.New(in)
+	}
 	if resp.Streams, err = c.Streams(ctx); err != nil {
 		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what their streams hold: %v", err), Remedy: "see whether a majority of them runs", Down: true})
 		return resp, nil // nor how far EVENTS is
 	}
+	if resp.Journals, err = c.Journals(ctx); err != nil {
+		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what the journals take: %v", err), Remedy: "see whether a majority of them runs"})
+	}
+	resp.Problems = append(resp.Problems, notArchived(resp.GetJournals())...)
 	if c.Publishers != nil {
 		if resp.Publishers, err = c.Publishers(ctx); err != nil {
 			first, _, _ := strings.Cut(err.Error(), "\n")

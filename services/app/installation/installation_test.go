@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,7 +45,10 @@ func TestX17_EveryServiceIsLookedAt(t *testing.T) {
 					return p.GetProcessId() != "waits", nil
 				},
 				Streams: func(context.Context) ([]*identityv1.StreamUsage, error) { return nil, nil },
-				Store:   func() (int64, int64) { return 1, 2 },
+				Journals: func(context.Context) ([]*identityv1.JournalUsage, error) {
+					return []*identityv1.JournalUsage{{Plane: "work", Segments: manySegments}}, nil
+				},
+				Store: func() (int64, int64) { return 1, 2 }, FullIn: func() time.Duration { return time.Hour },
 			}.Examine(t.Context())
 			require.NoError(t, err)
 			var down []string
@@ -71,5 +75,18 @@ func TestX17_EveryServiceIsLookedAt(t *testing.T) {
 			require.Equal(t, int32(6), resp.GetPlanes()[1].GetPartitions())
 			require.Equal(t, len(c.down) == 0, resp.GetPlanes()[1].GetUp())
 		})
+	}
+}
+
+// TestX17_JournalsThatAreNotArchived: an archive that cannot be read, and one that is behind, are named with what to do.
+func TestX17_JournalsThatAreNotArchived(t *testing.T) {
+	require.Empty(t, notArchived([]*identityv1.JournalUsage{{Plane: "work", Segments: 1}, {Plane: "work", Partition: 1, Segments: manySegments}}))
+	problems := notArchived([]*identityv1.JournalUsage{{Plane: "work", Partition: 3, Segments: manySegments + 1, Bytes: 500 << 20}, {Plane: "task", ArchiveProblem: "archive: damaged"}})
+	require.Len(t, problems, 2)
+	require.Equal(t, "8 segments of work/3 wait to be archived (500 MiB)", problems[0].GetText())
+	require.Equal(t, "the archive of task/0 cannot be read: archive: damaged", problems[1].GetText())
+	for _, p := range problems {
+		require.NotEmpty(t, p.GetRemedy())
+		require.False(t, p.GetDown(), "everything is served")
 	}
 }

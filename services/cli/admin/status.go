@@ -26,8 +26,9 @@ func StatusCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show whether every plane of the installation is served, and by whom", Args: input.None,
 		Long: `Ask all processes of the installation whether they can serve, and show its planes and
-other services, its processes with the partitions that they hold, its streams, and how
-far EVENTS is behind the journal of each partition.
+other services, its processes with the partitions that they hold, its streams, how far
+EVENTS is behind the journal of each partition, and what each journal takes: its
+segments that are streams, how old its newest snapshot is, and what is archived.
 The exit code is 1 if a plane is down, a process does not answer, a journal is damaged
 or the store is nearly full; the error says which, and what to do. The call is
 answered by the identity plane, and needs a key of role installation_admin or admin.`,
@@ -112,11 +113,51 @@ func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
 		}
 		p.Table("", []string{"EVENTS OF", "FRAMES BEHIND", "SECONDS BEHIND"}, rows)
 	}
+	if journals := resp.GetJournals(); len(journals) > 0 {
+		p.Printf("\n")
+		p.Table("", []string{"JOURNAL", "SEGMENTS", "SIZE", "SNAPSHOT", "ARCHIVED", "IN THE ARCHIVE"}, journalRows(journals, time.Now()))
+	}
 	if limit := resp.GetStoreLimitBytes(); limit > 0 {
-		p.Printf("\nstore: %d of %d MiB in use, %d %%\n", resp.GetStoreUsedBytes()>>20, limit>>20, resp.GetStoreUsedBytes()*100/limit)
+		p.Printf("\nstore: %d of %d MiB in use, %d %%", resp.GetStoreUsedBytes()>>20, limit>>20, resp.GetStoreUsedBytes()*100/limit)
+		if in := resp.GetStoreFullIn().AsDuration(); in > 0 {
+			p.Printf("; full in %s at the rate of the last hours", long(in))
+		}
+		p.Printf("\n")
 	} else {
 		p.Printf("\nstore: %d MiB in use; how much there is, the NATS servers do not tell\n", resp.GetStoreUsedBytes()>>20)
 	}
+}
+
+// journalRows returns a row for each journal.
+func journalRows(journals []*identityv1.JournalUsage, now time.Time) (rows [][]string) {
+	for _, u := range journals {
+		snapshot, archived, size := "none", "", ""
+		if u.GetSnapshotAt() != nil {
+			snapshot = long(max(now.Sub(u.GetSnapshotAt().AsTime()), 0)) + " ago"
+		}
+		switch {
+		case u.GetArchiveProblem() != "":
+			archived = "cannot be read"
+		case u.GetArchivedSegments() > 0:
+			archived = fmt.Sprintf("%d segments, %.1f MiB", u.GetArchivedSegments(), float64(u.GetArchivedFrameBytes())/(1<<20))
+			size = fmt.Sprintf("%.1f MiB", float64(u.GetArchivedBytes())/(1<<20))
+		}
+		rows = append(rows, []string{fmt.Sprintf("%s/%d", u.GetPlane(), u.GetPartition()), fmt.Sprint(u.GetSegments()), fmt.Sprintf("%.1f MiB", float64(u.GetBytes())/(1<<20)), snapshot, archived, size})
+	}
+	return rows
+}
+
+// long returns a duration as people say it: in its largest unit.
+func long(d time.Duration) string {
+	for _, unit := range []struct {
+		name string
+		is   time.Duration
+	}{{"days", 24 * time.Hour}, {"hours", time.Hour}, {"minutes", time.Minute}} {
+		if n := d.Round(unit.is) / unit.is; n >= 2 {
+			return fmt.Sprintf("%d %s", n, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d seconds", d/time.Second)
 }
 
 // heldText lists the partitions that a process holds: agent work/0,3,5.

@@ -845,6 +845,133 @@ func (x *PublisherLag) GetBehind() *durationpb.Duration {
 	return nil
 }
 
+// JournalUsage is what the journal of a partition takes, and how much of it a start would read.
+type JournalUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The plane, such as work.
+	Plane string `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`
+	// The number of the partition, from 0 on.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The segments that are streams of the NATS servers: the one that is written to, and those before it that are not archived yet.
+	Segments int32 `protobuf:"varint,3,opt,name=segments,proto3" json:"segments,omitempty"`
+	// Their size in bytes. A segment of data from before version 0.1 belongs to all partitions of its plane, and is counted for partition 0.
+	Bytes int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// When the newest snapshot of the state was stored; unset if there is none.
+	SnapshotAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=snapshot_at,json=snapshotAt,proto3" json:"snapshot_at,omitempty"`
+	// What the snapshots that are kept take, in bytes.
+	SnapshotBytes int64 `protobuf:"varint,6,opt,name=snapshot_bytes,json=snapshotBytes,proto3" json:"snapshot_bytes,omitempty"`
+	// The segments that are in the archive.
+	ArchivedSegments int32 `protobuf:"varint,7,opt,name=archived_segments,json=archivedSegments,proto3" json:"archived_segments,omitempty"`
+	// What they take there, in bytes.
+	ArchivedBytes int64 `protobuf:"varint,8,opt,name=archived_bytes,json=archivedBytes,proto3" json:"archived_bytes,omitempty"`
+	// What their frames took before they were compressed, in bytes.
+	ArchivedFrameBytes int64 `protobuf:"varint,9,opt,name=archived_frame_bytes,json=archivedFrameBytes,proto3" json:"archived_frame_bytes,omitempty"`
+	// Why the archive could not be read; empty if it was. The process that was asked reads it: with a data directory that is its own one.
+	ArchiveProblem string `protobuf:"bytes,10,opt,name=archive_problem,json=archiveProblem,proto3" json:"archive_problem,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *JournalUsage) Reset() {
+	*x = JournalUsage{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JournalUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JournalUsage) ProtoMessage() {}
+
+func (x *JournalUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JournalUsage.ProtoReflect.Descriptor instead.
+func (*JournalUsage) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *JournalUsage) GetPlane() string {
+	if x != nil {
+		return x.Plane
+	}
+	return ""
+}
+
+func (x *JournalUsage) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *JournalUsage) GetSegments() int32 {
+	if x != nil {
+		return x.Segments
+	}
+	return 0
+}
+
+func (x *JournalUsage) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *JournalUsage) GetSnapshotAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SnapshotAt
+	}
+	return nil
+}
+
+func (x *JournalUsage) GetSnapshotBytes() int64 {
+	if x != nil {
+		return x.SnapshotBytes
+	}
+	return 0
+}
+
+func (x *JournalUsage) GetArchivedSegments() int32 {
+	if x != nil {
+		return x.ArchivedSegments
+	}
+	return 0
+}
+
+func (x *JournalUsage) GetArchivedBytes() int64 {
+	if x != nil {
+		return x.ArchivedBytes
+	}
+	return 0
+}
+
+func (x *JournalUsage) GetArchivedFrameBytes() int64 {
+	if x != nil {
+		return x.ArchivedFrameBytes
+	}
+	return 0
+}
+
+func (x *JournalUsage) GetArchiveProblem() string {
+	if x != nil {
+		return x.ArchiveProblem
+	}
+	return ""
+}
+
 // InstallationProblem is something that is wrong with the installation.
 type InstallationProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +989,7 @@ type InstallationProblem struct {
 
 func (x *InstallationProblem) Reset() {
 	*x = InstallationProblem{}
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1001,7 @@ func (x *InstallationProblem) String() string {
 func (*InstallationProblem) ProtoMessage() {}
 
 func (x *InstallationProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +1014,7 @@ func (x *InstallationProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstallationProblem.ProtoReflect.Descriptor instead.
 func (*InstallationProblem) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{6}
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InstallationProblem) GetPlane() string {
@@ -987,7 +1114,20 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x16\n" +
 	"\x06frames\x18\x03 \x01(\x03R\x06frames\x121\n" +
-	"\x06behind\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06behind\"k\n" +
+	"\x06behind\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06behind\"\x87\x03\n" +
+	"\fJournalUsage\x12\x14\n" +
+	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1a\n" +
+	"\bsegments\x18\x03 \x01(\x05R\bsegments\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12;\n" +
+	"\vsnapshot_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"snapshotAt\x12%\n" +
+	"\x0esnapshot_bytes\x18\x06 \x01(\x03R\rsnapshotBytes\x12+\n" +
+	"\x11archived_segments\x18\a \x01(\x05R\x10archivedSegments\x12%\n" +
+	"\x0earchived_bytes\x18\b \x01(\x03R\rarchivedBytes\x120\n" +
+	"\x14archived_frame_bytes\x18\t \x01(\x03R\x12archivedFrameBytes\x12'\n" +
+	"\x0farchive_problem\x18\n" +
+	" \x01(\tR\x0earchiveProblem\"k\n" +
 	"\x13InstallationProblem\x12\x14\n" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
@@ -1029,7 +1169,7 @@ func file_quartet_identity_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_identity_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(Role)(0),                     // 0: quartet.identity.v1.Role
 	(KeyStatus)(0),                // 1: quartet.identity.v1.KeyStatus
@@ -1040,27 +1180,29 @@ var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(*PlaneHealth)(nil),           // 6: quartet.identity.v1.PlaneHealth
 	(*StreamUsage)(nil),           // 7: quartet.identity.v1.StreamUsage
 	(*PublisherLag)(nil),          // 8: quartet.identity.v1.PublisherLag
-	(*InstallationProblem)(nil),   // 9: quartet.identity.v1.InstallationProblem
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*JournalUsage)(nil),          // 9: quartet.identity.v1.JournalUsage
+	(*InstallationProblem)(nil),   // 10: quartet.identity.v1.InstallationProblem
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
 }
 var file_quartet_identity_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: quartet.identity.v1.Key.role:type_name -> quartet.identity.v1.Role
 	1,  // 1: quartet.identity.v1.Key.status:type_name -> quartet.identity.v1.KeyStatus
-	10, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	10, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
-	10, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
-	10, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
-	10, // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	10, // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
+	11, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	11, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
+	11, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	11, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
+	11, // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	11, // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
 	5,  // 8: quartet.identity.v1.Process.held:type_name -> quartet.identity.v1.HeldPartition
 	2,  // 9: quartet.identity.v1.Process.answer:type_name -> quartet.identity.v1.ProcessAnswer
-	11, // 10: quartet.identity.v1.PublisherLag.behind:type_name -> google.protobuf.Duration
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	12, // 10: quartet.identity.v1.PublisherLag.behind:type_name -> google.protobuf.Duration
+	11, // 11: quartet.identity.v1.JournalUsage.snapshot_at:type_name -> google.protobuf.Timestamp
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_proto_init() }
@@ -1074,7 +1216,7 @@ func file_quartet_identity_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_identity_v1_identity_proto_rawDesc), len(file_quartet_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

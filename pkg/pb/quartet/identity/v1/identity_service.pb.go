@@ -731,7 +731,12 @@ type ListProcessesResponse struct {
 	StoreLimitBytes int64 `protobuf:"varint,6,opt,name=store_limit_bytes,json=storeLimitBytes,proto3" json:"store_limit_bytes,omitempty"`
 	// If examined: how far EVENTS is behind the journal of each partition whose events are copied to it, by plane and partition;
 	// empty if events are not copied.
-	Publishers    []*PublisherLag `protobuf:"bytes,7,rep,name=publishers,proto3" json:"publishers,omitempty"`
+	Publishers []*PublisherLag `protobuf:"bytes,7,rep,name=publishers,proto3" json:"publishers,omitempty"`
+	// If examined: what the journal of each partition takes, by plane and partition.
+	Journals []*JournalUsage `protobuf:"bytes,8,rep,name=journals,proto3" json:"journals,omitempty"`
+	// If examined: when the store of the journals will be full at the rate of the last hours, six at most; unset if it does not grow, if how
+	// much it can hold is not known, or if the process that was asked has not watched it for ten minutes.
+	StoreFullIn   *durationpb.Duration `protobuf:"bytes,9,opt,name=store_full_in,json=storeFullIn,proto3" json:"store_full_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -811,6 +816,20 @@ func (x *ListProcessesResponse) GetStoreLimitBytes() int64 {
 func (x *ListProcessesResponse) GetPublishers() []*PublisherLag {
 	if x != nil {
 		return x.Publishers
+	}
+	return nil
+}
+
+func (x *ListProcessesResponse) GetJournals() []*JournalUsage {
+	if x != nil {
+		return x.Journals
+	}
+	return nil
+}
+
+func (x *ListProcessesResponse) GetStoreFullIn() *durationpb.Duration {
+	if x != nil {
+		return x.StoreFullIn
 	}
 	return nil
 }
@@ -1168,7 +1187,7 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"\tagent_ids\x18\b \x03(\tR\bagentIds\x12\x14\n" +
 	"\x05tools\x18\t \x03(\tR\x05tools\"0\n" +
 	"\x14ListProcessesRequest\x12\x18\n" +
-	"\aexamine\x18\x01 \x01(\bR\aexamine\"\xa8\x03\n" +
+	"\aexamine\x18\x01 \x01(\bR\aexamine\"\xa6\x04\n" +
 	"\x15ListProcessesResponse\x12:\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x1c.quartet.identity.v1.ProcessR\tprocesses\x128\n" +
 	"\x06planes\x18\x02 \x03(\v2 .quartet.identity.v1.PlaneHealthR\x06planes\x12D\n" +
@@ -1178,7 +1197,9 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"\x11store_limit_bytes\x18\x06 \x01(\x03R\x0fstoreLimitBytes\x12A\n" +
 	"\n" +
 	"publishers\x18\a \x03(\v2!.quartet.identity.v1.PublisherLagR\n" +
-	"publishers\"/\n" +
+	"publishers\x12=\n" +
+	"\bjournals\x18\b \x03(\v2!.quartet.identity.v1.JournalUsageR\bjournals\x12=\n" +
+	"\rstore_full_in\x18\t \x01(\v2\x19.google.protobuf.DurationR\vstoreFullIn\"/\n" +
 	"\x0fGetUsageRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"g\n" +
 	"\x10GetUsageResponse\x12\x1c\n" +
@@ -1246,6 +1267,7 @@ var file_quartet_identity_v1_identity_service_proto_goTypes = []any{
 	(*InstallationProblem)(nil),   // 24: quartet.identity.v1.InstallationProblem
 	(*StreamUsage)(nil),           // 25: quartet.identity.v1.StreamUsage
 	(*PublisherLag)(nil),          // 26: quartet.identity.v1.PublisherLag
+	(*JournalUsage)(nil),          // 27: quartet.identity.v1.JournalUsage
 }
 var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
 	18, // 0: quartet.identity.v1.CreateKeyRequest.role:type_name -> quartet.identity.v1.Role
@@ -1261,30 +1283,32 @@ var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
 	24, // 10: quartet.identity.v1.ListProcessesResponse.problems:type_name -> quartet.identity.v1.InstallationProblem
 	25, // 11: quartet.identity.v1.ListProcessesResponse.streams:type_name -> quartet.identity.v1.StreamUsage
 	26, // 12: quartet.identity.v1.ListProcessesResponse.publishers:type_name -> quartet.identity.v1.PublisherLag
-	14, // 13: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
-	16, // 14: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
-	21, // 15: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
-	0,  // 16: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
-	2,  // 17: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
-	4,  // 18: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
-	6,  // 19: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
-	8,  // 20: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
-	10, // 21: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
-	12, // 22: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
-	15, // 23: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
-	1,  // 24: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
-	3,  // 25: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
-	5,  // 26: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
-	7,  // 27: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
-	9,  // 28: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
-	11, // 29: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
-	13, // 30: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
-	17, // 31: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
-	24, // [24:32] is the sub-list for method output_type
-	16, // [16:24] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	27, // 13: quartet.identity.v1.ListProcessesResponse.journals:type_name -> quartet.identity.v1.JournalUsage
+	19, // 14: quartet.identity.v1.ListProcessesResponse.store_full_in:type_name -> google.protobuf.Duration
+	14, // 15: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
+	16, // 16: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
+	21, // 17: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
+	0,  // 18: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
+	2,  // 19: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
+	4,  // 20: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
+	6,  // 21: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
+	8,  // 22: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
+	10, // 23: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
+	12, // 24: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
+	15, // 25: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
+	1,  // 26: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
+	3,  // 27: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
+	5,  // 28: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
+	7,  // 29: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
+	9,  // 30: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
+	11, // 31: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
+	13, // 32: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
+	17, // 33: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
+	26, // [26:34] is the sub-list for method output_type
+	18, // [18:26] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_service_proto_init() }

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"quartet/pkg/bus"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	driver "quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+const (
+	nameUpdates   = "years: updates of 100 items"
+	nameCompleted = "years: completed items of 1 000 agents"
+	yearCallers   = 64
+	// restedAfter is when a server has written its snapshot, archived what is before it, and returned the memory that its busy time took.
+	restedAfter = 20 * time.Second
+	starts      = 3
+)
+
+// measureYears measures what a long life leaves behind: a server of its own gets a tenth of the history, and then the whole. It takes a
+// quarter of an hour, so that it is not part of a run that measures everything unless --years is given.
+func measureYears(ctx context.Context, o options, say func(row)) error {
+	if !o.years {
+		return nil
+	}
+	binary, err := proc.Build(o.dir, "quartet/cmd/quartet", "quartet-server")
+	if err != nil {
+		return err
+	}
+	for _, m := range []struct {
+		name          string
+		agents, items int
+		one           func(y *years, ctx context.Context, n int) error
+		all           int // how often one is called
+		target        string
+	}{
+		{name: nameUpdates, agents: 10, items: 10, all: 1_000_000, one: (*years).update, target: "≤ 300 MB on disk, RSS ≤ 250 MB, start ≤ 1 s"},
+		{name: nameCompleted, agents: 1000, all: 1_000_000, one: (*years).complete, target: "RSS ≤ 300 MB, start ≤ 2 s"},
+	} {
+		if !o.wants(m.name) {
+			continue
+		}
+		y, err := startYears(ctx, binary, filepath.Join(o.dir, "years-"+strconv.Itoa(m.agents)))
+		if err != nil {
+			return err
+		}
+		if err := y.spawn(ctx, m.agents, m.items); err != nil {
+			return err
+		}
+		done := 0
+		for _, until := range []int{m.all / 10, m.all} {
+			began := time.Now()
+			if err := y.each(ctx, done, until, func(ctx context.Context, n int) error { return m.one(y, ctx, n) }); err != nil {
+				return err
+			}
+			rate := float64(until-done) / time.Since(began).Seconds()
+			done = until
+			figures, err := y.rest(ctx)
+			if err != nil {
+				return err
+			}
+			say(row{name: strconv.Itoa(until) + " " + m.name, note: fmt.Sprintf("%s; made at %.0f/s (target for all: %s)", figures, rate, m.target)})
+		}
+		if err := y.stop(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// years is a server whose history grows.
+type years struct {
+	srv    *proc.Quartet
+	conn   interface{ Close() error }
+	agents agentv1.AgentServiceClient
+	work   workv1.WorkServiceClient
+	items  []string // by number: item n belongs to agent n % len(agents)
+}
+
+func startYears(ctx context.Context, binary, dir string) (*years, error) {
+	srv, err := proc.NewQuartet(binary, dir, "")
+	if err != nil {
+		return nil, err
+	}
+	y := &years{srv: srv}
+	return y, y.start(ctx)
+}
+
+// start starts the server and connects to it.
+func (y *years) start(ctx context.Context) error {
+	if err := y.srv.Start(ctx); err != nil {
+		return err
+	}
+	conn, err := driver.Dial(y.srv.GRPC)
+	if err != nil {
+		return err
+	}
+	y.conn, y.agents, y.work = conn, agentv1.NewAgentServiceClient(conn), workv1.NewWorkServiceClient(conn)
+	return nil
+}
+
+// stop kills the server.
+func (y *years) stop(context.Context) error {
+	_ = y.conn.Close()
+	return y.srv.Kill()
+}
+
+// spawn makes agents with so many items each.
+func (y *years) spawn(ctx context.Context, agents, items int) error {
+	for i := range agents {
+		if _, err := y.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
+			return err
+		}
+	}
+	for n := range agents * items {
+		made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(n % agents), Objective: objective(n)})
+		if err != nil {
+			return err
+		}
+		y.items = append(y.items, made.GetWorkItem().GetWorkItemId())
+	}
+	return nil
+}
+
+// objective is a text as people write it, which differs from item to item.
+func objective(n int) string {
+	return fmt.Sprintf("Look at build %d of the service, find out what fails in it, and mend that", n)
+}
+
+// update writes one of the items.
+func (y *years) update(ctx context.Context, n int) error {
+	i := n % len(y.items)
+	text := objective(n)
+	_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agentName(i % 10), WorkItemId: y.items[i], Objective: &text})
+	return err
+}
+
+// complete makes an item and completes it.
+func (y *years) complete(ctx context.Context, n int) error {
+	agent := agentName(n % 1000)
+	made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agent, Objective: objective(n)})
+	if err != nil {
+		return err
+	}
+	_, err = y.work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: agent, WorkItemId: made.GetWorkItem().GetWorkItemId()})
+	return err
+}
+
+// each calls fn with the numbers from from to to, of which yearCallers are called at once.
+func (y *years) each(ctx context.Context, from, to int, fn func(ctx context.Context, n int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	var next atomic.Int64
+	next.Store(int64(from))
+	for range yearCallers {
+		g.Go(func() error {
+			for {
+				n := int(next.Add(1)) - 1
+				if n >= to {
+					return nil
+				}
+				if err := fn(ctx, n); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// rest lets the server rest, kills and starts it a few times, and describes what it takes.
+func (y *years) rest(ctx context.Context) (string, error) {
+	<-time.After(restedAfter)
+	before, err := y.resident()
+	if err != nil {
+		return "", err
+	}
+	var took []time.Duration
+	for range starts {
+		if err := y.stop(ctx); err != nil {
+			return "", err
+		}
+		began := time.Now()
+		if err := y.start(ctx); err != nil {
+			return "", err
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	loaded, err := y.resident()
+	if err != nil {
+		return "", err
+	}
+	<-time.After(restedAfter)
+	after, err := y.resident()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d MB on disk, %d of it EVENTS; RSS %d MB at rest, %d MB when started again, %d MB at rest then; ready %s after SIGKILL (median of %d)",
+		onDisk(y.srv.DataDir)/1e6, onDisk(filepath.Join(y.srv.DataDir, "nats", "jetstream", "$G", "streams", bus.Stream))/1e6, before/1e6, loaded/1e6, after/1e6, took[starts/2].Round(10*time.Millisecond), starts), nil
+}
+
+// resident returns the resident memory of the server in bytes; 0 where /proc does not say it.
+func (y *years) resident() (int64, error) {
+	if runtime.GOOS != "linux" {
+		return 0, nil
+	}
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(y.srv.PID()) + "/status")
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(raw), "VmRSS:")
+	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+	return kib << 10, err
+}
+
+// onDisk returns how many bytes the files below a directory have.
+func onDisk(dir string) (n int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err == nil {
+				n += info.Size()
+			}
+		}
+		return nil
+	})
+	return n
+}

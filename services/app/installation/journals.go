@@ -1,0 +1,110 @@
+package installation
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/journal/archive"
+	archivestream "quartet/pkg/journal/archive/streamstore"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/snapshot/jetstore"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+)
+
+// Journals returns what the journals of planes take. archives returns the archive of a partition.
+func Journals(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int, archives func(plane string, partition int) (archive.Store, error)) ([]*identityv1.JournalUsage, error) {
+	if nc == nil {
+		return nil, errNoBroker
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, term)
+	defer cancel()
+	type key struct {
+		plane     string
+		partition int
+	}
+	of, snapshots := map[key]*identityv1.JournalUsage{}, map[string]*identityv1.JournalUsage{}
+	var all []*identityv1.JournalUsage
+	for _, plane := range planes {
+		for i := range partitions(plane) {
+			u := &identityv1.JournalUsage{Plane: plane, Partition: int32(i)}
+			of[key{plane, i}], snapshots[jetstore.Stream(plane, i)], all = u, u, append(all, u)
+		}
+	}
+	streams := js.ListStreams(ctx)
+	for info := range streams.Info() {
+		if u := snapshots[info.Config.Name]; u != nil {
+			u.SnapshotBytes = int64(info.State.Bytes)
+			if info.State.Msgs > 0 {
+				u.SnapshotAt = timestamppb.New(info.State.LastTime)
+			}
+		}
+		place, ok := jetlog.ParseStream(info.Config.Name)
+		if u := of[key{place.Plane, place.Partition}]; ok && u != nil {
+			u.Segments++
+			u.Bytes += int64(info.State.Bytes)
+		}
+	}
+	if err := streams.Err(); err != nil {
+		return nil, err
+	}
+	for _, u := range all {
+		archived(ctx, u, archives)
+	}
+	slices.SortStableFunc(all, func(a, b *identityv1.JournalUsage) int {
+		return cmp.Or(cmp.Compare(a.GetPlane(), b.GetPlane()), cmp.Compare(a.GetPartition(), b.GetPartition()))
+	})
+	return all, nil
+}
+
+// manySegments is how many segments of a partition may wait until snapshots allow that they are archived, and a few more. Each is a stream.
+const manySegments = 8
+
+// notArchived returns the partitions whose segments are not archived as they should be.
+func notArchived(all []*identityv1.JournalUsage) (problems []*identityv1.InstallationProblem) {
+	for _, u := range all {
+		name := framelog.PartitionName(u.GetPlane(), int(u.GetPartition()))
+		switch {
+		case u.GetArchiveProblem() != "":
+			problems = append(problems, &identityv1.InstallationProblem{
+				Text:   fmt.Sprintf("the archive of %s cannot be read: %s", name, u.GetArchiveProblem()),
+				Remedy: "see whether the directory `archive` of the data directory, or with nats-url the stream " + archivestream.Stream(u.GetPlane(), int(u.GetPartition())) + ", is there; `quartet verify` says what is damaged",
+			})
+		case u.GetSegments() > manySegments:
+			problems = append(problems, &identityv1.InstallationProblem{
+				Text:   fmt.Sprintf("%d segments of %s wait to be archived (%d MiB)", u.GetSegments()-1, name, u.GetBytes()>>20),
+				Remedy: "see the log of the process that holds the partition (`quartet status` says which): a snapshot or the archive cannot be written, for example because there is no room",
+			})
+		}
+	}
+	return problems
+}
+
+// archived adds what the archive of a partition has.
+func archived(ctx context.Context, u *identityv1.JournalUsage, archives func(plane string, partition int) (archive.Store, error)) {
+	partition := int(u.GetPartition())
+	store, err := archives(u.GetPlane(), partition)
+	var c *archive.Catalog
+	if err == nil {
+		c, err = archive.Read(ctx, store, framelog.PartitionName(u.GetPlane(), partition))
+	}
+	if err != nil {
+		u.ArchiveProblem = err.Error()
+		return
+	}
+	for _, s := range c.Segments {
+		u.ArchivedSegments++
+		u.ArchivedBytes += s.GetStored()
+		u.ArchivedFrameBytes += s.GetBytes()
+	}
+}
