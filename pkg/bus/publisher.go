@@ -31,7 +31,7 @@ const (
 )
 
 // DefaultBytes is how many bytes EVENTS has at most.
-const DefaultBytes = 256 << 20
+const DefaultBytes = 128 << 20
 
 const (
 	// window is how many frames are copied at once. After their events, one message records

@@ -52,7 +52,7 @@ func TestR12_SizesOfJournals(t *testing.T) {
 	}{
 		"segment-mib":  {func(c *Config) *int { return &c.SegmentSize }, 4096, 64},
 		"snapshot-mib": {func(c *Config) *int { return &c.SnapshotSize }, 4096, 16},
-		"events-mib":   {func(c *Config) *int { return &c.EventsSize }, 1 << 20, 256},
+		"events-mib":   {func(c *Config) *int { return &c.EventsSize }, 1 << 20, 128},
 	} {
 		for value, want := range map[int]int{-1: 0, 0: limit.without, 1: 1, limit.most: limit.most, limit.most + 1: 0} {
 			cfg := Config{DataDir: t.TempDir()}
