@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 // root is the repository.
@@ -174,6 +175,43 @@ func TestDashboardsAskForWhatIsThere(t *testing.T) {
 		require.Greater(t, asked, 10, path)
 	}
 }
+
+// The rules for alerts ask for metrics that are there, and say what to do.
+func TestAlertsAskForWhatIsThere(t *testing.T) {
+	known := map[string][]string{}
+	for _, m := range metrics(t) {
+		known[m.name] = append(slices.Clone(m.labels), "job")
+	}
+	raw, err := os.ReadFile(filepath.Join(root, "deploy", "prometheus", "alerts.yml"))
+	require.NoError(t, err)
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &file))
+	require.Len(t, file.Groups, 1)
+	seen := map[string]bool{}
+	for _, r := range file.Groups[0].Rules {
+		require.False(t, seen[r.Alert], r.Alert)
+		seen[r.Alert] = true
+		require.True(t, strings.HasPrefix(r.Alert, "Quartet"), r.Alert)
+		require.Contains(t, []string{"page", "ticket"}, r.Labels["severity"], r.Alert)
+		require.NotEmpty(t, r.Annotations["summary"], r.Alert)
+		require.NotEmpty(t, r.Annotations["description"], r.Alert)
+		asksForWhatIsThere(t, known, r.Alert, r.Expr)
+		for _, label := range labelled.FindAllStringSubmatch(r.Annotations["summary"], -1) {
+			require.Contains(t, groups.FindStringSubmatch(r.Expr)[1], label[1], "%s: its expression has no such label", r.Alert)
+		}
+	}
+	require.GreaterOrEqual(t, len(seen), 8)
+}
+
+// labelled finds the labels that a text of an alert shows.
+var labelled = regexp.MustCompile(`\$labels\.(\w+)`)
 
 var (
 	series = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(\{[^}]*\})?`)
