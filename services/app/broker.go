@@ -336,7 +336,7 @@ func (o *output) Name() string { return "output" }
 
 // Start opens the stream.
 func (o *output) Start(ctx context.Context) error {
-	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas, o.broker.room)
+	opened, err := taskoutput.OpenStream(ctx, o.broker.readers, o.broker.cfg.Replicas, o.broker.cfg.keepOutput(), o.broker.room)
 	o.Store = opened
 	return err
 }

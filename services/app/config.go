@@ -61,6 +61,8 @@ type Config struct {
 	SegmentSize int
 	// EventsSize is how many MiB the stream EVENTS has at most.
 	EventsSize int
+	// OutputDays is for how many days the output of commands is kept; 0: always.
+	OutputDays int
 	// SnapshotSize is after how many MiB of a journal a snapshot is written.
 	SnapshotSize int
 	Publish      bool
@@ -165,6 +167,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
 	s.Int(&c.EventsSize, "events-mib", bus.DefaultBytes>>20, "MiB of events that EVENTS keeps for external consumers, at most a quarter of the store and 7 days; 1 to 1048576. The journals keep all events")
+	s.Int(&c.OutputDays, "output-days", 30, "Days for which the output of commands is kept after it was written, at most 3650; 0: always. That of a deleted agent is removed when its commands have ended")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address on which profiles are served; empty: none")
 	s.String(&c.MetricsAddr, "metrics-addr", "", "Address on which GET /metrics is served to Prometheus, for processes without a gateway, which serves it too; it names no tenant, and demands no credential unless metrics-auth is required; empty: none")
@@ -266,18 +269,9 @@ func (c *Config) Complete() error {
 	if c.MaxConnections < 0 || c.MaxConnections == 1 {
 		return fmt.Errorf("max-connections is %d; it must be at least 2, or 0 for %d", c.MaxConnections, connlimit.DefaultTotal)
 	}
-	if c.SegmentSize < 0 || c.SegmentSize > 4096 {
-		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096, or 0 for 64", c.SegmentSize)
+	if err := c.completeSizes(); err != nil {
+		return err
 	}
-	c.SegmentSize = cmp.Or(c.SegmentSize, 64)
-	if c.SnapshotSize < 0 || c.SnapshotSize > 4096 {
-		return fmt.Errorf("snapshot-mib is %d; it must be from 1 to 4096, or 0 for 16", c.SnapshotSize)
-	}
-	c.SnapshotSize = cmp.Or(c.SnapshotSize, 16)
-	if c.EventsSize < 0 || c.EventsSize > 1<<20 {
-		return fmt.Errorf("events-mib is %d; it must be from 1 to 1048576, or 0 for %d", c.EventsSize, bus.DefaultBytes>>20)
-	}
-	c.EventsSize = cmp.Or(c.EventsSize, bus.DefaultBytes>>20)
 	if c.ScrubRate < 0 {
 		return fmt.Errorf("scrub-rate is %d; it must be at least 1 MiB per second, or 0 for none", c.ScrubRate)
 	}
@@ -360,3 +354,26 @@ func (c *Config) serves(name string) bool {
 	name = servedWith(name)
 	return slices.Contains(c.Serve, name)
 }
+
+// completeSizes checks how much of what grows is kept, and in what pieces.
+func (c *Config) completeSizes() error {
+	if c.SegmentSize < 0 || c.SegmentSize > 4096 {
+		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096, or 0 for 64", c.SegmentSize)
+	}
+	c.SegmentSize = cmp.Or(c.SegmentSize, 64)
+	if c.SnapshotSize < 0 || c.SnapshotSize > 4096 {
+		return fmt.Errorf("snapshot-mib is %d; it must be from 1 to 4096, or 0 for 16", c.SnapshotSize)
+	}
+	c.SnapshotSize = cmp.Or(c.SnapshotSize, 16)
+	if c.EventsSize < 0 || c.EventsSize > 1<<20 {
+		return fmt.Errorf("events-mib is %d; it must be from 1 to 1048576, or 0 for %d", c.EventsSize, bus.DefaultBytes>>20)
+	}
+	c.EventsSize = cmp.Or(c.EventsSize, bus.DefaultBytes>>20)
+	if c.OutputDays < 0 || c.OutputDays > 3650 {
+		return fmt.Errorf("output-days is %d; it must be from 1 to 3650, or 0 to keep the output of commands always", c.OutputDays)
+	}
+	return nil
+}
+
+// keepOutput returns for how long the output of commands is kept; 0: always.
+func (c *Config) keepOutput() time.Duration { return time.Duration(c.OutputDays) * 24 * time.Hour }

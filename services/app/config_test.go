@@ -67,3 +67,17 @@ func TestR12_SizesOfJournals(t *testing.T) {
 		}
 	}
 }
+
+// TestT6_DaysOfOutput tests the limits of how long the output of commands is kept.
+func TestT6_DaysOfOutput(t *testing.T) {
+	for days, ok := range map[int]bool{-1: false, 0: true, 1: true, 3650: true, 3651: false} {
+		cfg := Config{DataDir: t.TempDir(), OutputDays: days}
+		err := cfg.Complete()
+		if !ok {
+			require.ErrorContains(t, err, fmt.Sprintf("output-days is %d; it must be from 1 to 3650, or 0 to keep the output of commands always", days))
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, time.Duration(days)*24*time.Hour, cfg.keepOutput())
+	}
+}

@@ -57,7 +57,7 @@ func (w *wiring) planes() []planeRow {
 			})
 		}, []string{"nats"}, []string{waitingv1.WaitingService_DeliverTrigger_FullMethodName, waitingv1.WaitingService_CheckDelivery_FullMethodName}, nil},
 		{"task", func(d plane.Deps, share partitions.Share) (planeService, error) {
-			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls}})
+			return task.New(task.Config{Share: share, LeaseTerm: w.cfg.CommandLease, KeepOutput: w.cfg.keepOutput()}, task.Deps{Deps: d, Output: w.output, Workspace: w.calls.Workspace, OwnsItem: w.calls.OwnsItem, Children: calls.Children{Planes: w.calls}})
 		}, []string{"nats", "output"}, nil, nil},
 		{"board", func(d plane.Deps, share partitions.Share) (planeService, error) {
 			return board.New(board.Config{Share: share, LeaseTerm: w.cfg.StepLease, CancelWait: w.cfg.CancelWait, TokenBudget: w.cfg.BoardBudget}, board.Deps{

@@ -265,7 +265,7 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 	}
 	if err == nil {
 		err = refill.Run(ctx, refill.Config{
-			Archive: cfg.archives(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
+			Archive: cfg.archives(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas, cfg.keepOutput()), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
 		}, nc, homes, from, totals)
 		nc.Close()
 	}

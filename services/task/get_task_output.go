@@ -2,10 +2,12 @@ package task
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"quartet/pkg/fault"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/utf8cut"
 	"quartet/services/task/model"
 	"quartet/services/task/output"
@@ -100,7 +102,11 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 // description of its state, whatever the offset, and after that a part of its result.
 func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset int64, limit int) (output.Piece, error) {
 	if !model.IsChild(t) {
-		return s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
+		p, err := s.output.Read(ctx, ns, t.GetTaskId(), offset, limit)
+		if err == nil && p.End == 0 && t.GetOutputBytes() > 0 && model.Terminal(t.GetState()) {
+			err = s.gone(ctx, ns, t)
+		}
+		return p, err
 	}
 	text, err := s.childText(ctx, t)
 	if err != nil {
@@ -119,6 +125,23 @@ func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset
 		p.Chunks = []*taskv1.OutputChunk{{Stream: taskv1.OutputStream_OUTPUT_STREAM_STDOUT, Offset: from, Data: []byte(rest)}}
 	}
 	return p, nil
+}
+
+// gone returns OUTPUT_REMOVED for an ended command whose output was removed, because of its age or because its agent was deleted. It
+// returns nil for output that is missing for another reason, which is damage of the stream.
+func (s *Service) gone(ctx context.Context, ns string, t *taskv1.Task) error {
+	why := "its agent was deleted"
+	if s.removed(t) {
+		why = fmt.Sprintf("output is kept for %d days after it was written", s.cfg.KeepOutput/(24*time.Hour))
+	} else {
+		deleted, _, err := plane.View(ctx, s.engine, t.GetAgentId(), func(st *model.State) (bool, error) {
+			return st.Deleted[plane.KeyOf(ns, t.GetAgentId())], nil
+		})
+		if err != nil || !deleted {
+			return err
+		}
+	}
+	return fault.OutputRemoved.Newf("the output of task %q was removed: %s; GetTask shows how the command ended", t.GetTaskId(), why).With("task_id", t.GetTaskId())
 }
 
 // outputResponse returns the response with a piece of the output of t, without its status.

@@ -30,6 +30,8 @@ const LeaseTerm = 30 * time.Second
 type Config struct {
 	Share     partitions.Share // the partitions that this process holds; zero: all of them
 	LeaseTerm time.Duration    // default LeaseTerm
+	// KeepOutput is how long Deps.Output keeps what commands wrote; 0: always.
+	KeepOutput time.Duration
 }
 
 // Deps is what this plane needs of its process.
@@ -72,6 +74,7 @@ type Service struct {
 	output  output.Store
 	engine  *plane.Engine[*model.State]
 	workers *workers.Hub
+	remover *remover
 	watches watch.Hub[string] // by task id
 }
 
@@ -87,6 +90,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg.LeaseTerm = LeaseTerm
 	}
 	s := &Service{cfg: cfg, deps: deps, clk: deps.Clock, output: deps.Output, metrics: newMetrics(deps.Metrics)}
+	s.remover = newRemover(deps.Output, deps.Logger, s.leftOf)
 	s.workers = workers.New(workers.Config{
 		Clock: deps.Clock, IDs: deps.IDs, Logger: deps.Logger, Output: deps.Output, LeaseTerm: cfg.LeaseTerm, Watches: &s.watches,
 	})
@@ -110,11 +114,12 @@ func (s *Service) Start(ctx context.Context) error {
 	s.engine, err = plane.Open(ctx, plane.Config[*model.State]{
 		Plane: Plane, Share: s.cfg.Share, New: model.NewState,
 		Events:   taskv1.File_quartet_task_v1_task_event_proto,
-		OnCommit: s.committed, Follow: follows(), React: rules.React,
+		OnCommit: s.committed, OnLoad: s.loaded, Follow: follows(), React: rules.React,
 	}, s.deps.Deps)
 	if err != nil {
 		return err
 	}
+	s.remover.start()
 	if err := s.workers.Start(ctx, s.engine); err != nil {
 		return errors.Join(err, s.Stop(ctx))
 	}
@@ -132,6 +137,7 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 			s.metrics.count(ev)
 		}
 		s.workers.Committed(ev)
+		s.noteDeleted(ev)
 		if s.watches.Active() {
 			s.watches.Notify(ev.TaskID)
 		}
@@ -151,6 +157,7 @@ func (s *Service) Release() {
 func (s *Service) Stop(ctx context.Context) error {
 	s.watches.Stop()
 	s.workers.Stop()
+	s.remover.stop()
 	if s.engine == nil {
 		return nil
 	}
@@ -170,7 +177,9 @@ func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }
 // the clock moves. It is for tests.
 func (s *Service) Quiesce(ctx context.Context) error {
 	s.workers.Settle()
-	return s.engine.Settle(ctx)
+	err := s.engine.Settle(ctx)
+	s.remover.settle()
+	return err
 }
 
 // Connect serves the stream of a worker until it ends.

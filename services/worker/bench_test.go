@@ -21,7 +21,7 @@ func BenchmarkExecOverNATS(b *testing.B) {
 	require.NoError(b, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(b, err)
-	output, err := taskoutput.OpenStream(b.Context(), nc, 1, nil)
+	output, err := taskoutput.OpenStream(b.Context(), nc, 1, 0, nil)
 	require.NoError(b, err)
 	r := newRigOver(b, log, output)
 	r.worker(func(c *worker.Config) { c.Capacity = 64 })

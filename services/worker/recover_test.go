@@ -254,7 +254,7 @@ func TestOverNATS(t *testing.T) {
 	require.NoError(t, err)
 	log, err := jetlog.New(nc, task.Plane, 0)
 	require.NoError(t, err)
-	output, err := taskoutput.OpenStream(t.Context(), nc, 1, nil)
+	output, err := taskoutput.OpenStream(t.Context(), nc, 1, 0, nil)
 	require.NoError(t, err)
 	r := newRigOver(t, log, output)
 	r.worker(nil)

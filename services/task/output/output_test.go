@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,9 +35,35 @@ func TestStreamOutput(t *testing.T) {
 
 func openStreamOutput(t *testing.T) *Stream {
 	nc := natsdtest.Connect(t)
-	o, err := OpenStream(t.Context(), nc, 1, nil)
+	o, err := OpenStream(t.Context(), nc, 1, 0, nil)
 	require.NoError(t, err)
 	return o
+}
+
+// TestT6_OutputIsKeptForDays: output is dropped when it is so old, that of other tasks is not, and a task may go on writing.
+func TestT6_OutputIsKeptForDays(t *testing.T) {
+	nc := natsdtest.Connect(t)
+	o, err := OpenStream(t.Context(), nc, 1, 0, nil)
+	require.NoError(t, err)
+	_, err = o.Append(t.Context(), "acme", "old", chunkAt(0, stdout, "before"))
+	require.NoError(t, err)
+	o, err = OpenStream(t.Context(), nc, 1, 24*time.Hour, nil) // a server that is started with another setting
+	require.NoError(t, err)
+	p, err := o.Read(t.Context(), "acme", "old", 0, 100)
+	require.NoError(t, err)
+	require.EqualValues(t, 6, p.End)
+	o, err = OpenStream(t.Context(), nc, 1, 200*time.Millisecond, nil)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		p, err := o.Read(t.Context(), "acme", "old", 0, 100)
+		return err == nil && p.End == 0
+	}, 20*time.Second, 20*time.Millisecond)
+	end, err := o.Append(t.Context(), "acme", "old", chunkAt(6, stdout, " and after"))
+	require.NoError(t, err)
+	require.EqualValues(t, 16, end)
+	o, err = OpenStream(t.Context(), nc, 1, 0, nil)
+	require.NoError(t, err)
+	require.Zero(t, o.stream.CachedInfo().Config.MaxAge)
 }
 
 func chunkAt(offset int64, kind taskv1.OutputStream, data string) *taskv1.OutputChunk {

@@ -44,9 +44,9 @@ const (
 	maxEnds           = 4096  // how many tails are remembered
 )
 
-// StreamConfig returns the configuration of the stream that Stream needs. Only its
-// leader serves reads, since a follower that was suspended may return old data (R6).
-func StreamConfig(replicas int) jetstream.StreamConfig {
+// StreamConfig returns the configuration of the stream that Stream needs, which keeps output for so long after it was written; 0: always.
+// Only its leader serves reads, since a follower that was suspended may return old data (R6).
+func StreamConfig(replicas int, keep time.Duration) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              StreamName,
 		Description:       "Quartet: what commands wrote, the end of it",
@@ -56,6 +56,7 @@ func StreamConfig(replicas int) jetstream.StreamConfig {
 		Storage:           jetstream.FileStorage,
 		Replicas:          max(replicas, 1),
 		MaxMsgsPerSubject: keptChunks,
+		MaxAge:            keep,
 		MaxMsgs:           -1,
 		MaxBytes:          -1,
 		MaxConsumers:      -1,
@@ -82,14 +83,14 @@ type tail struct {
 	oldest int64 // offset of the oldest byte that is kept
 }
 
-// OpenStream creates or updates the stream and returns a Store on it, which refuses output while the room of the store is
-// needed by journals.
-func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, space *room.Room) (*Stream, error) {
+// OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it, which refuses output while the room of the store
+// is needed by journals.
+func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, keep time.Duration, space *room.Room) (*Stream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("task: output: %w", err)
 	}
-	stream, err := js.CreateOrUpdateStream(ctx, StreamConfig(replicas))
+	stream, err := js.CreateOrUpdateStream(ctx, StreamConfig(replicas, keep))
 	if err != nil {
 		return nil, fmt.Errorf("task: stream %s: %w", StreamName, err)
 	}

@@ -123,8 +123,9 @@ type PackedWorkItems struct {
 	Content []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
 	// For each, in order, the first eight bytes of the SHA-256 of "<namespace>/<work_item_id>", little endian.
 	IdHashes []uint64 `protobuf:"fixed64,3,rep,packed,name=id_hashes,json=idHashes,proto3" json:"id_hashes,omitempty"`
-	// When the first and the last of them was created, in microseconds since 1970 UTC.
+	// When the first of them was created, in microseconds since 1970 UTC.
 	OldestCreatedUs int64 `protobuf:"varint,4,opt,name=oldest_created_us,json=oldestCreatedUs,proto3" json:"oldest_created_us,omitempty"`
+	// When the last of them was created, in the same way.
 	NewestCreatedUs int64 `protobuf:"varint,5,opt,name=newest_created_us,json=newestCreatedUs,proto3" json:"newest_created_us,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
