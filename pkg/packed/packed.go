@@ -2,45 +2,46 @@
 package packed
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
-	"sync"
+	"hash/crc32"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/klauspost/compress/s2"
 	"google.golang.org/protobuf/proto"
 )
 
 // maxBytes bounds a message, so that damaged bytes do not take all memory.
 const maxBytes = 1 << 30
 
-var encoder = sync.OnceValues(func() (*zstd.Encoder, error) {
-	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(true), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(1<<17))
-})
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var decoder = sync.OnceValues(func() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxBytes))
-})
-
-// Encode returns a message in few bytes. The same message always has the same bytes.
+// Encode returns a message in few bytes: its deterministic encoding as a block of S2, and behind it the CRC-32C of that block, little
+// endian.
 func Encode(m proto.Message) ([]byte, error) {
-	z, err := encoder()
-	if err != nil {
-		return nil, fmt.Errorf("packed: %w", err)
-	}
 	plain, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("packed: %w", err)
 	}
-	b := z.EncodeAll(plain, nil)
-	return append(make([]byte, 0, len(b)), b...), nil // what EncodeAll returns has room for more
+	block := s2.EncodeBetter(nil, plain)
+	b := append(make([]byte, 0, len(block)+crc32.Size), block...) // the block has room for more
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(block, castagnoli)), nil
 }
 
 // Decode reads into m what Encode returned. Bytes that were changed are an error.
 func Decode(b []byte, m proto.Message) error {
-	z, err := decoder()
-	if err != nil {
-		return fmt.Errorf("packed: %w", err)
+	n := len(b) - crc32.Size
+	if n < 0 || crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) {
+		return errors.New("packed: the checksum is another one")
 	}
-	plain, err := z.DecodeAll(b, nil)
+	size, err := s2.DecodedLen(b[:n])
+	if err == nil && size > maxBytes {
+		err = fmt.Errorf("%d bytes", size)
+	}
+	var plain []byte
+	if err == nil {
+		plain, err = s2.Decode(nil, b[:n])
+	}
 	if err == nil {
 		err = proto.Unmarshal(plain, m)
 	}
