@@ -38,7 +38,7 @@ func TestTables(t *testing.T) {
 	r := newHarness(t)
 	for plane, lines := range map[string][]string{
 		"agent": {"spawn keeper", "get keeper", "list", "list --parent x", "say keeper hello", "messages keeper", "turns keeper", "children keeper",
-			"pause keeper --reason lunch", "resume keeper", "stop keeper", "start keeper", "abort keeper", "abort keeper --run run_1", "delete keeper"},
+			"pause keeper --reason lunch", "resume keeper", "stop keeper", "start keeper", "abort keeper", "abort keeper --run run_1", "delete keeper", "delete keeper --yes"},
 		"transcript": {"briefs keeper", "briefs keeper --kind failure", "rounds keeper", "rounds keeper --turn trn_1 --full", "rounds keeper --page-token abc", "transcript keeper --item wi_1", "conversation keeper --contains teal", "conversation keeper --page-token abc",
 			"context keeper", "context keeper --budget 512 --text", "tools keeper", "tools keeper completeworkitem", "tools keeper Fly"},
 		"work":    {"create keeper objective", "list keeper", "get keeper wi_1", "get keeper wi_2", "pick keeper wi_1", "update keeper wi_1 --unblock", "complete keeper wi_1", "queue keeper", "board keeper"},
@@ -86,7 +86,7 @@ func TestJSONIsOneDocumentOnStdout(t *testing.T) {
 	r := newHarness(t)
 	for _, line := range []string{
 		"agent spawn keeper", "agent get keeper", "agent list", "agent list --parent x", "agent say keeper hi", "agent messages keeper", "agent turns keeper", "agent children keeper",
-		"agent pause keeper", "agent resume keeper", "agent stop keeper", "agent start keeper", "agent abort keeper", "agent delete keeper", "agent show keeper",
+		"agent pause keeper", "agent resume keeper", "agent stop keeper", "agent start keeper", "agent abort keeper", "agent delete keeper --yes", "agent show keeper",
 		"agent briefs keeper", "agent rounds keeper", "agent context keeper", "agent context keeper --text", "agent tools keeper", "agent tools keeper CompleteWorkItem",
 		"work create keeper x", "work list keeper", "work get keeper wi_1", "work pick keeper wi_1", "work update keeper wi_1 --unblock", "work complete keeper wi_1", "work queue keeper", "work board keeper", "explain keeper --history",
 		"wait for keeper r --wake operator", "wait create keeper c", "wait get keeper wt_1", "wait cancel keeper wt_1", "wait list keeper",
@@ -246,7 +246,7 @@ func TestFlagsReachTheRequests(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, agentv1.Priority_PRIORITY_INTERJECT, message.GetPriority())
 	require.Equal(t, 2, r.run("agent", "say", "keeper", "x", "--interject", "--priority", "next").code)
-	require.Equal(t, 0, r.run("agent", "delete", "keeper", "--revision", "4", "--reason", "over").code)
+	require.Equal(t, 0, r.run("agent", "delete", "keeper", "--yes", "--revision", "4", "--reason", "over").code)
 	del, ok := r.planes.last.(*agentv1.DeleteAgentRequest)
 	require.True(t, ok)
 	require.EqualValues(t, 4, del.GetExpectedRevision())
