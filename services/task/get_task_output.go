@@ -135,7 +135,8 @@ func (s *Service) gone(ctx context.Context, ns string, t *taskv1.Task) error {
 		why = fmt.Sprintf("output is kept for %d days after it was written", s.cfg.KeepOutput/(24*time.Hour))
 	} else {
 		deleted, _, err := plane.View(ctx, s.engine, t.GetAgentId(), func(st *model.State) (bool, error) {
-			return st.Deleted[plane.KeyOf(ns, t.GetAgentId())], nil
+			o := plane.KeyOf(ns, t.GetAgentId())
+			return st.Deleted[o] && !st.Ended[o], nil
 		})
 		if err != nil || !deleted {
 			return err

@@ -16,7 +16,8 @@ import (
 	"quartet/services/task/output"
 )
 
-// remover removes the output of the commands of deleted agents, once these have ended. It holds nothing that is not in the journal too:
+// remover removes the output of the commands of deleted agents, once these have ended. That of private children, which are deleted as soon
+// as they are done, stays for those who want to see what they did. It holds nothing that is not in the journal too:
 // after a start it removes again what may be left.
 type remover struct {
 	store  output.Store
@@ -180,15 +181,19 @@ func (s *Service) removed(t *taskv1.Task) bool {
 // loaded notes the deleted agents of a state that was just loaded, since a process that was killed may not have removed their output.
 func (s *Service) loaded(st *model.State) {
 	for o := range st.Deleted {
-		s.remover.ownerDeleted(o)
+		if !st.Ended[o] {
+			s.remover.ownerDeleted(o)
+		}
 	}
 }
 
 // noteDeleted tells the remover of an event.
 func (s *Service) noteDeleted(ev *journal.Event) {
-	switch ev.Payload.(type) {
+	switch p := ev.Payload.(type) {
 	case *taskv1.OwnerDeleted:
-		s.remover.ownerDeleted(plane.KeyOf(ev.Namespace, ev.AgentID))
+		if !p.GetPrivateChild() {
+			s.remover.ownerDeleted(plane.KeyOf(ev.Namespace, ev.AgentID))
+		}
 	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted:
 		s.remover.ended(plane.KeyOf(ev.Namespace, ev.AgentID))
 	}

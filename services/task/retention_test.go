@@ -105,6 +105,24 @@ func TestT6_OutputOfADeletedAgent(t *testing.T) {
 	require.Zero(t, s.stored(before))
 }
 
+// TestT6_OutputOfAPrivateChild: a private child is deleted as soon as it is done. What its commands wrote can be read after it.
+func TestT6_OutputOfAPrivateChild(t *testing.T) {
+	s := newSite(t)
+	h := s.connect("w1", "b1", 1)
+	id := s.ran(h, "what it did")
+	planetest.React(t, s.service.engine, &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{
+		Agent: &agentv1.Agent{AgentId: "keeper", Visibility: agentv1.Visibility_VISIBILITY_PRIVATE},
+	}}, rules.React)
+	for range 2 {
+		require.NoError(t, s.service.Quiesce(t.Context()))
+		got, err := s.outputOf(id)
+		require.NoError(t, err)
+		require.Equal(t, "what it did", got.GetText())
+		s.stop()
+		s.up()
+	}
+}
+
 // TestT6_OutputThatIsTooOld: output that was dropped because of its age is named as removed, and output that is missing for another reason is not.
 func TestT6_OutputThatIsTooOld(t *testing.T) {
 	s := newSite(t)

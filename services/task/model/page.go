@@ -95,7 +95,7 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	if of := s.Agents[agent]; of != nil {
 		ids = of.Ids[min(block*pageTasks, len(of.Ids)):min((block+1)*pageTasks, len(of.Ids))]
 	}
-	page := &taskv1.AgentTasksPage{Deleted: block == 0 && s.Deleted[agent]}
+	page := &taskv1.AgentTasksPage{Deleted: block == 0 && s.Deleted[agent], PrivateChild: block == 0 && s.Ended[agent]}
 	if len(ids) == 0 && !page.GetDeleted() {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 		return fmt.Errorf("task: block %d says that the agent was deleted, which only the first one may", block)
 	}
 	if p.GetDeleted() {
-		s.Deleted[agent] = true
+		s.delete(agent, p.GetPrivateChild())
 	}
 	before := int64(0)
 	for i, stored := range p.GetTasks() {

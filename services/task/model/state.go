@@ -57,6 +57,7 @@ type State struct {
 	Queues  map[string]*queue                 // commands that wait for a worker, by Placement.Key
 	Workers map[WorkerKey]map[string]struct{} // the tasks that each worker has
 	Deleted map[Owner]bool                    // agents that were deleted
+	Ended   map[Owner]bool                    // the private children among them: they were deleted because their task had ended
 	last    int64                             // ordinal of the newest task
 }
 
@@ -110,6 +111,7 @@ func NewState() *State {
 		Queues:  make(map[string]*queue),
 		Workers: make(map[WorkerKey]map[string]struct{}),
 		Deleted: make(map[Owner]bool),
+		Ended:   make(map[Owner]bool),
 	}
 }
 
@@ -143,10 +145,18 @@ func (s *State) Apply(ev *journal.Event) error {
 	case *taskv1.TaskInputAccepted:
 		return s.applyInput(p)
 	case *taskv1.OwnerDeleted:
-		s.Deleted[plane.KeyOf(ev.Namespace, p.GetAgentId())] = true
+		s.delete(plane.KeyOf(ev.Namespace, p.GetAgentId()), p.GetPrivateChild())
 		return nil
 	}
 	return journal.UnknownEvent(ev)
+}
+
+// delete marks an agent as deleted.
+func (s *State) delete(o Owner, privateChild bool) {
+	s.Deleted[o] = true
+	if privateChild {
+		s.Ended[o] = true
+	}
 }
 
 // applyQueued adds a new task. A command also enters the queue of its placement.

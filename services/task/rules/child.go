@@ -24,7 +24,7 @@ func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event
 	case *agentv1.DelegationCompleted:
 		return closeHandle(s, env, ev.Namespace, p.GetDelegation()), nil
 	case *agentv1.AgentDeleting:
-		return ownerDeleted(s, env, ev.Namespace, ev.AgentID), nil
+		return ownerDeleted(s, env, ev.Namespace, ev.AgentID, p.GetAgent().GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE), nil
 	}
 	return nil, nil
 }
@@ -75,12 +75,12 @@ func closeHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegati
 
 // ownerDeleted stops the commands of a deleted agent and records that it gets no new ones
 // (SPEC A8), unless that is recorded already. Handles of children end with their delegations.
-func ownerDeleted(s *model.State, env journal.Env, ns, agent string) []*journal.Event {
+func ownerDeleted(s *model.State, env journal.Env, ns, agent string, private bool) []*journal.Event {
 	o := model.Owner{Namespace: ns, ID: agent}
 	if s.Deleted[o] {
 		return nil
 	}
-	events := []*journal.Event{{Namespace: ns, AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent}}}
+	events := []*journal.Event{{Namespace: ns, AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent, PrivateChild: private}}}
 	if of := s.Agents[o]; of != nil {
 		for _, taskID := range of.Ids {
 			r := s.Tasks[taskID]

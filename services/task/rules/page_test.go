@@ -56,7 +56,7 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 	d = &agentv1.Delegation{ParentAgentId: "keeper", TaskId: "tsk_child", Worktree: pinnedTo("w1", false)}
 	react(&journal.Event{Payload: &agentv1.DelegationUpdated{Delegation: d}})
 	react(&journal.Event{AgentID: "keeper", Payload: &agentv1.AgentDeleting{}})
-	react(&journal.Event{AgentID: "without-tasks", Payload: &agentv1.AgentDeleting{}})
+	react(&journal.Event{AgentID: "without-tasks", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{Visibility: agentv1.Visibility_VISIBILITY_PRIVATE}}})
 	require.NoError(t, w.paged.Check())
 	require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
 	require.Empty(t, seen.Missing(&taskv1.AgentTasksPage{}))

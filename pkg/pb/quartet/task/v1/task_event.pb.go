@@ -606,7 +606,9 @@ func (x *TaskWorktreeChanged) GetTask() *Task {
 type OwnerDeleted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
-	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Whether it was a private child, which is deleted once its task has ended. The output of its commands is kept as long as that of others.
+	PrivateChild  bool `protobuf:"varint,2,opt,name=private_child,json=privateChild,proto3" json:"private_child,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -646,6 +648,13 @@ func (x *OwnerDeleted) GetAgentId() string {
 		return x.AgentId
 	}
 	return ""
+}
+
+func (x *OwnerDeleted) GetPrivateChild() bool {
+	if x != nil {
+		return x.PrivateChild
+	}
+	return false
 }
 
 var File_quartet_task_v1_task_event_proto protoreflect.FileDescriptor
@@ -692,9 +701,10 @@ const file_quartet_task_v1_task_event_proto_rawDesc = "" +
 	"\fend_of_input\x18\x06 \x01(\bR\n" +
 	"endOfInput\"@\n" +
 	"\x13TaskWorktreeChanged\x12)\n" +
-	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\")\n" +
+	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\"N\n" +
 	"\fOwnerDeleted\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentIdB'Z%quartet/pkg/pb/quartet/task/v1;taskv1b\x06proto3"
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12#\n" +
+	"\rprivate_child\x18\x02 \x01(\bR\fprivateChildB'Z%quartet/pkg/pb/quartet/task/v1;taskv1b\x06proto3"
 
 var (
 	file_quartet_task_v1_task_event_proto_rawDescOnce sync.Once

@@ -29,7 +29,9 @@ type AgentTasksPage struct {
 	// The tasks of the block, oldest first.
 	Tasks []*StoredTask `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Whether the agent was deleted. Set in its first block only, which then may have no tasks.
-	Deleted       bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Whether it was a private child. Set together with deleted only.
+	PrivateChild  bool `protobuf:"varint,3,opt,name=private_child,json=privateChild,proto3" json:"private_child,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -74,6 +76,13 @@ func (x *AgentTasksPage) GetTasks() []*StoredTask {
 func (x *AgentTasksPage) GetDeleted() bool {
 	if x != nil {
 		return x.Deleted
+	}
+	return false
+}
+
+func (x *AgentTasksPage) GetPrivateChild() bool {
+	if x != nil {
+		return x.PrivateChild
 	}
 	return false
 }
@@ -202,10 +211,11 @@ var File_quartet_task_v1_task_page_proto protoreflect.FileDescriptor
 
 const file_quartet_task_v1_task_page_proto_rawDesc = "" +
 	"\n" +
-	"\x1fquartet/task/v1/task_page.proto\x12\x0fquartet.task.v1\x1a\x1aquartet/task/v1/task.proto\x1a quartet/task/v1/task_event.proto\"]\n" +
+	"\x1fquartet/task/v1/task_page.proto\x12\x0fquartet.task.v1\x1a\x1aquartet/task/v1/task.proto\x1a quartet/task/v1/task_event.proto\"\x82\x01\n" +
 	"\x0eAgentTasksPage\x121\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x1b.quartet.task.v1.StoredTaskR\x05tasks\x12\x18\n" +
-	"\adeleted\x18\x02 \x01(\bR\adeleted\"\xcc\x02\n" +
+	"\adeleted\x18\x02 \x01(\bR\adeleted\x12#\n" +
+	"\rprivate_child\x18\x03 \x01(\bR\fprivateChild\"\xcc\x02\n" +
 	"\n" +
 	"StoredTask\x12)\n" +
 	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12\x18\n" +
