@@ -119,7 +119,7 @@ type PackedWorkItems struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which sixteen of the 64: 0 to 3.
 	Group uint32 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	// An AgentWorkPage that has them as items, as a block of S2, and behind it the CRC-32C of that block, little endian.
+	// An AgentWorkPage that has them as items, compressed by pkg/packed, with a checksum.
 	Content []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
 	// For each, in order, the first eight bytes of the SHA-256 of "<namespace>/<work_item_id>", little endian.
 	IdHashes []uint64 `protobuf:"fixed64,3,rep,packed,name=id_hashes,json=idHashes,proto3" json:"id_hashes,omitempty"`
