@@ -26,7 +26,7 @@ func Confirm(cmd *cobra.Command, what string) *cobra.Command {
 		if !ok || !term.IsTerminal(int(in.Fd())) {
 			return exit.UsageError(fmt.Sprintf("this "+what+", and nobody can be asked whether that is meant; give --yes", terminal.Printable(args[0])))
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "This "+what+". Type %[1]s to go on: ", terminal.Printable(args[0]))
+		cmd.PrintErrf("This "+what+". Type %[1]s to go on: ", terminal.Printable(args[0]))
 		if line := bufio.NewScanner(in); !line.Scan() || line.Text() != args[0] {
 			return exit.UsageError("nothing was changed: that was not " + terminal.Printable(args[0]))
 		}
