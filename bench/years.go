@@ -58,6 +58,7 @@ func measureYears(ctx context.Context, o options, say func(row)) error {
 		if err != nil {
 			return err
 		}
+		defer func() { _ = y.stop() }()
 		if err := y.spawn(ctx, m.agents, m.items); err != nil {
 			return err
 		}
@@ -75,7 +76,7 @@ func measureYears(ctx context.Context, o options, say func(row)) error {
 			}
 			say(row{name: strconv.Itoa(until) + " " + m.name, note: fmt.Sprintf("%s; made at %.0f/s (target for all: %s)", figures, rate, m.target)})
 		}
-		if err := y.stop(ctx); err != nil {
+		if err := y.stop(); err != nil {
 			return err
 		}
 	}
@@ -114,7 +115,7 @@ func (y *years) start(ctx context.Context) error {
 }
 
 // stop kills the server.
-func (y *years) stop(context.Context) error {
+func (y *years) stop() error {
 	_ = y.conn.Close()
 	return y.srv.Kill()
 }
@@ -190,7 +191,7 @@ func (y *years) rest(ctx context.Context) (string, error) {
 	}
 	var took []time.Duration
 	for range starts {
-		if err := y.stop(ctx); err != nil {
+		if err := y.stop(); err != nil {
 			return "", err
 		}
 		began := time.Now()

@@ -155,7 +155,8 @@ func (w *wiring) installation() installation.Config {
 		Journals: func(ctx context.Context) ([]*identityv1.JournalUsage, error) {
 			return installation.Journals(ctx, w.broker.readers, planes, w.broker.partitions, w.cfg.archives(w.broker.readers))
 		},
-		Store: w.broker.room.Used, FullIn: w.fill.FullIn,
+		ManySegments: installation.ManySegments(w.cfg.SegmentSize, w.cfg.SnapshotSize),
+		Store:        w.broker.room.Used, FullIn: w.fill.FullIn,
 	}
 }
 

@@ -40,9 +40,10 @@ func newRemover(store output.Store, logger *zap.Logger, left func(ctx context.Co
 	return r
 }
 
-// ended is called with the agent of a task that has ended, and deleted with one that was deleted. Neither blocks.
+// ended is called with the agent of a task that has ended. It does not block.
 func (r *remover) ended(o model.Owner) { r.note(o, false) }
 
+// ownerDeleted is called with an agent that was deleted. It does not block.
 func (r *remover) ownerDeleted(o model.Owner) { r.note(o, true) }
 
 func (r *remover) note(o model.Owner, deleted bool) {
@@ -124,12 +125,10 @@ func (r *remover) pass(ctx context.Context) error {
 	}
 	r.busy = true
 	r.mu.Unlock()
-	var err error
+	var failed error
 	for _, o := range owners {
-		if err == nil {
-			err = r.remove(ctx, o)
-		}
-		if err != nil {
+		if err := r.remove(ctx, o); err != nil {
+			failed = err
 			r.mu.Lock()
 			r.deleted[o] = true
 			r.mu.Unlock()
@@ -139,7 +138,7 @@ func (r *remover) pass(ctx context.Context) error {
 	r.busy = false
 	r.idle.Broadcast()
 	r.mu.Unlock()
-	return err
+	return failed
 }
 
 // remove removes the output of one agent.

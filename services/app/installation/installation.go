@@ -36,6 +36,8 @@ type Config struct {
 	Publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
 	// Journals returns what the journals take.
 	Journals func(ctx context.Context) ([]*identityv1.JournalUsage, error)
+	// ManySegments is how many segments of a partition there may be before it is a problem that they are not archived.
+	ManySegments int
 	// Store returns how much of the store is in use and how much it can hold, 0 if that is not known.
 	Store func() (used, limit int64)
 	// FullIn returns when the store will be full, 0 if that is not known.
@@ -78,7 +80,7 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 	if resp.Journals, err = c.Journals(ctx); err != nil {
 		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what the journals take: %v", err), Remedy: "see whether a majority of them runs"})
 	}
-	resp.Problems = append(resp.Problems, notArchived(resp.GetJournals())...)
+	resp.Problems = append(resp.Problems, notArchived(resp.GetJournals(), c.ManySegments)...)
 	if c.Publishers != nil {
 		if resp.Publishers, err = c.Publishers(ctx); err != nil {
 			first, _, _ := strings.Cut(err.Error(), "\n")

@@ -46,9 +46,10 @@ func TestX17_EveryServiceIsLookedAt(t *testing.T) {
 				},
 				Streams: func(context.Context) ([]*identityv1.StreamUsage, error) { return nil, nil },
 				Journals: func(context.Context) ([]*identityv1.JournalUsage, error) {
-					return []*identityv1.JournalUsage{{Plane: "work", Segments: manySegments}}, nil
+					return []*identityv1.JournalUsage{{Plane: "work", Segments: 8}}, nil
 				},
-				Store: func() (int64, int64) { return 1, 2 }, FullIn: func() time.Duration { return time.Hour },
+				ManySegments: 8,
+				Store:        func() (int64, int64) { return 1, 2 }, FullIn: func() time.Duration { return time.Hour },
 			}.Examine(t.Context())
 			require.NoError(t, err)
 			var down []string
@@ -80,10 +81,13 @@ func TestX17_EveryServiceIsLookedAt(t *testing.T) {
 
 // TestX17_JournalsThatAreNotArchived: an archive that cannot be read, and one that is behind, are named with what to do.
 func TestX17_JournalsThatAreNotArchived(t *testing.T) {
-	require.Empty(t, notArchived([]*identityv1.JournalUsage{{Plane: "work", Segments: 1}, {Plane: "work", Partition: 1, Segments: manySegments}}))
-	problems := notArchived([]*identityv1.JournalUsage{{Plane: "work", Partition: 3, Segments: manySegments + 1, Bytes: 500 << 20}, {Plane: "task", ArchiveProblem: "archive: damaged"}})
+	many := ManySegments(64, 16)
+	require.Equal(t, 9, many)
+	require.Equal(t, 72, ManySegments(1, 16), "three snapshots need 48 small segments")
+	require.Empty(t, notArchived([]*identityv1.JournalUsage{{Plane: "work", Segments: 1}, {Plane: "work", Partition: 1, Segments: int32(many)}}, many))
+	problems := notArchived([]*identityv1.JournalUsage{{Plane: "work", Partition: 3, Segments: int32(many) + 1, Bytes: 500 << 20}, {Plane: "task", ArchiveProblem: "archive: damaged"}}, many)
 	require.Len(t, problems, 2)
-	require.Equal(t, "8 segments of work/3 wait to be archived (500 MiB)", problems[0].GetText())
+	require.Equal(t, "9 segments of work/3 wait to be archived (500 MiB)", problems[0].GetText())
 	require.Equal(t, "the archive of task/0 cannot be read: archive: damaged", problems[1].GetText())
 	for _, p := range problems {
 		require.NotEmpty(t, p.GetRemedy())

@@ -14,6 +14,7 @@ import (
 	archivestream "quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/snapshot/jetstore"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
@@ -67,11 +68,12 @@ func Journals(ctx context.Context, nc *nats.Conn, planes []string, partitions fu
 	return all, nil
 }
 
-// manySegments is how many segments of a partition may wait until snapshots allow that they are archived, and a few more. Each is a stream.
-const manySegments = 8
+// ManySegments returns how many segments of a partition may wait until the snapshots that are kept allow that they are archived, and a few
+// more. Segments and snapshots have so many MiB.
+func ManySegments(segment, snapshots int) int { return 8 + (snapshot.Kept+1)*snapshots/max(segment, 1) }
 
-// notArchived returns the partitions whose segments are not archived as they should be.
-func notArchived(all []*identityv1.JournalUsage) (problems []*identityv1.InstallationProblem) {
+// notArchived returns the partitions whose segments, many at most, are not archived as they should be.
+func notArchived(all []*identityv1.JournalUsage, many int) (problems []*identityv1.InstallationProblem) {
 	for _, u := range all {
 		name := framelog.PartitionName(u.GetPlane(), int(u.GetPartition()))
 		switch {
@@ -80,7 +82,7 @@ func notArchived(all []*identityv1.JournalUsage) (problems []*identityv1.Install
 				Text:   fmt.Sprintf("the archive of %s cannot be read: %s", name, u.GetArchiveProblem()),
 				Remedy: "see whether the directory `archive` of the data directory, or with nats-url the stream " + archivestream.Stream(u.GetPlane(), int(u.GetPartition())) + ", is there; `quartet verify` says what is damaged",
 			})
-		case u.GetSegments() > manySegments:
+		case int(u.GetSegments()) > many:
 			problems = append(problems, &identityv1.InstallationProblem{
 				Text:   fmt.Sprintf("%d segments of %s wait to be archived (%d MiB)", u.GetSegments()-1, name, u.GetBytes()>>20),
 				Remedy: "see the log of the process that holds the partition (`quartet status` says which): a snapshot or the archive cannot be written, for example because there is no room",
