@@ -29,22 +29,18 @@ type Fault struct {
 	Begin func(ctx context.Context, c *Cluster, rng *rand.Rand) (end func(context.Context) error, err error)
 }
 
-// Leader returns the server that leads the first partition of a plane's journal.
+// Leader returns the server that leads the newest segment of the first partition of a plane's journal, within a minute.
 func (c *Cluster) Leader(ctx context.Context, plane string) (*Server, error) {
 	js, err := jetstream.New(c.client)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	for {
-		one, cancel := context.WithTimeout(ctx, time.Second)
-		s, err := js.Stream(one, jetlog.Place{Plane: plane}.Stream())
-		cancel()
-		if err == nil && s.CachedInfo().Cluster != nil {
-			for _, server := range c.NATS {
-				if server.Host == s.CachedInfo().Cluster.Leader {
-					return server, nil
-				}
-			}
+		server, err := c.leader(ctx, js, plane)
+		if server != nil {
+			return server, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -52,6 +48,35 @@ func (c *Cluster) Leader(ctx context.Context, plane string) (*Server, error) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// leader returns nil if no server is known to lead the segment.
+func (c *Cluster) leader(ctx context.Context, js jetstream.JetStream, plane string) (*Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	places, err := jetlog.Places(ctx, js, plane)
+	if err != nil {
+		return nil, err
+	}
+	var newest jetlog.Place
+	for _, p := range places {
+		if p.Partition == 0 && p.Segment >= newest.Segment {
+			newest = p
+		}
+	}
+	if newest.Plane == "" {
+		return nil, errors.New("its first partition has no stream")
+	}
+	s, err := js.Stream(ctx, newest.Stream()) // which a segment that was archived meanwhile has not
+	if err != nil || s.CachedInfo().Cluster == nil {
+		return nil, err
+	}
+	for _, server := range c.NATS {
+		if server.Host == s.CachedInfo().Cluster.Leader {
+			return server, nil
+		}
+	}
+	return nil, nil
 }
 
 // lose makes a fault that loses what hosts send each other; each way is a pair of sender and receiver.

@@ -53,7 +53,7 @@ func TestR10_WitnessesOfALostMachine(t *testing.T) {
 	require.NoError(t, err)
 	places, err := jetlog.Places(ctx, js, "work")
 	require.NoError(t, err)
-	require.Len(t, places, 6)
+	require.GreaterOrEqual(t, len(places), 6)
 	for _, p := range places {
 		require.NoError(t, js.DeleteStream(ctx, p.Stream()))
 	}
