@@ -64,6 +64,9 @@ func startRiver(ctx context.Context, dir string, known figures) (func() error, e
 		pool.Close()
 		return stop()
 	}
+	if err := answers(ctx, pool); err != nil {
+		return closing, err
+	}
 	driver := riverpgxv5.New(pool)
 	migrator, err := rivermigrate.New(driver, nil)
 	if err != nil {
@@ -79,6 +82,23 @@ func startRiver(ctx context.Context, dir string, known figures) (func() error, e
 	r := &riverRig{pool, insert}
 	known["river_insert"], known["river_work"] = r.inserts, r.works
 	return closing, nil
+}
+
+// answers waits until a server answers, which it does some time after it accepts connections, but at most 30 s.
+func answers(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		err := pool.Ping(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 func silent() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

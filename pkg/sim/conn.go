@@ -15,8 +15,8 @@ import (
 	"quartet/pkg/fault"
 )
 
-// Conn is a connection to a service as one process sees it: a unary call is a crossing, and so is its answer. Streams
-// are not supported.
+// Conn is a connection to a service as one process sees it: a unary call is a crossing, and so is its answer, and
+// each message of a stream.
 type Conn struct {
 	Queue *Queue
 	Of    *Process
@@ -116,7 +116,13 @@ func (c *Conn) again(ctx context.Context, name, method string, args any, out pro
 	go func() {
 		defer cancel()
 		if delay > 0 {
-			<-time.After(delay)
+			late := time.NewTimer(delay)
+			defer late.Stop()
+			select {
+			case <-late.C:
+			case <-c.Queue.over:
+				return
+			}
 		}
 		if o, err := c.Queue.Park(ctx, Crossing{Name: "again " + name}); err != nil || o != Pass {
 			return
@@ -130,11 +136,6 @@ func (c *Conn) again(ctx context.Context, name, method string, args any, out pro
 		}
 		_ = conn.Invoke(Because(ctx, "again "+name), method, args, out.ProtoReflect().New().Interface())
 	}()
-}
-
-// NewStream implements grpc.ClientConnInterface.
-func (c *Conn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, c.broken("streams are not simulated", "none")
 }
 
 // broken returns the error of a broken connection.

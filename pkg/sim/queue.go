@@ -84,6 +84,7 @@ type Queue struct {
 	parked  map[string]*parked
 	seen    map[string]int // how often an edge was parked
 	arrived chan struct{}  // capacity 1
+	over    chan struct{}  // closed by Close
 
 	held   map[string]int         // edges that are held back, until a step
 	frozen map[*Process]time.Time // processes of which nothing passes, until a time
@@ -105,7 +106,7 @@ type parked struct {
 func New(cfg Config) *Queue {
 	return &Queue{
 		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x51)), //nolint:gosec // it must be repeatable
-		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1),
+		parked: map[string]*parked{}, seen: map[string]int{}, arrived: make(chan struct{}, 1), over: make(chan struct{}),
 		held: map[string]int{}, frozen: map[*Process]time.Time{}, fails: map[string]Outcome{}, faults: map[Outcome]int{}, trace: sha256.New(),
 	}
 }
@@ -368,7 +369,10 @@ func (q *Queue) Kill(all ...*Process) {
 func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.closed = true
+	if !q.closed {
+		q.closed = true
+		close(q.over)
+	}
 	for k, d := range q.parked {
 		delete(q.parked, k)
 		d.release <- Died

@@ -18,48 +18,6 @@ type Snapshots struct {
 
 var _ snapshot.Store = (*Snapshots)(nil)
 
-// writeFaults are those of a call that stores or removes something: it is lost, or its answer is.
-var writeFaults = []Outcome{Lost, Unanswered}
-
-// change parks a call that changes something, and calls it unless it is lost. A call that needs room is lost if disk is full; nil: it needs none.
-func change(ctx context.Context, q *Queue, of *Process, disk *Disk, edge string, call func() error) error {
-	o, err := q.Park(ctx, Crossing{Edge: edge, Of: of, Faults: writeFaults})
-	if err != nil {
-		return err
-	}
-	if disk != nil && disk.Full() && o != Died {
-		o = Lost
-	}
-	switch o {
-	case Died:
-		return ErrDead
-	case Kept:
-		_ = call()
-		return ErrDead
-	case Lost:
-		return ErrNoAnswer
-	case Unanswered:
-		_ = call()
-		return ErrNoAnswer
-	default:
-		return call()
-	}
-}
-
-// look parks a call that changes nothing. An error means that it is not made.
-func look(ctx context.Context, q *Queue, of *Process, edge string) error {
-	o, err := q.Park(ctx, Crossing{Edge: edge, Of: of, Faults: readFaults})
-	switch {
-	case err != nil:
-		return err
-	case o == Died || o == Kept:
-		return ErrDead
-	case o == Lost:
-		return ErrNoAnswer
-	}
-	return nil
-}
-
 func (s *Snapshots) write(ctx context.Context, what string, call func() error) error {
 	return change(ctx, s.Queue, s.Of, s.Disk, "snapshots "+s.Name+" "+what, call)
 }

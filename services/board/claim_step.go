@@ -6,6 +6,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 	"quartet/services/board/model"
 	"quartet/services/board/patch"
 	"quartet/services/board/rules"
@@ -43,5 +44,5 @@ func (s *Service) ClaimStep(ctx context.Context, req *boardv1.ClaimStepRequest) 
 		}
 		return nil, model.NoStep(b, out.events[0].StepID)
 	})
-	return resp, err
+	return resp, plane.Stored(err)
 }

@@ -65,7 +65,7 @@ func (s *Service) CreateBoard(ctx context.Context, req *boardv1.CreateBoardReque
 	}
 	b, err := viewBoard(ctx, s, k, req.GetBoardId(), req.GetWalName(), func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
 	if err != nil {
-		return nil, err
+		return nil, plane.Stored(err)
 	}
 	return &boardv1.CreateBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, nil
 }

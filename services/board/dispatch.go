@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 	"quartet/services/board/model"
 	"quartet/services/board/patch"
 	"quartet/services/board/rules"
@@ -103,7 +104,7 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 		return nil, fault.InternalError.New("a run was dispatched without an event")
 	}
 	run, pending, err := s.awaitRun(ctx, k, req.GetBoardId(), p.GetRun().GetRunId(), wait)
-	return &boardv1.DispatchWorkerResponse{Run: run, Pending: pending}, err
+	return &boardv1.DispatchWorkerResponse{Run: run, Pending: pending}, plane.Stored(err)
 }
 
 // checkTools validates allowed_tools.
@@ -236,7 +237,7 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 		return nil, err
 	}
 	run, _, err := s.awaitRun(ctx, k, req.GetBoardId(), req.GetRunId(), 0)
-	return &boardv1.CancelWorkerRunResponse{Run: run}, err
+	return &boardv1.CancelWorkerRunResponse{Run: run}, plane.Stored(err)
 }
 
 // FinishWorkerRun ends the calling run (S2-415 to S2-421).
@@ -274,7 +275,7 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 		return nil, err
 	}
 	run, _, err := s.awaitRun(ctx, k, req.GetBoardId(), actor.RunID, 0)
-	return &boardv1.FinishWorkerRunResponse{Run: run}, err
+	return &boardv1.FinishWorkerRunResponse{Run: run}, plane.Stored(err)
 }
 
 // RenewWorkerRun extends the lease of the calling run to a full term (SPEC X12). It

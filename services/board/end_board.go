@@ -8,6 +8,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 	"quartet/services/board/model"
 	"quartet/services/board/rules"
 )
@@ -32,7 +33,7 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 		return nil, err
 	}
 	b, err := s.changedBoard(ctx, k, req.GetBoardId(), out)
-	return &boardv1.CompleteBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, err
+	return &boardv1.CompleteBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, plane.Stored(err)
 }
 
 // FailBoard stops the workers of a board and ends it as failed (S2-428 to S2-436).
@@ -103,12 +104,13 @@ func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 	result := ended{ids: out.ids, count: out.count}
 	result.board, err = s.changedBoard(ctx, k, e.board, out)
 	if err != nil {
-		return result, err
+		return result, plane.Stored(err)
 	}
 	if _, terminating := journal.Find[*boardv1.BoardTerminating](out.events); !terminating {
 		return result, nil
 	}
-	return s.awaitEnd(ctx, model.BoardKey{Namespace: k.Namespace, Session: k.ID, WAL: result.board.GetWalName()}, e.board)
+	result, err = s.awaitEnd(ctx, model.BoardKey{Namespace: k.Namespace, Session: k.ID, WAL: result.board.GetWalName()}, e.board)
+	return result, plane.Stored(err)
 }
 
 // changedBoard returns the board that a change, which wrote out, was about. By now its id may

@@ -7,6 +7,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/board/model"
 	"quartet/services/board/patch"
@@ -41,7 +42,7 @@ func (s *Service) UpdateBoard(ctx context.Context, req *boardv1.UpdateBoardReque
 	}
 	b, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (*boardv1.Board, error) { return b.WithDiagnostics(), nil })
 	if err != nil {
-		return nil, err
+		return nil, plane.Stored(err)
 	}
 	return &boardv1.UpdateBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/services/board/model"
 	"quartet/services/board/rules"
@@ -61,5 +62,5 @@ func (s *Service) UpdateStep(ctx context.Context, req *boardv1.UpdateStepRequest
 		}
 		return struct{}{}, nil
 	})
-	return resp, err
+	return resp, plane.Stored(err)
 }

@@ -58,11 +58,17 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	if err != nil {
 		return nil, err
 	}
-	if resp.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING {
-		return s.execResponse(ctx, actor.Namespace, resp.GetTask(), resp.GetOutcome(), req)
+	resp, err = s.await(ctx, actor.Namespace, resp, req)
+	return resp, plane.Stored(err)
+}
+
+// await returns the response of a command that was stored, or is running already: it waits for its end for as long as the request says.
+func (s *Service) await(ctx context.Context, ns string, stored *taskv1.ExecCommandResponse, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
+	if stored.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING {
+		return s.execResponse(ctx, ns, stored.GetTask(), stored.GetOutcome(), req)
 	}
-	yield, _ := rules.DurationIn("yield_time", req.GetYieldTime(), rules.DefaultYield, 0, rules.MaxYield) // checked above
-	t, err := s.awaitEnd(ctx, actor.Namespace, resp.GetTask(), s.clk.Now().Add(yield))
+	yield, _ := rules.DurationIn("yield_time", req.GetYieldTime(), rules.DefaultYield, 0, rules.MaxYield) // CheckExec has checked it
+	t, err := s.awaitEnd(ctx, ns, stored.GetTask(), s.clk.Now().Add(yield))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +76,7 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	if model.Terminal(t.GetState()) {
 		outcome = taskv1.ExecOutcome_EXEC_OUTCOME_COMPLETED
 	}
-	return s.execResponse(ctx, actor.Namespace, t, outcome, req)
+	return s.execResponse(ctx, ns, t, outcome, req)
 }
 
 // execResponse returns the response of ExecCommand with an outcome, the task t and the end of

@@ -16,6 +16,7 @@ import (
 	"quartet/pkg/rpc"
 	agentplane "quartet/services/agent"
 	"quartet/services/app/calls"
+	boardplane "quartet/services/board"
 	schedulerplane "quartet/services/scheduler"
 	taskplane "quartet/services/task"
 	taskoutput "quartet/services/task/output"
@@ -43,9 +44,11 @@ type Parts struct {
 	Calls calls.Planes
 	Conn  func(service string) grpc.ClientConnInterface
 	Sweep time.Duration // of the scheduler
+	// StepLease is how long a worker may be silent about a step of a board; 0: the default.
+	StepLease time.Duration
 }
 
-// Build returns a service of Names, wired as services/app wires it. It is not started.
+// Build returns a service of Names, or that of boards, wired as services/app wires it. It is not started.
 func Build(name string, p Parts) (Module, error) {
 	work, waiting, tasks := workv1.NewWorkServiceClient(p.Conn("work")), waitingv1.NewWaitingServiceClient(p.Conn("waiting")), taskv1.NewTaskServiceClient(p.Conn("task"))
 	switch name {
@@ -63,6 +66,12 @@ func Build(name string, p Parts) (Module, error) {
 	case "task":
 		return taskplane.New(taskplane.Config{}, taskplane.Deps{
 			Deps: p.Deps, Output: p.Output, Workspace: p.Calls.Workspace, OwnsItem: p.Calls.OwnsItem, Children: calls.Children{Planes: p.Calls},
+		})
+	case "board":
+		return boardplane.New(boardplane.Config{LeaseTerm: p.StepLease}, boardplane.Deps{
+			Deps: p.Deps, Orchestrates: p.Calls.Orchestrates, MintRun: func(namespace, workerID, runID string) string {
+				return p.Keys.Mint(rpc.Actor{Namespace: namespace, Principal: "worker/" + workerID, Role: rpc.RoleWorker, AgentID: workerID, RunID: runID})
+			},
 		})
 	case "scheduler":
 		return schedulerplane.New(schedulerplane.Config{Sweep: p.Sweep}, schedulerplane.Deps{

@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -24,6 +25,7 @@ var registries = map[string]*journal.Registry{
 	"work":    journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto),
 	"waiting": journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
 	"task":    journal.NewRegistry(taskv1.File_quartet_task_v1_task_event_proto),
+	"board":   journal.NewRegistry(boardv1.File_quartet_board_v1_board_event_proto),
 }
 
 // books read every frame as it is stored, and note what must never be there (SPEC R, X1, X2). The first
@@ -31,9 +33,11 @@ var registries = map[string]*journal.Registry{
 type books struct {
 	mu       sync.Mutex
 	pages    map[string]*page
-	asked    map[string]int    // how often a service was asked to execute a request
-	requests map[string]uint64 // by plane and request: the frame that has it
-	records  map[string]string // the state of records that only move forward
+	asked    map[string]int      // how often a service was asked to execute a request
+	requests map[string]uint64   // by plane and request: the frame that has it
+	records  map[string]string   // the state of records that only move forward
+	had      map[string]bool     // the states that records ever had, where that is asked
+	needs    map[string][]string // what steps depend on
 	counts   map[string]int64
 	changes  map[string]int // events that are not the journal's own, by plane
 	types    map[string]int // events, by type
@@ -52,7 +56,7 @@ type page struct {
 }
 
 func newBooks() *books {
-	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences(), copied: newPublished()}
+	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, had: map[string]bool{}, needs: map[string][]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences(), copied: newPublished()}
 	for _, p := range journals {
 		b.pages[p] = &page{positions: map[string]float64{}}
 	}
@@ -266,6 +270,10 @@ func (b *books) record(plane string, ev *journal.Event) {
 		b.workRecord(ev)
 	case "waiting":
 		b.waitingRecord(ev)
+	case "task":
+		b.taskRecord(ev)
+	case "board":
+		b.boardRecord(ev)
 	}
 }
 

@@ -33,6 +33,8 @@ type known struct {
 	ops      []registerOp
 	calls    int
 	refusals map[string]int
+	owners   map[string]string   // agents of tasks
+	tasks    map[string][]string // by agent
 	wrong    error
 }
 
@@ -43,7 +45,7 @@ type address struct {
 }
 
 func newKnown() *known {
-	return &known{items: map[string][]string{}, waits: map[string][]string{}, timers: map[string][]string{}, refusals: map[string]int{}}
+	return &known{items: map[string][]string{}, waits: map[string][]string{}, timers: map[string][]string{}, owners: map[string]string{}, tasks: map[string][]string{}, refusals: map[string]int{}}
 }
 
 func (k *known) violation(format string, args ...any) {

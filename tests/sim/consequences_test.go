@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -17,6 +18,7 @@ type consequences struct {
 	came map[string]int
 
 	firings map[string]*firings       // by timer
+	tasks   map[string]*results       // ends of tasks
 	shown   map[string]int64          // how many triggers of a wait completed turns have shown
 	asking  map[string]*operatorWait  // active waits of items for an operator, by wait
 	queued  map[string]map[string]int // messages in each agent's lane: their count of times queued
@@ -36,7 +38,7 @@ type operatorWait struct {
 
 func newConsequences() *consequences {
 	return &consequences{
-		due: map[string]int{}, came: map[string]int{}, firings: map[string]*firings{}, shown: map[string]int64{},
+		due: map[string]int{}, came: map[string]int{}, firings: map[string]*firings{}, tasks: map[string]*results{}, shown: map[string]int64{},
 		asking: map[string]*operatorWait{}, queued: map[string]map[string]int{},
 	}
 }
@@ -92,6 +94,14 @@ func (c *consequences) read(plane, agentID, itemID string, payload any) error {
 		if f := c.firingsOf(p.GetTimer().GetTimerId()); f.queued == 0 {
 			f.alone[p.GetTimer().GetFireCount()] = true
 		}
+	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted:
+		return c.task(payload)
+	case *waitingv1.TaskNoted:
+		if p.GetTerminal() {
+			return c.noted(p.GetTaskId())
+		}
+	case *agentv1.TaskAnswered:
+		return c.answered(p.GetTaskId())
 	case *agentv1.AgentWoken:
 		return c.come("%s is woken by %s %s", agentID, p.GetSource(), p.GetSourceId())
 	case *agentv1.TurnCompleted:
@@ -153,6 +163,8 @@ func (c *consequences) arrived(m *agentv1.Message) error {
 			}
 		}
 		clear(f.alone) // this message may stand for those that were not consumed when it was queued
+	case m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_TASK_RESULT:
+		return c.told(m.GetTaskId())
 	case m.GetTriggerId() != "":
 		return c.come("a message about delivery %s", m.GetCausationId())
 	case m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT && m.GetWorkItemId() != "":
@@ -170,6 +182,11 @@ func (c *consequences) atRest() error {
 	for _, what := range slices.Sorted(maps.Keys(c.due)) {
 		if c.came[what] < c.due[what] {
 			return fmt.Errorf("%s: it must have come %d times, and came %d times", what, c.due[what], c.came[what])
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.tasks)) {
+		if r := c.tasks[id]; r.ended != 1 || r.noted != 1 || r.messages == 0 && !r.answered {
+			return fmt.Errorf("task %s ended %d times, and the waiting plane noted it %d times; the agent has %d messages about it, and the call was answered: %t", id, r.ended, r.noted, r.messages, r.answered)
 		}
 	}
 	for _, timer := range slices.Sorted(maps.Keys(c.firings)) {

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -21,7 +22,7 @@ import (
 // damage changes the journal of a plane while nothing runs. The plane must then name the damage in place of showing
 // anything (SPEC R10.1), unless a snapshot has what the damaged frames said (R11.3).
 func (r *run) damage() error {
-	plane := journals[r.rnd.IntN(len(journals))]
+	plane := r.w.planes[r.rnd.IntN(len(r.w.planes))]
 	frames := r.w.frames(plane)
 	if len(frames) < 4 {
 		return nil
@@ -109,6 +110,8 @@ func (c *client) readOf(plane string) (err error) {
 		_, err = c.work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: agents[0]})
 	case "waiting":
 		_, err = c.waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: agents[0]})
+	case "board":
+		_, err = boardv1.NewBoardServiceClient(c.w.conn(nil, c.name, "board")).ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: agents[0]})
 	case "task":
 		_, err = taskv1.NewTaskServiceClient(c.w.conn(nil, c.name, "task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agents[0]})
 	}

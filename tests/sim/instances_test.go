@@ -61,7 +61,7 @@ func (w *world) newInstance(l *life) (planes.Module, error) {
 		},
 		Elapsed: func() time.Duration { return time.Duration(float64(time.Since(epoch)) * rate) },
 	})
-	for _, name := range journals {
+	for _, name := range i.w.planes {
 		prototype, _, err := i.build(name, nil)
 		if err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (i *instance) Stop(ctx context.Context) error {
 // Register implements planes.Module.
 func (i *instance) Register(srv grpc.ServiceRegistrar) {
 	i.scheduler.Register(srv)
-	for _, name := range journals {
+	for _, name := range i.w.planes {
 		made := &ids{life: i.l.proc.Name + " " + name}
 		rpc.Route(srv, i.shapes[name], rpc.Routes{
 			Service: name, Size: func() int { return 1 }, NewID: made.New,
@@ -206,7 +206,7 @@ func (i *instance) end(u *unit) {
 
 // peer returns a connection of a process to another instance.
 func (w *world) peer(of *sim.Process, addr string) grpc.ClientConnInterface {
-	return &sim.Conn{Queue: w.q, Of: of, Edge: of.Name + ">" + addr, Plain: true, Repeated: func(args any) { w.books.repeated(args, journals...) }, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
+	return &sim.Conn{Queue: w.q, Of: of, Edge: of.Name + ">" + addr, Plain: true, Repeated: func(args any) { w.books.repeated(args, w.planes...) }, Serving: func() (*sim.Process, grpc.ClientConnInterface) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, name := range instanceNames {
@@ -231,7 +231,7 @@ func (w *world) anInstance() *life {
 
 // allHeld reports whether each plane is served by an instance. w.mu must be held.
 func (w *world) allHeld() bool {
-	for _, plane := range journals {
+	for _, plane := range w.planes {
 		held := false
 		for _, name := range w.names {
 			i, ok := w.lives[name].module.(*instance)
@@ -251,7 +251,7 @@ func (w *world) leasesOverlap() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, plane := range journals {
+	for _, plane := range w.planes {
 		var valid []string
 		for _, name := range w.names {
 			if i, ok := w.lives[name].module.(*instance); ok {

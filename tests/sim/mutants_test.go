@@ -189,6 +189,46 @@ var later = []mutant{
 		"	if err := c.replace(ctx, store, segments); err != nil {\n		return nil, err\n	}\n	return Read(ctx, store, c.Partition)\n",
 		"	_ = c.replace(ctx, store, segments)\n	return &Catalog{Partition: c.Partition, Segments: segments, version: c.version}, nil\n",
 	},
+	{
+		"a command whose worker was lost is executed again whatever its policy", "services/task/rules/end.go",
+		"		t.GetCommand().GetRestartPolicy() == taskv1.RestartPolicy_RESTART_POLICY_ON_WORKER_LOSS\n", "		t.GetCommand() != nil\n",
+	},
+	{
+		"output that was not stored is acknowledged", "services/task/workers/report.go",
+		"	if err != nil {\n		return err\n	}\n	raise(&c.outputEnd, end)\n", "	if err != nil {\n		end = output.ChunkEnd(chunk)\n	}\n	raise(&c.outputEnd, end)\n",
+	},
+	{
+		"a stream goes on behind a report that could not be stored", "services/task/workers/report.go",
+		"		if err := s.handle(m); err != nil {\n			s.End(err)\n		}\n", "		_ = s.handle(m)\n",
+	},
+	{
+		"a new process of a worker gets the commands of the one before", "services/task/workers/session.go",
+		"		case t.Task.GetWorkerBootId() != s.Hello.BootID:\n", "		case t.Task.GetWorkerBootId() == \"\":\n",
+	},
+	{
+		"a command may end twice", "services/task/rules/end.go",
+		"	if r == nil || !model.HeldByWorker(r.Task.GetState()) || model.AwaitsWorker(r.Task) || r", "	if r == nil || r",
+	},
+	{
+		"a step is ready before what it depends on is completed", "services/board/rules/transition.go",
+		"f.Status(s) == model.StepPending && f.openDependencies(s) == 0 {", "f.Status(s) == model.StepPending && f.openDependencies(s) <= 1 {",
+	},
+	{
+		"a run reports on a step that it does not hold any more", "services/board/rules/report.go",
+		"	case f.Holder(s) != r.Record.GetRunId():\n", "	case f.Holder(s) == \"\":\n",
+	},
+	{
+		"a lease of a step never ends", "services/board/leases/leases.go",
+		"	if err := l.expire(ctx, leases); err != nil && l.ctx.Err() == nil {\n", "	if err := l.expire(ctx, nil); err != nil && l.ctx.Err() == nil {\n",
+	},
+	{
+		"workers are not told of steps that become ready", "services/board/workers/workers.go",
+		"		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:\n			claimable = true\n", "		case *boardv1.StandingDispatchOpened:\n			claimable = true\n",
+	},
+	{
+		"a board that is being ended is forgotten by a start", "services/board/service.go",
+		"				s.endings.Set(endingKey(b.Key), s.deps.Clock.Now().Add(s.cfg.CancelWait))\n", "				_ = endingKey(b.Key)\n",
+	},
 }
 
 // TestMutants_AreCurrent checks that each mutant still replaces one text of the code.

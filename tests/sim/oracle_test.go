@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,17 +14,42 @@ import (
 	"quartet/pkg/rpc"
 )
 
+// worker is what executes commands or steps.
+type worker interface {
+	run(ctx context.Context)
+	calm() // it leaves no more, and is not started anew
+}
+
+// worked checks that workers which were there for a while leave no step that they may claim.
+func (r *run) worked() error {
+	if !r.boards {
+		return nil
+	}
+	return r.ask(func(c *client) error { return c.boardsAtRest(true) })
+}
+
 // settled compares the planes of a quiet system with each other.
 func (r *run) settled() error {
+	return r.ask(func(c *client) (err error) {
+		for _, a := range agents {
+			err = errors.Join(err, c.compareWaits(a))
+		}
+		err = errors.Join(err, c.compareDeliveries(), c.nothingOverdue(), c.nothingRunnable(), c.commandsAtRest())
+		if r.boards {
+			err = errors.Join(err, c.boardsAtRest(false))
+		}
+		return err
+	})
+}
+
+// ask calls an oracle that reads.
+func (r *run) ask(oracle func(c *client) error) error {
 	c := newClient(r.w, r.k, "oracle", r.rep.seed)
 	done := make(chan struct{})
 	var err error
 	r.all.Go(func() {
 		defer close(done)
-		for _, a := range agents {
-			err = errors.Join(err, c.compareWaits(a))
-		}
-		err = errors.Join(err, c.compareDeliveries(), c.nothingOverdue(), c.nothingRunnable())
+		err = oracle(c)
 	})
 	if stepErr := r.until("a read", done, nil); stepErr != nil {
 		return stepErr

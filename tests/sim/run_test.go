@@ -82,7 +82,10 @@ type run struct {
 	all     sync.WaitGroup // of the goroutines that are no service's
 	busy    chan struct{}  // closed when all clients are done
 	faulty  bool
-	crashes float64 // share of steps
+	workers []worker
+
+	commands, boards bool    // the world has them
+	crashes          float64 // share of steps
 }
 
 // simulate runs one seed. It sees to it that nothing else is random.
@@ -114,13 +117,23 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		}
 		r.q = sim.New(cfg)
 		r.k = k
+		more := rand.New(rand.NewPCG(seed, 4))
+		commands, boards := more.IntN(2) == 0, more.IntN(2) == 0
+		names := slices.Clone(planes.Names)
+		if boards {
+			names = append(names, "board")
+		}
 		switch mode := rnd.IntN(3); mode {
 		case 0, 1:
-			r.w = newWorld(r.q, home, mode == 0, planes.Names)
+			r.w = newWorld(r.q, home, mode == 0, names)
 		default:
 			r.w = newWorld(r.q, home, false, instanceNames)
 			rep.instances = true
 		}
+		if boards {
+			r.w.planes = journals
+		}
+		r.commands, r.boards = commands, boards
 		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)]                             // a segment of a few frames, or of some dozens
 		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)] // after some frames, or some dozens
 		r.w.archived = rand.New(rand.NewPCG(seed, 3)).IntN(4) > 0
@@ -240,13 +253,27 @@ func (r *run) play() error {
 		c := newClient(w, r.k, fmt.Sprint("client", n), r.rep.seed*8+uint64(n))
 		r.clients.Go(func() { c.run(callsOfClient) })
 	}
+	if r.commands {
+		c := newCommandCalls(w, r.k, "commands", r.rep.seed*8+3)
+		r.clients.Go(func() { c.run(callsOfClient) })
+		for n := range 2 {
+			r.workers = append(r.workers, newCommandWorker(w, r.k, fmt.Sprint("worker-", n), r.rep.seed*16+uint64(n), w.did))
+		}
+	}
+	if r.boards {
+		c := newBoardCalls(w, r.k, "boards", r.rep.seed*8+4)
+		r.clients.Go(func() { c.run(2 * callsOfClient) })
+		for n := range 2 {
+			r.workers = append(r.workers, newBoardWorker(w, r.k, fmt.Sprint("hand-", n), r.rep.seed*16+uint64(2+n)))
+		}
+	}
 	r.all.Go(func() {
 		r.clients.Wait()
 		close(r.busy)
 	})
 	ctx, leave := context.WithCancel(w.ctx)
 	defer leave()
-	runs := &runner{client: newClient(w, r.k, "runner", r.rep.seed*8+7), results: r.rep.results}
+	runs := &runner{client: newClient(w, r.k, "runner", r.rep.seed*8+7), results: r.rep.results, commands: r.commands}
 	other := &runner{client: newClient(w, r.k, "another", r.rep.seed*8+6), results: map[string]int{}, extra: true}
 	for _, one := range []*runner{runs, other} {
 		one.again = agentv1.NewAgentServiceClient(w.conn(nil, one.name+"-again", "agent"))
@@ -255,6 +282,9 @@ func (r *run) play() error {
 	var running sync.WaitGroup
 	running.Go(func() { runs.run(ctx) })
 	running.Go(func() { other.run(ctx) })
+	for _, one := range r.workers {
+		running.Go(func() { one.run(ctx) })
+	}
 	r.all.Go(func() {
 		running.Wait()
 		close(left)
@@ -308,6 +338,9 @@ func (r *run) drain(runs *runner, leave func(), left <-chan struct{}) error {
 	r.w.sweepReplaced()
 	r.w.disk.Fill(false)
 	runs.modest = true
+	for _, one := range r.workers {
+		one.calm()
+	}
 	r.q.Note("calm")
 	before := runs.turns
 	for until := time.Now().Add(drainTime); time.Now().Before(until) || !r.w.up(); {
@@ -317,6 +350,9 @@ func (r *run) drain(runs *runner, leave func(), left <-chan struct{}) error {
 	}
 	if n := runs.turns - before; n > mostTurns {
 		return violated{"tick loop", fmt.Errorf("%d turns while nothing came from outside", n)}
+	}
+	if err := r.worked(); err != nil {
+		return err
 	}
 	leave()
 	if err := r.until("the runner", left, nil); err != nil {

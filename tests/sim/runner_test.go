@@ -19,10 +19,11 @@ type runner struct {
 	turns int
 	// modest says that it only completes the items that its turns are about, so that the world comes to rest, and
 	// leaves no turn open.
-	modest  bool
-	extra   bool // it leaves when the world is to come to rest
-	results map[string]int
-	again   agentv1.AgentServiceClient // on another connection
+	modest   bool
+	commands bool // its tools execute commands
+	extra    bool // it leaves when the world is to come to rest
+	results  map[string]int
+	again    agentv1.AgentServiceClient // on another connection
 }
 
 // twice sends a request for a turn a second time, at the same time as the first one. Its answer is lost, as that of a
@@ -136,6 +137,9 @@ func (r *runner) tool(t *agentv1.Turn) (name string, args map[string]any) {
 		item = r.item(t.GetAgentId())
 		r.k.mu.Unlock()
 	}
+	if r.commands && r.rnd.IntN(5) == 0 {
+		return r.command(t.GetAgentId(), item)
+	}
 	n := r.rnd.IntN(12)
 	if item == "" && n > 1 {
 		n = 0
@@ -156,4 +160,19 @@ func (r *runner) tool(t *agentv1.Turn) (name string, args map[string]any) {
 	default:
 		return "UpdateWorkItem", map[string]any{"work_item_id": item, "plan_status": "ready"}
 	}
+}
+
+// command returns a call that executes a command, or that waits for one.
+func (r *runner) command(agent, item string) (name string, args map[string]any) {
+	r.k.mu.Lock()
+	task := r.pick(r.k.tasks[agent])
+	r.k.mu.Unlock()
+	if task == "" || r.rnd.IntN(2) == 0 {
+		return "ExecCommand", map[string]any{"cmd": "true", "workdir": "/", "yield_time": fmt.Sprintf("%ds", r.rnd.IntN(8))}
+	}
+	args = map[string]any{"wake": "task_result", "reason": "the command", "resource": task}
+	if item != "" {
+		args["work_item_id"] = item
+	}
+	return "WaitFor", args
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,13 +27,17 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/pkg/sim"
 	"quartet/services/app/calls"
+	boardplane "quartet/services/board"
 	taskplane "quartet/services/task"
 	taskoutput "quartet/services/task/output"
 	"quartet/tests/planes"
 )
 
 // journals are the planes that have one.
-var journals = planes.Names[:4]
+var journals = append(slices.Clone(planes.Names[:4]), "board")
+
+// stepLease is how long a worker may be silent about a step of a board.
+const stepLease = 20 * time.Second
 
 // life is one life of a service.
 type life struct {
@@ -65,12 +70,14 @@ type world struct {
 	disk     sim.Disk
 	home     string
 	names    []string // of what lives: services, or instances of all of them
+	planes   []string // of those that have a journal, which the world has
 	together bool     // all services are one process, with feeds and hints between them
 	leases   *sim.Leases
 	events   *sim.Events
 	called   int // calls of clients to instances
 	shift    *steps
 	books    *books
+	did      *executions
 
 	ctx     context.Context //nolint:containedctx // of one run
 	cancel  context.CancelFunc
@@ -97,7 +104,7 @@ type world struct {
 func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 	keys := rpc.NewKeyring(nil, false)
 	w := &world{
-		q: q, home: home, together: together, names: names, leases: sim.NewLeases(), shift: &steps{}, books: newBooks(), keys: keys,
+		q: q, home: home, together: together, names: names, planes: journals[:4], did: &executions{all: map[string]map[int64]*execution{}, once: map[string]string{}}, leases: sim.NewLeases(), shift: &steps{}, books: newBooks(), keys: keys,
 		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
 		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, stores: map[string]*memstore.Store{}, archives: map[string]archive.Store{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
@@ -201,7 +208,7 @@ func (w *world) parts(l *life) planes.Parts {
 		return archive.NewLog(log, &sim.Archive{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.archives[of], Disk: &w.disk}, framelog.PartitionName(of, 0))
 	}
 	return planes.Parts{
-		Home: w.home, Output: w.output, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial}, Conn: dial,
+		Home: w.home, Output: &outputs{w.output, sim.Store{Queue: w.q, Of: l.proc, Name: "output " + l.tag, Disk: &w.disk}}, StepLease: stepLease, Keys: w.keys, Calls: calls.Planes{Network: w.network, Via: dial}, Conn: dial,
 		Sweep: 1000000 * time.Hour, // events must bring about everything
 		Deps: plane.Deps{
 			Log:     func(of string, _ int) (framelog.Log, error) { return log(of), nil },
@@ -313,7 +320,9 @@ func (w *world) live(ctx context.Context, l *life) {
 
 // serve makes a started service reachable.
 func (w *world) serve(l *life, m planes.Module) {
-	srv := rpc.NewServer(rpc.Config{Auth: w.keys, Deadlines: taskplane.Deadlines()})
+	deadlines := taskplane.Deadlines()
+	maps.Copy(deadlines, boardplane.Deadlines())
+	srv := rpc.NewServer(rpc.Config{Auth: w.keys, Deadlines: deadlines})
 	m.Register(srv)
 	err := w.network.Listen(l.proc.Name, srv)
 	conn, dialErr := w.network.Dial(l.proc.Name)

@@ -2,10 +2,10 @@ package workers
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/leasetable"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -25,17 +25,29 @@ type command struct {
 	confirmedInput atomic.Int64 // the last input that the worker wrote to the command
 	outputEnd      atomic.Int64 // the offset up to which output is stored
 
-	// write is held while output is stored and while the end is written, so that no
-	// output is stored after the end.
-	write sync.Mutex
+	// write, of capacity 1, has an entry while output is stored and while the end is written, so that no
+	// output is stored after the end. Both wait for stores, so it is no mutex: see lock.
+	write chan struct{}
 	ended bool // guarded by write
 }
+
+// lock waits until it holds c.write, or returns the error of ctx.
+func (c *command) lock(ctx context.Context) error {
+	select {
+	case c.write <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fault.From(ctx.Err())
+	}
+}
+
+func (c *command) unlock() { <-c.write }
 
 // ensureLease gives a command a lease with a full term, or renews the one that it has of the
 // same generation. It returns the command of the lease and when the lease expires.
 func (h *Hub) ensureLease(namespace string, worker model.WorkerKey, t *taskv1.Task) (c *command, expires time.Time) {
 	return h.leases.Ensure(t.GetTaskId(), &command{
-		taskID: t.GetTaskId(), namespace: namespace, agentID: t.GetAgentId(), worker: worker, generation: t.GetLeaseGeneration(),
+		taskID: t.GetTaskId(), namespace: namespace, agentID: t.GetAgentId(), worker: worker, generation: t.GetLeaseGeneration(), write: make(chan struct{}, 1),
 	}, func(current *command) bool { return current.generation == t.GetLeaseGeneration() })
 }
 
@@ -110,8 +122,10 @@ func (h *Hub) expired(leases []leasetable.Lease[string, *command]) {
 // here. Output that was stored before is part of the end, and none is stored after it. counted
 // reports whether this end was the one that counts.
 func (h *Hub) end(ctx context.Context, c *command, actor journal.Actor, end rules.End) (counted bool, err error) {
-	c.write.Lock()
-	defer c.write.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return false, err
+	}
+	defer c.unlock()
 	if c.ended {
 		return false, nil
 	}

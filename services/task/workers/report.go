@@ -161,8 +161,10 @@ func (s *session) storeOutput(r *taskv1.CommandOutput) error {
 	if c == nil {
 		return nil
 	}
-	c.write.Lock()
-	defer c.write.Unlock()
+	if err := c.lock(s.Context()); err != nil {
+		return err
+	}
+	defer c.unlock()
 	if c.ended {
 		s.Send(staleMessage(c.taskID, c.generation))
 		return nil
