@@ -221,8 +221,9 @@ func known(names []string) []string {
 	})
 }
 
-// visible returns what is visible read-only: the programs and libraries of the system, and
-// what the policy adds, as real paths without duplicates.
+// visible returns the paths that are visible read-only, with symbolic links resolved: the programs
+// and libraries of the system, then what the policy adds. It leaves out paths that do not exist and
+// those that are, or are below, one that it has already.
 func visible(p Policy) []string {
 	var paths []string
 	for _, path := range append([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu"}, p.Readable...) {

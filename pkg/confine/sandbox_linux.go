@@ -269,8 +269,8 @@ func (s *Sandbox) listen() {
 	}
 }
 
-// identify sets the process number from the descriptor that came with the report of its
-// start.
+// identify sets p.Pid from the helper's report of the start: message is the error of a start that failed, empty otherwise,
+// and files must hold the process descriptor alone. It does not close files.
 func (p *Process) identify(message string, files []int) (err error) {
 	if message != "" {
 		return errors.New(message)

@@ -16,7 +16,9 @@ import (
 // errHost is the error of a connection to the host itself.
 var errHost = errors.New("an address of this host")
 
-// refused returns why an address must not be reached, or nil.
+// refused returns an error if addr must not be reached: it is an address of this host, such as
+// loopback or the gateway, or it is link-local, multicast, broadcast or in 0.0.0.0/8. Private
+// networks may be reached. An IPv4-mapped IPv6 address is treated as its IPv4 address.
 func refused(addr netip.Addr) error {
 	addr = addr.Unmap()
 	switch {

@@ -337,7 +337,8 @@ func (c *Config) rechecks() (map[string]time.Duration, error) {
 	return out, nil
 }
 
-// servedWith returns the service whose processes serve a service that has no setting of its own.
+// servedWith returns the service whose setting says which processes serve the named service. That
+// is the service itself, except for those without a setting of their own.
 func servedWith(name string) string {
 	switch name {
 	case "backup":

@@ -71,7 +71,8 @@ func (p *processes) Start(ctx context.Context) error {
 	return p.Periodic.Start(ctx)
 }
 
-// Stop withdraws the report, so that a process that was stopped does not count as running.
+// Stop withdraws the report, so that a process that was stopped does not count as running. If the
+// withdrawal fails, Stop returns no error for it: the report expires by itself.
 func (p *processes) Stop(ctx context.Context) error {
 	err := p.Periodic.Stop(ctx)
 	p.bucket.Withdraw(ctx, p.self.GetProcessId())

@@ -28,7 +28,8 @@ type end struct {
 	final uint64    // of the last message of a segment before the moment; see seal
 }
 
-// chooseCut asks for the ends of the streams and then chooses the moment: the time at which the last answer was given.
+// chooseCut asks for the end of each stream and chooses the moment: the latest time that an answer
+// carries. A stream that does not exist is recorded in gone and is not an error.
 func chooseCut(ctx context.Context, js jetstream.JetStream, streams []string) (cut, error) {
 	c := cut{ends: map[string]end{}}
 	for _, name := range streams {

@@ -70,8 +70,8 @@ func (g *Service) deliveries() (http.Handler, error) {
 	return &deliveries{gateway: g, waiting: waitingv1.NewWaitingServiceClient(plane), bounds: newDeliveryBounds(g.cfg, reg)}, nil
 }
 
-// ServeHTTP implements http.Handler. All that can be refused without the body is refused before it is
-// read (SPEC G9).
+// ServeHTTP implements http.Handler. It responds with 200 and the DeliverTriggerResponse as JSON. Whatever can be
+// refused without the body is refused before the body is read (SPEC G9).
 func (d *deliveries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The namespace and agent follow from the token; those of this actor are not used.
 	ctx := rpc.WithActor(r.Context(), rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "trigger", Role: rpc.RoleIntegration})

@@ -256,9 +256,9 @@ func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, contex
 		defer stop()
 		select {
 		case <-c.ended:
-			cancel(revoked(c))
+			cancel(revokedError(c))
 		case <-expiry:
-			cancel(expired(c))
+			cancel(expiredError(c))
 		case <-ctx.Done():
 		}
 	}()
@@ -276,7 +276,7 @@ func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	}
 	id, ok := keyOf(secret)
 	if !ok {
-		return nil, unknown()
+		return nil, unknownError()
 	}
 	c := k.find(id)
 	if c == nil {
@@ -285,19 +285,19 @@ func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 			return nil, err
 		}
 		if c = k.find(id); c == nil {
-			return nil, unknown()
+			return nil, unknownError()
 		}
 	}
 	if sum := sha256.Sum256([]byte(secret)); subtle.ConstantTimeCompare(sum[:], c.hash[:]) != 1 {
-		return nil, unknown()
+		return nil, unknownError()
 	}
 	// A caller who has the secret may learn why it is refused.
 	now := k.cfg.Clock.Now()
 	switch {
 	case c.revoked():
-		return nil, revoked(c)
+		return nil, revokedError(c)
 	case !c.expires.IsZero() && !now.Before(c.expires):
-		return nil, expired(c)
+		return nil, expiredError(c)
 	}
 	if grain := now.Unix() / int64(useGrain/time.Second); c.used.Load() < grain {
 		c.used.Store(grain)
@@ -305,18 +305,18 @@ func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	return c, nil
 }
 
-// unknown returns UNAUTHENTICATED without a reason, because its caller may be guessing secrets.
-func unknown() error {
+// unknownError returns UNAUTHENTICATED without a reason, because its caller may be guessing secrets.
+func unknownError() error {
 	return fault.Unauthenticated.New("the credential is malformed or not of this installation")
 }
 
-// revoked returns UNAUTHENTICATED for a key that was revoked.
-func revoked(c *credential) error {
+// revokedError returns the UNAUTHENTICATED error for c, which was revoked.
+func revokedError(c *credential) error {
 	return fault.Unauthenticated.New("key "+c.id+" was revoked; ask an admin for another one", "key_id", c.id)
 }
 
-// expired returns UNAUTHENTICATED for a key that has expired.
-func expired(c *credential) error {
+// expiredError returns the UNAUTHENTICATED error for c, which has expired.
+func expiredError(c *credential) error {
 	return fault.Unauthenticated.New("key "+c.id+" is past its expiry; ask an admin for another one", "key_id", c.id)
 }
 
@@ -338,7 +338,7 @@ func (k *Keys) Known(ctx context.Context, id string) { _ = k.await(ctx, id) }
 func (k *Keys) await(ctx context.Context, id string) error {
 	from := connlimit.SourceOf(ctx)
 	if !k.enqueue(from) {
-		return unknown()
+		return unknownError()
 	}
 	defer k.dequeue(from)
 	ctx, cancel := context.WithTimeout(ctx, catchUpTerm)

@@ -399,7 +399,8 @@ func jsonOf(s *structpb.Struct) string {
 	return compact(out) // the blanks of protojson vary between builds
 }
 
-// compact returns v as JSON without HTML escapes, so that code in it stays readable.
+// compact returns v as JSON without HTML escapes, so that code in it stays readable. A value that
+// cannot be encoded becomes {}.
 func compact(v any) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)

@@ -122,7 +122,7 @@ func (s workspace) open(path string) (*os.Root, string, error) {
 	return root, name, err
 }
 
-// String returns the directories for people.
+// String returns the directories, separated by " or ", as error messages name them.
 func (s workspace) String() string { return strings.Join(s, " or ") }
 
 // within reports whether a clean path is a root or below it.

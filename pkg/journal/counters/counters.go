@@ -24,7 +24,8 @@ type Counters struct {
 	snapshotSeconds                         prometheus.Observer
 }
 
-// New registers the metrics of a plane. It returns nil if reg is nil.
+// New returns the counters of a plane. It registers their metrics with reg, or uses those that an
+// earlier call registered. It returns nil if reg is nil; a nil *Counters counts nothing.
 func New(reg prometheus.Registerer, plane string) *Counters {
 	if reg == nil {
 		return nil

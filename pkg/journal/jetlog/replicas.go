@@ -33,7 +33,8 @@ type replicas struct {
 	damaged map[string]time.Time // until when, by the name of the server
 }
 
-// avoid records for a while that a replica is not read from, and returns how many such there are now.
+// avoid records that the replica on a server is not read from for the duration of term, and returns the number of recorded
+// replicas. It counts one whose term has ended until avoided or forget removes it.
 func (r *replicas) avoid(server string, term time.Duration) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -66,8 +66,9 @@ func (s *Service) Promote(ctx context.Context, k ref.Agent, runID string, round 
 	return itemID, nil, err
 }
 
-// Deliver sends a report to the work plane. It returns the item that has the report now,
-// or "" if it has none.
+// Deliver sends a report to the work plane. If the item already has a report, it keeps that one and
+// ignores round's text. Deliver returns the item's id if the item has a report now, from this call or
+// an earlier one, and "" if it has none because it is not completed.
 func (s *Service) Deliver(ctx context.Context, k ref.Agent, of Report, round *agentv1.Round, requestID string) (string, error) {
 	done, err := s.deps.Work.PromoteReport(ctx, &workv1.PromoteReportRequest{
 		AgentId: k.ID, WorkItemId: of.ItemID, Text: round.GetText(), TurnId: round.GetTurnId(),

@@ -175,9 +175,12 @@ func (s *Service) triedRounds(ctx context.Context, k ref.Agent) ([]triedRound, e
 	return f.rounds, nil
 }
 
-// outcomeOf asks the plane of a call for its outcome, which the plane finds in its request memory;
-// the call is not executed again. It returns prompt.Unknown if the plane cannot answer within
-// outcomeTimeout or keeps no such memory.
+// outcomeOf returns the outcome of a call, which it does not execute again. A tool that changes
+// nothing has prompt.NoEffect, and a call that makes no valid request prompt.NotRun. For others
+// outcomeOf asks the plane, which looks in its request memory. Refusals are not remembered, so
+// NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED and FAILED_PRECONDITION mean prompt.NotRun. The
+// status is prompt.Unknown if the plane cannot answer within outcomeTimeout or keeps no memory of
+// the tool's calls. Only a call that succeeded has a summary.
 func (s *Service) outcomeOf(ctx context.Context, k ref.Agent, has tools.Profile, c triedRound, index int) (status, summary string) {
 	call := c.round.GetToolCalls()[index]
 	t, err := has.Find(call.GetName())

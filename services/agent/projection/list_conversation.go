@@ -96,7 +96,8 @@ func utteranceOf(ev *journal.Event) (*agentv1.Utterance, error) {
 	return nil, fault.InternalError.Newf("wal_seq %d is no utterance", ev.WalSeq)
 }
 
-// speakerOf returns who said a message of a conversation.
+// speakerOf returns who said m, which must be a message of a conversation. A message that comes
+// neither from a supervisor nor from a channel is the operator's.
 func speakerOf(m *agentv1.Message) agentv1.Speaker {
 	switch m.GetKind() { //nolint:exhaustive // the others are no part of a conversation
 	case agentv1.MessageKind_MESSAGE_KIND_DELEGATION, agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP:

@@ -149,7 +149,8 @@ func shows(waits []*waitingv1.Wait, id string) bool {
 	return false
 }
 
-// bound returns which item the turn is bound to, and why.
+// bound returns a line that states which item the turn is bound to, and why. It returns "" for a
+// turn without a binding.
 func bound(in Input) string {
 	switch in.Binding {
 	case agentv1.Binding_BINDING_MESSAGE:

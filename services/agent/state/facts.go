@@ -39,7 +39,8 @@ func (a *Agent) Facts() *agentv1.AgentFacts {
 // consumes them within milliseconds.
 const RecentTurns = 3
 
-// shownWaits returns the triggers that the latest completed turns showed.
+// shownWaits returns the waits, with their trigger counts, that the last RecentTurns completed turns
+// showed. It lists the waits of later turns first, and a wait once for each turn that showed it.
 func (a *Agent) shownWaits() []*agentv1.ShownWait {
 	var shown []*agentv1.ShownWait
 	seen := 0

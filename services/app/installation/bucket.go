@@ -108,7 +108,9 @@ func (b Bucket) List(ctx context.Context) ([]*identityv1.Process, error) {
 	return all, nil
 }
 
-// Streams returns the streams of a connection that are Quartet's, without those of buckets.
+// Streams returns the usage of the streams that are Quartet's, in no particular order: EVENTS and
+// those whose names begin with quartet-. Streams of buckets are not among them. It is an error if
+// nc is nil, or if the server takes longer than term.
 func Streams(ctx context.Context, nc *nats.Conn) ([]*identityv1.StreamUsage, error) {
 	if nc == nil {
 		return nil, errNoBroker

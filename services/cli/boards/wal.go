@@ -43,7 +43,7 @@ func walCommand(s *session.Session, replay Replay) *cobra.Command {
 	return c
 }
 
-// listWals returns `quartet board wal list`.
+// listWals returns the command `quartet board wal list SESSION`.
 func listWals(s *session.Session) *cobra.Command {
 	req := &boardv1.ListWalsRequest{}
 	cmd := &cobra.Command{

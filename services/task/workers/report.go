@@ -64,8 +64,10 @@ func (s *session) Receive(m *taskv1.ConnectRequest) error {
 	return nil
 }
 
-// handleAll handles the reports of a command until none waits. A report that
-// could not be stored ends the session: the worker connects again and repeats it.
+// handleAll handles the waiting reports of a command in order, until there are no more or the
+// session ends, which drops the rest. A report that is invalid or cannot be stored ends the
+// session: the worker connects again and repeats what was not acknowledged. One that was made under
+// a lease that the worker does not hold any more is ignored, and the worker must kill its command.
 func (s *session) handleAll(taskID string) {
 	for {
 		s.mu.Lock()

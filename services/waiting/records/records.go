@@ -165,5 +165,5 @@ func (m *Memory) Add(id string) {
 // Has reports whether an id is remembered.
 func (m *Memory) Has(id string) bool { return slices.Contains(m.ids, id) }
 
-// IDs returns the remembered ids, oldest first.
+// IDs returns the remembered ids, oldest first, in a slice that the caller may change.
 func (m *Memory) IDs() []string { return slices.Clone(m.ids) }

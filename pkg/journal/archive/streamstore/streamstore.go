@@ -193,7 +193,8 @@ func (s *Store) Last(ctx context.Context, name string) ([]byte, uint64, error) {
 	return m.Data, m.Sequence, nil
 }
 
-// last returns the last message with a subject, or ErrNoObject.
+// last returns the last message with a subject, given without the prefix s.subject. It returns
+// ErrNoObject if there is no such message or no stream.
 func (s *Store) last(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
 	return s.message(ctx, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
 		return st.GetLastMsgForSubject(ctx, s.subject+subject)
