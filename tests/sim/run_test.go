@@ -118,7 +118,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		r.q = sim.New(cfg)
 		r.k = k
 		more := rand.New(rand.NewPCG(seed, 4))
-		commands, boards := more.IntN(2) == 0, more.IntN(2) == 0
+		commands, boards := more.IntN(3) == 0, more.IntN(3) == 0
 		names := slices.Clone(planes.Names)
 		if boards {
 			names = append(names, "board")

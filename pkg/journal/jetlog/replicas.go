@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -33,15 +34,17 @@ type replicas struct {
 	damaged map[string]time.Time // until when, by the name of the server
 }
 
-// avoid records that the replica on a server is not read from for the duration of term, and returns the number of recorded
-// replicas. It counts one whose term has ended until avoided or forget removes it.
+// avoid records that the replica on a server is not read from for the duration of term, and returns the number of replicas
+// that are not read from now.
 func (r *replicas) avoid(server string, term time.Duration) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.damaged == nil {
 		r.damaged = map[string]time.Time{}
 	}
-	r.damaged[server] = time.Now().Add(term)
+	now := time.Now()
+	maps.DeleteFunc(r.damaged, func(_ string, until time.Time) bool { return now.After(until) })
+	r.damaged[server] = now.Add(term)
 	return len(r.damaged)
 }
 
