@@ -108,13 +108,20 @@ fmt: $(BUF) ## Format Go and proto in place
 	gofmt -w $$(git ls-files '*.go')
 	$(BUF) format -w
 
-# ./tests, which takes longest and mostly waits, is named first so that it starts first; three
-# packages at a time keep two cores busy.
-.PHONY: test
-test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything, with the race detector but for the cluster and 1 000 seeds of the simulation (half an hour on two cores)
+# The tests of ./tests that start processes take longest and mostly wait for these, so they run beside the others, without the race
+# detector, which does not see into them. What of ./tests runs in its own process runs with it.
+.PHONY: test test-race test-processes
+test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
-	$(GO) test -race -p 3 -timeout 60m ./tests $$($(GO) list ./... | grep -v /tests/cluster)
+	@$(MAKE) --no-print-directory -j2 test-race test-processes
 	$(STATIC) $(GO) test -timeout 30m ./tests/cluster ./tests/sim
+
+test-race:
+	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/cluster$$')
+	$(GO) test -race -short -timeout 30m ./tests
+
+test-processes:
+	$(STATIC) $(GO) test -timeout 60m ./tests
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.

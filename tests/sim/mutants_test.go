@@ -206,8 +206,8 @@ var later = []mutant{
 		"		case t.Task.GetWorkerBootId() != s.Hello.BootID:\n", "		case t.Task.GetWorkerBootId() == \"\":\n",
 	},
 	{
-		"a command may end twice", "services/task/rules/end.go",
-		"	if r == nil || !model.HeldByWorker(r.Task.GetState()) || model.AwaitsWorker(r.Task) || r", "	if r == nil || r",
+		"a report under an earlier lease counts", "services/task/workers/report.go",
+		"c.worker != s.worker() || c.generation != r.GetLeaseGeneration() {", "c.worker != s.worker() {",
 	},
 	{
 		"a step is ready before what it depends on is completed", "services/board/rules/transition.go",
