@@ -72,7 +72,7 @@ func servers() cli.Servers {
 				out.Journals = append(out.Journals, j)
 			}
 			for _, v := range all.Streams {
-				s := admin.VerifiedStream{Name: v.Name, Server: v.Server, Messages: v.Messages, First: v.First, Last: v.Last, Damage: v.Damage, Again: v.Again}
+				s := admin.VerifiedStream{Name: v.Name, Server: v.Server, Messages: v.Messages, First: v.First, Last: v.Last, Damage: v.Damage, Again: v.Again, Snapshots: v.Snapshots}
 				if len(v.Damage) > 0 {
 					s.Remedy = v.Remedy()
 				}

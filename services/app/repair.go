@@ -19,7 +19,7 @@ const account = "$G"
 // newScrubber builds the module that reads the journals of the embedded server in the background.
 func newScrubber(w *wiring) *scrub.Scrubber {
 	return scrub.New(scrub.Config{
-		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, Archive: datadir.Archive(w.cfg.DataDir), SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Streams: derived.Streams, Rate: int64(w.cfg.ScrubRate) << 20,
+		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, Archive: datadir.Archive(w.cfg.DataDir), SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Streams: derived.Stored, Rate: int64(w.cfg.ScrubRate) << 20,
 		Partitions: w.broker.partitions, Witness: w.broker.witness, Report: w.broker.feeds.Damage.ReportStored, Metrics: w.metrics, Logger: w.logger.Named("scrub"),
 	})
 }

@@ -145,8 +145,11 @@ func (c *boardCalls) create(ctx context.Context) {
 	var steps []*boardv1.StepInput
 	for n := range 3 + c.rnd.IntN(3) {
 		s := &boardv1.StepInput{StepId: fmt.Sprint("step-", n), Title: "a step"}
-		if n > 0 && c.rnd.IntN(2) == 0 {
+		if n > 0 && c.rnd.IntN(4) > 0 {
 			s.DependsOnStepIds = []string{fmt.Sprint("step-", c.rnd.IntN(n))}
+		}
+		if n > 1 && c.rnd.IntN(3) == 0 && !slices.Contains(s.GetDependsOnStepIds(), "step-0") {
+			s.DependsOnStepIds = append(s.DependsOnStepIds, "step-0")
 		}
 		if c.rnd.IntN(4) == 0 {
 			s.Required = new(bool)

@@ -214,12 +214,8 @@ var later = []mutant{
 		"f.Status(s) == model.StepPending && f.openDependencies(s) == 0 {", "f.Status(s) == model.StepPending && f.openDependencies(s) <= 1 {",
 	},
 	{
-		"a run reports on a step that it does not hold any more", "services/board/rules/report.go",
-		"	case f.Holder(s) != r.Record.GetRunId():\n", "	case f.Holder(s) == \"\":\n",
-	},
-	{
-		"a lease of a step never ends", "services/board/leases/leases.go",
-		"	if err := l.expire(ctx, leases); err != nil && l.ctx.Err() == nil {\n", "	if err := l.expire(ctx, nil); err != nil && l.ctx.Err() == nil {\n",
+		"a report that is acknowledged is not stored", "services/board/rules/batch.go",
+		"		if repeated(r, rep) {\n", "		if repeated(r, rep) || rep.GetStatus() == model.StepCompleted {\n",
 	},
 	{
 		"workers are not told of steps that become ready", "services/board/workers/workers.go",

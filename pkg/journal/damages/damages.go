@@ -99,6 +99,7 @@ const (
 	aReplica = "the replica on the NATS server"
 	aStream  = "the stream "
 	copied   = ", which is copied from the journals,"
+	written  = ", which is written again from the journal,"
 )
 
 // Remedy returns what a person does about the damage that an error of All describes.
@@ -108,6 +109,9 @@ func Remedy(text string) string {
 	}
 	if strings.HasPrefix(text, aStream) && strings.Contains(text, copied) {
 		return "stop the server; `quartet repair --apply` moves the stream away, and the next start copies it again from the journals, as far back as it keeps events"
+	}
+	if strings.HasPrefix(text, aStream) && strings.Contains(text, written) {
+		return "stop the server; `quartet repair --apply` moves the stream away, and the next start reads the journal, which takes longer, and writes snapshots again"
 	}
 	if strings.HasPrefix(text, aStream) {
 		return "nothing is refused, and what cannot be read is gone: it cannot be copied again; a restore of a backup has what was kept then"

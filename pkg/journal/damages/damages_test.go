@@ -43,6 +43,7 @@ func TestADamagedReplica(t *testing.T) {
 		require.Contains(t, Remedy(r.All()[0].Error()), "stop that NATS server")
 		require.Contains(t, Remedy("the journal of work/0 is damaged"), "quartet repair")
 		require.Contains(t, Remedy("the stream EVENTS, which is copied from the journals, is damaged: message 7 is missing"), "copies it again")
+		require.Contains(t, Remedy("the stream quartet-snapshot-work-0, which is written again from the journal, is damaged: message 7 is missing"), "writes snapshots again")
 		require.Contains(t, Remedy("the stream quartet-output, of which there is no other copy, is damaged: message 7 is missing"), "cannot be copied again")
 		<-time.After(replicaTerm)
 		require.Empty(t, r.All(), "nobody met it again")

@@ -52,6 +52,20 @@ func Stream(store, account, stream string) string {
 	return filepath.Join(store, "jetstream", account, "streams", stream)
 }
 
+// Streams returns the names of the streams in the store of a server that begin with a prefix, in order.
+func Streams(store, account, prefix string) (names []string, err error) {
+	entries, err := os.ReadDir(Stream(store, account, ""))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("blockfile: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && strings.HasPrefix(e.Name(), prefix) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
 // indexFile is what a server knows of the blocks of a stream; without it, it reads them.
 const indexFile = "index.db"
 

@@ -1,5 +1,5 @@
-// Package derived reads the streams that are not journals, EVENTS and the output of commands, and says which of their messages
-// are missing or cannot be read.
+// Package derived reads the streams that are not journals, which are EVENTS, the output of commands and snapshots, and says which of
+// their messages are missing or cannot be read.
 //
 // Owns: what is damage to each of these streams, and what to do about it.
 // Never does: change a stream. No plane stops because of what is found here.
@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go"
 
 	"quartet/pkg/bus"
+	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/natsd/blockfile"
 	taskoutput "quartet/services/task/output"
 )
@@ -26,13 +28,16 @@ type Stream struct {
 	Name string
 	// Again says that what it has is copied again from the journals. Otherwise there is no other copy.
 	Again bool
+	// Snapshots says that it has the snapshots of a partition, and that its messages are written again from the journal. Where they
+	// cannot be read, a load reads an older snapshot or the journal.
+	Snapshots bool
 	// gapless says that messages are removed from its beginning only, so that one between two others is missing.
 	gapless bool
 	// readable returns what is wrong with a message.
 	readable func(subject string, h nats.Header, body []byte) error
 }
 
-// Streams are all of them.
+// Streams are those whose names do not depend on the partitions: all but snapshots.
 var Streams = []Stream{
 	{Name: bus.Stream, Again: true, gapless: true, readable: readableEvent},
 	{Name: taskoutput.StreamName, readable: func(_ string, h nats.Header, _ []byte) error { return taskoutput.Readable(h) }},
@@ -59,8 +64,26 @@ type Report struct {
 	Damage      []string // in the order of the stream
 }
 
+// snapshots returns the streams of snapshots with some names.
+func snapshots(names []string) (all []Stream) {
+	for _, name := range names {
+		all = append(all, Stream{Name: name, Again: true, Snapshots: true, readable: func(string, nats.Header, []byte) error { return nil }})
+	}
+	return all
+}
+
+// Stored returns all streams that are not journals, of which the store of an embedded server may have snapshots.
+func Stored(store, account string) ([]Stream, error) {
+	names, err := blockfile.Streams(store, account, jetstore.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	return append(slices.Clone(Streams), snapshots(names)...), nil
+}
+
 // kinds of streams in texts, by which Remedy in package damages knows what to do.
 const (
+	written = ", which is written again from the journal,"
 	again   = ", which is copied from the journals,"
 	noOther = ", of which there is no other copy,"
 )
@@ -71,7 +94,10 @@ func (r Report) Err() error {
 		return nil
 	}
 	kind, more := noOther, ""
-	if r.Again {
+	switch {
+	case r.Snapshots:
+		kind = written
+	case r.Again:
 		kind = again
 	}
 	if n := len(r.Damage) - 1; n > 0 {
@@ -85,12 +111,20 @@ func (r Report) Remedy() string {
 	switch {
 	case r.Server != "":
 		return "if another server's replica is in order, stop this NATS server, remove jetstream in its store, and start it: it copies everything from the others" + map[bool]string{
-			true: "; otherwise delete the stream " + r.Name + " and start the processes again: it is copied again from the journals, as far back as it keeps events",
+			true: "; otherwise delete the stream " + r.Name + " and start the processes again: it is copied again from the journals" + r.extent(),
 		}[r.Again]
 	case r.Again:
-		return "`quartet repair --apply` moves it away, and the next start copies it again from the journals, as far back as it keeps events"
+		return "`quartet repair --apply` moves it away, and the next start copies it again from the journals" + r.extent()
 	}
 	return "what cannot be read is gone and cannot be copied again; nothing is refused, and the rest is shown"
+}
+
+// extent says how much of a stream is copied again.
+func (r Report) extent() string {
+	if r.Snapshots {
+		return "; until then a start reads an older snapshot, or the whole journal, which takes longer"
+	}
+	return ", as far back as it keeps events"
 }
 
 // Reader reads the blocks of a stream, in their order. A copy of it is as far as it was.

@@ -1,6 +1,7 @@
 package derived_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"quartet/pkg/bus"
 	"quartet/pkg/journal/damages"
+	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/services/app/derived"
@@ -175,4 +177,61 @@ func bare(all []derived.Report) (out []derived.Report) {
 		out = append(out, r)
 	}
 	return out
+}
+
+// TestR10_StreamsOfSnapshots: those of all partitions are found, in the files and while a server runs. What was removed in order is no
+// damage, and a changed bit is, with what becomes of it.
+func TestR10_StreamsOfSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	srv, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess})
+	require.NoError(t, err)
+	nc, err := srv.Connect("test")
+	require.NoError(t, err)
+	var names []string
+	for _, plane := range []string{"agent", "work"} {
+		store, err := jetstore.New(nc, plane, 0, 1)
+		require.NoError(t, err)
+		numbers, err := store.Put(t.Context(), [][]byte{[]byte("one"), []byte("two"), []byte("three"), []byte("four")})
+		require.NoError(t, err)
+		require.NoError(t, store.Remove(t.Context(), numbers[1:2]))
+		names = append(names, jetstore.Stream(plane, 0))
+	}
+	running, err := derived.Running(t.Context(), nc)
+	require.NoError(t, err)
+	require.Len(t, running, len(derived.Streams)+2)
+	for i, s := range running[len(derived.Streams):] {
+		require.Equal(t, names[i], s.Name)
+		found, err := s.Replicas(t.Context(), nc)
+		require.NoError(t, err)
+		require.Equal(t, []derived.Report{{Messages: 3, First: 1, Last: 4}}, bare(found))
+	}
+	nc.Close()
+	srv.Stop()
+
+	stored, err := derived.Stored(dir, "$G")
+	require.NoError(t, err)
+	require.Len(t, stored, len(derived.Streams)+2)
+	damaged := stored[len(derived.Streams)+1]
+	files, err := blockfile.Files(blockfile.Messages(dir, "$G", damaged.Name))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	b, err := os.ReadFile(files[0].Path)
+	require.NoError(t, err)
+	b[bytes.Index(b, []byte("three"))] ^= 1
+	require.NoError(t, os.WriteFile(files[0].Path, b, 0o600))
+	for _, s := range stored[len(derived.Streams):] {
+		r, err := s.Read(dir, "$G")
+		require.NoError(t, err)
+		if s.Name != damaged.Name {
+			require.NoError(t, r.Err())
+			continue
+		}
+		require.Len(t, r.Damage, 1, r.Damage)
+		require.ErrorContains(t, r.Err(), "the stream "+names[1]+", which is written again from the journal, is damaged: ")
+		require.Contains(t, damages.Remedy(r.Err().Error()), "writes snapshots again")
+		require.Contains(t, r.Remedy(), "until then a start reads an older snapshot")
+	}
+	none, err := derived.Stored(t.TempDir(), "$G")
+	require.NoError(t, err)
+	require.Len(t, none, len(derived.Streams))
 }

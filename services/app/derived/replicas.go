@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/retry"
 )
 
@@ -20,6 +21,19 @@ const (
 	// stalled is how long a server may take for the next message that it has.
 	stalled = 10 * time.Second
 )
+
+// Running returns all streams that are not journals, of which NATS servers may have snapshots.
+func Running(ctx context.Context, nc *nats.Conn) ([]Stream, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	names, err := jetstore.Streams(ctx, js)
+	if err != nil {
+		return nil, fmt.Errorf("the streams of snapshots: %w", err)
+	}
+	return append(slices.Clone(Streams), snapshots(names)...), nil
+}
 
 // Replicas reads a stream of NATS servers that run, in a cluster each of its replicas. A stream that does not exist has none.
 func (s Stream) Replicas(ctx context.Context, nc *nats.Conn) ([]Report, error) {

@@ -11,7 +11,11 @@ import (
 
 // examineDerived returns the streams that are damaged and not journals.
 func (r *run) examineDerived() (damaged []derived.Report, err error) {
-	for _, s := range derived.Streams {
+	streams, err := derived.Stored(r.store, r.Account)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range streams {
 		found, err := s.Read(r.store, r.Account)
 		if err != nil {
 			return nil, err

@@ -44,8 +44,8 @@ type Config struct {
 	Rate int64
 	// Report is called at the end of a pass with what is wrong with each partition's journal, or nil.
 	Report func(partition string, damage error)
-	// Streams are the streams that are not journals; for these, Report is called with their names.
-	Streams []derived.Stream
+	// Streams returns the streams that are not journals; for these, Report is called with their names. nil: none are read.
+	Streams func(store, account string) ([]derived.Stream, error)
 	Metrics prometheus.Registerer
 	Logger  *zap.Logger
 	// Wait waits, or returns early when ctx ends; default: with a timer.
@@ -76,7 +76,7 @@ func New(cfg Config) *Scrubber {
 		frames:  meter.Counter(cfg.Metrics, "quartet_scrub_frames_total", "Frames of journals that were read again and verified.").WithLabelValues(),
 		passed:  meter.Gauge(cfg.Metrics, "quartet_scrub_last_pass_timestamp_seconds", "When all journals had been read last, as Unix time; 0 before the first time.").WithLabelValues(),
 		damaged: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_partitions", "Partitions whose journal the last pass found damaged.").WithLabelValues(),
-		streams: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_streams", "Streams other than journals that the last pass found damaged: EVENTS, or the output of commands.").WithLabelValues(),
+		streams: meter.Gauge(cfg.Metrics, "quartet_scrub_damaged_streams", "Streams other than journals that the last pass found damaged: EVENTS, the output of commands, or snapshots.").WithLabelValues(),
 	}
 }
 
@@ -137,7 +137,14 @@ func (s *Scrubber) Pass(ctx context.Context) error {
 	}
 	s.damaged.Set(float64(damaged))
 	damaged = 0
-	for _, of := range s.cfg.Streams {
+	var streams []derived.Stream
+	if s.cfg.Streams != nil {
+		var err error
+		if streams, err = s.cfg.Streams(s.cfg.Store, s.cfg.Account); err != nil {
+			return err
+		}
+	}
+	for _, of := range streams {
 		intact, err := s.stream(ctx, of)
 		if err != nil {
 			return err

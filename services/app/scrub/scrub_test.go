@@ -168,7 +168,7 @@ func TestScrubReadsOtherStreams(t *testing.T) {
 	put := func() { require.NoError(t, os.WriteFile(path, b, 0o600)) }
 	put()
 	s := scrub.New(scrub.Config{
-		Store: store, Account: "$G", SalvageDir: t.TempDir(), Streams: derived.Streams, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: prometheus.NewRegistry(),
+		Store: store, Account: "$G", SalvageDir: t.TempDir(), Streams: derived.Stored, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: prometheus.NewRegistry(),
 		Report: func(name string, damage error) { found[name] = damage },
 		Wait:   func(context.Context, time.Duration) { rewrite() },
 	})

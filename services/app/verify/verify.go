@@ -73,7 +73,11 @@ func Run(ctx context.Context, cfg Config) (all Result, err error) {
 	if all.Journals, err = journals(ctx, cfg, nc); err != nil {
 		return all, err
 	}
-	for _, s := range derived.Streams {
+	streams, err := cfg.streams(ctx, nc)
+	if err != nil {
+		return all, err
+	}
+	for _, s := range streams {
 		var found []derived.Report
 		if cfg.Remote != nil {
 			found, err = s.Replicas(ctx, nc)
@@ -87,6 +91,14 @@ func Run(ctx context.Context, cfg Config) (all Result, err error) {
 		all.Streams = append(all.Streams, found...)
 	}
 	return all, nil
+}
+
+// streams returns the streams that are not journals.
+func (cfg *Config) streams(ctx context.Context, nc *nats.Conn) ([]derived.Stream, error) {
+	if cfg.Remote != nil {
+		return derived.Running(ctx, nc)
+	}
+	return derived.Stored(store(cfg.DataDir), account)
 }
 
 // account is the account of the streams of an embedded server.

@@ -31,14 +31,15 @@ type VerifiedJournal struct {
 
 // VerifiedStream is what `quartet verify` found in a stream that is not a journal. Its JSON form is stable.
 type VerifiedStream struct {
-	Name     string   `json:"name"`             // EVENTS, or quartet-output
-	Server   string   `json:"server,omitempty"` // the NATS server whose replica it is; absent: there is one copy
-	Messages uint64   `json:"messages"`
-	First    uint64   `json:"first,omitempty"` // sequence numbers; absent: it has no messages
-	Last     uint64   `json:"last,omitempty"`
-	Damage   []string `json:"damage,omitempty"`
-	Again    bool     `json:"copied_again"`     // from the journals, once a damaged one was moved away
-	Remedy   string   `json:"remedy,omitempty"` // of the damage
+	Name      string   `json:"name"`             // EVENTS, quartet-output, or quartet-snapshot-<plane>-<partition>
+	Server    string   `json:"server,omitempty"` // the NATS server whose replica it is; absent: there is one copy
+	Messages  uint64   `json:"messages"`
+	First     uint64   `json:"first,omitempty"` // sequence numbers; absent: it has no messages
+	Last      uint64   `json:"last,omitempty"`
+	Damage    []string `json:"damage,omitempty"`
+	Again     bool     `json:"copied_again"`     // from the journals, once a damaged one was moved away
+	Snapshots bool     `json:"snapshots"`        // whether it has the snapshots of a partition
+	Remedy    string   `json:"remedy,omitempty"` // of the damage
 }
 
 // Verified is what `quartet verify` found. Its JSON form is stable.
@@ -68,7 +69,7 @@ func VerifyCommand(s *session.Session, verify Verify, shared *pflag.FlagSet) *co
 		Long: `Read every journal from its beginning to its end, and report what is missing or
 was changed: each frame names the hash of the one before it, and a witness in the data
 directory says how far each journal was written. Segments that are archived are read in
-the archive. EVENTS and the output of commands are
+the archive. EVENTS, the output of commands and snapshots are
 read as well; no plane stops because of damage there. Nothing is changed. The exit code
 is 1 if a journal or another stream is damaged.
 
@@ -129,11 +130,19 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 		}
 		show(v.Partition, v.Server, text, v.Damage)
 	}
+	intact, messages := 0, uint64(0) // of snapshots
 	for _, v := range all.Streams {
+		if v.Snapshots && len(v.Damage) == 0 {
+			intact, messages = intact+1, messages+v.Messages
+			continue
+		}
 		show(v.Name, v.Server, fmt.Sprintf("%9d messages, %d to %d", v.Messages, v.First, v.Last), v.Damage)
 		if len(v.Damage) > 0 {
 			p.Printf("         fix: %s\n", terminal.Printable(v.Remedy))
 		}
+	}
+	if intact > 0 {
+		show("snapshots", "", fmt.Sprintf("%9d messages in %d streams", messages, intact), nil)
 	}
 	journals, streams := all.damaged()
 	p.Printf("journals: %d, damaged: %d; other streams: %d, damaged: %d\n", len(all.Journals), journals, len(all.Streams), streams)

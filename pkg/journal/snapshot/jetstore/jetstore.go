@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -16,15 +18,29 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// prefix is that of the streams, and subjects that of their subjects.
-const (
-	prefix   = "quartet-snapshot-"
-	subjects = "quartet.snapshot."
-)
+// Prefix is what the names of the streams begin with.
+const Prefix = "quartet-snapshot-"
+
+// subjects is what their subjects begin with.
+const subjects = "quartet.snapshot."
 
 // Stream returns the name of the stream of a partition.
 func Stream(plane string, partition int) string {
-	return prefix + plane + "-" + strconv.Itoa(partition)
+	return Prefix + plane + "-" + strconv.Itoa(partition)
+}
+
+// Streams returns the names of all streams of snapshots, in order.
+func Streams(ctx context.Context, js jetstream.JetStream) ([]string, error) {
+	return jetlog.Patiently(ctx, func(ctx context.Context) (all []string, err error) {
+		names := js.StreamNames(ctx, jetstream.WithStreamListSubject(subjects+">"))
+		for name := range names.Name() {
+			if strings.HasPrefix(name, Prefix) {
+				all = append(all, name)
+			}
+		}
+		slices.Sort(all)
+		return all, names.Err()
+	})
 }
 
 // Store keeps the objects of one partition.
