@@ -85,6 +85,21 @@ define generate-into
 	$(TOOLS)/toolfields $(1)/image.binpb $(1)/tool_fields.json
 endef
 
+# The pages of the console are TypeScript, which Node only checks: the bundler is a Go module. The bundle is
+# committed, so that a build needs neither; the same sources and packages give the same bytes.
+CONSOLE := services/console/ui
+
+.PHONY: console
+console: $(TOOLS)/console $(CONSOLE)/node_modules ## Check the sources of the console and write services/console/dist
+	cd $(CONSOLE) && node_modules/.bin/tsc --noEmit
+	$(TOOLS)/console $(CONSOLE) services/console/dist
+
+.PHONY: console-check
+console-check: $(TOOLS)/console $(CONSOLE)/node_modules ## Bundle the console beside the tree and want no difference
+	cd $(CONSOLE) && node_modules/.bin/tsc --noEmit
+	$(TOOLS)/console $(CONSOLE) bin/.console
+	diff -r bin/.console services/console/dist
+
 # The API of the current minor version, as it was when that version began. What breaks it
 # needs a new minor version.
 MINOR     := $(shell cut -d. -f1,2 pkg/version/VERSION)
@@ -108,20 +123,21 @@ fmt: $(BUF) ## Format Go and proto in place
 	gofmt -w $$(git ls-files '*.go')
 	$(BUF) format -w
 
-# The tests of ./tests that start processes take longest and mostly wait for these, so they run beside the others, without the race
+# The tests of ./tests and ./tests/console that start processes take longest and mostly wait for these, so they run beside the others, without the race
 # detector, which does not see into them. What of ./tests runs in its own process runs with it.
 .PHONY: test test-race test-processes
-test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
+test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	@$(MAKE) --no-print-directory -j2 test-race test-processes
 	$(STATIC) $(GO) test -timeout 30m ./tests/cluster ./tests/sim
 
 test-race:
-	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/cluster$$')
+	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/console$$\|/tests/cluster$$')
 	$(GO) test -race -short -timeout 30m ./tests
 
 test-processes:
-	$(STATIC) $(GO) test -timeout 60m ./tests
+	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.
@@ -224,6 +240,8 @@ $(TOOLS)/openapi3: $(TOOL_PINS) $(wildcard tools/openapi3/*.go)
 	$(call build-tool,quartet/tools/openapi3)
 $(TOOLS)/protogen: $(TOOL_PINS) $(wildcard tools/protogen/*.go)
 	$(call build-tool,quartet/tools/protogen)
+$(TOOLS)/console: $(TOOL_PINS) $(wildcard tools/console/*.go)
+	$(call build-tool,quartet/tools/console)
 $(TOOLS)/toolfields: $(TOOL_PINS) $(wildcard tools/toolfields/*.go)
 	$(call build-tool,quartet/tools/toolfields)
 $(LINTER): $(TOOL_PINS)

@@ -16,6 +16,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/services/app/installation"
 	"quartet/services/backup"
+	"quartet/services/console"
 	"quartet/services/gateway"
 	"quartet/services/identity"
 	"quartet/services/mcp"
@@ -109,8 +110,12 @@ func (w *wiring) newGateway() (life.Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	ui, err := console.New(console.Deps{Auth: w.creds.authenticator, Keys: w.keys.Ring, Version: w.version})
+	if err != nil {
+		return nil, err
+	}
 	w.app.gateway, err = gateway.New(gateway.Config{HTTPAddr: w.cfg.HTTPAddr, SourceDeliveries: limits.Default[quota.Deliveries] * sourcesOf, SourceDeliveryKiB: limits.Default[quota.DeliveryKiB] * sourcesOf, Connections: w.cfg.connections(), MetricsAuth: w.cfg.gatewayMetricsAuth(), AllowedOrigins: w.cfg.allowedOrigins()}, gateway.Deps{
-		MCP: tools.Handler, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step, TLS: w.tls.http,
+		MCP: tools.Handler, Console: ui, Conn: limited(w.calls.Conn, identity.Within), Within: identity.Within, Waits: waits, Auth: w.creds.authenticator, Fence: w.calls.Fence, Permit: identity.Permit, Limit: w.gate.Request, Stream: w.gate.Stream, Enter: w.gate.Enter, Step: w.gate.Step, TLS: w.tls.http,
 		Sources: w.broker.sources, Ready: w.app.Ready, Damage: w.broker.feeds.Damage.All, Warning: w.fill.Warning, Down: installation.NewWatch(w.installation).Down, OpenAPI: openapi.JSON,
 		Logger: w.logger, Metrics: w.metrics, Tracer: w.app.tracer, Version: w.version,
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,

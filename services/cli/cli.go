@@ -19,6 +19,7 @@ import (
 	"quartet/services/cli/admin"
 	"quartet/services/cli/agents"
 	"quartet/services/cli/boards"
+	"quartet/services/cli/console"
 	"quartet/services/cli/events"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
@@ -107,6 +108,7 @@ First steps:
   quartet agent say keeper "Prepare the release"
   quartet explain keeper                       what the scheduler decides, and why
   quartet events -f                            follow the events
+  quartet console                              see all of it in a browser
 
 Exit codes:
   0  success
@@ -144,7 +146,7 @@ func Command(s Servers) *cobra.Command {
 	grouped("run", s.serverCommands(ss)...)
 	grouped("run", workers.Command(ss, s.Worker, s.Guard, s.Confine), mcpCommand(ss, s.MCP), runCommand(ss, s.Run), admin.CertsCommand(ss))
 	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss))
-	grouped("see", agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
+	grouped("see", console.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))
 	return root
 }

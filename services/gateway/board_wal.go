@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/gateway/parameters"
 )
 
 // walSuffix ends the file name of a log.
@@ -78,7 +79,7 @@ func walQuery(r *http.Request) (after int64, follow bool, err error) {
 				return 0, false, fault.Invalid(name, value, "must be true or false")
 			}
 		default:
-			return 0, false, unknownParameter(name)
+			return 0, false, parameters.Unknown(name)
 		}
 	}
 	return after, follow, nil

@@ -13,6 +13,7 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
+	"quartet/services/gateway/parameters"
 )
 
 // writeTime is how long a client may read nothing before it is disconnected. It can
@@ -85,7 +86,7 @@ func watchRequest(r *http.Request) (*eventv1.WatchEventsRequest, error) {
 			query[list] = strings.Split(strings.Join(values, ","), ",")
 		}
 	}
-	in, err := queryJSON(query, req.ProtoReflect().Descriptor())
+	in, err := parameters.JSON(query, req.ProtoReflect().Descriptor())
 	if err != nil {
 		return nil, err
 	}

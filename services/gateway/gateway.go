@@ -98,6 +98,8 @@ type Deps struct {
 	// MCP returns the handler of /mcp/{agent_id}, which calls refuse for a request that it
 	// refuses; nil: none is served.
 	MCP func(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
+	// Console serves the start page, the console and the sessions of its users; nil: none is served.
+	Console Console
 	// OpenAPI is the response of GET /openapi.json; empty: not found.
 	OpenAPI []byte
 	// Metrics is shown by GET /metrics, and requests are counted in it; nil: nothing is

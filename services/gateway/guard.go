@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/rpc"
@@ -121,13 +123,13 @@ func plain(next http.Handler) http.Handler {
 	})
 }
 
-// authenticated serves requests with a valid credential, with its actor in their context. It
+// authenticated serves requests with a valid credential, or with a session of the console, with its actor in their context. It
 // refuses the credentials of services, and a namespace that sends more requests than it may, and waits for
 // the turn of the request.
 // The context of the request ends when the credential does.
 func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		bearer := ""
+		bearer, ends := "", time.Time{}
 		// An empty header is an error, unlike a missing one.
 		if values, given := r.Header["Authorization"]; given {
 			const scheme = "bearer "
@@ -136,6 +138,8 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 				return
 			}
 			bearer = values[0][len(scheme):]
+		} else if g.deps.Console != nil {
+			bearer, ends = g.deps.Console.Bearer(r)
 		}
 		actor, err := g.deps.Auth.Authenticate(r.Context(), bearer)
 		if err == nil && actor.Role == rpc.RoleService {
@@ -159,6 +163,11 @@ func (g *Service) authenticated(next http.Handler) http.Handler {
 			return
 		}
 		defer turn.Leave()
+		if !ends.IsZero() {
+			held, release := context.WithDeadlineCause(ctx, ends, fault.Unauthenticated.New("the session of the console has ended; sign in again"))
+			defer release()
+			ctx = held
+		}
 		if holder, ok := g.deps.Auth.(rpc.Holder); ok && bearer != "" {
 			held, release := holder.Hold(ctx, bearer)
 			defer release()

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
+	"quartet/services/gateway/parameters"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 )
@@ -74,7 +75,7 @@ func (g *Service) request(w http.ResponseWriter, r *http.Request, rt *route, in 
 	}
 	for name := range query {
 		if rt.body {
-			return nil, unknownParameter(name).With("hint", "send it in the body")
+			return nil, parameters.Unknown(name).With("hint", "send it in the body")
 		}
 	}
 	text, err := readBody(w, r, g.cfg.MaxBody)
@@ -114,7 +115,7 @@ type queryParser struct{}
 
 // Parse implements runtime.QueryParameterParser.
 func (queryParser) Parse(m proto.Message, values url.Values, _ *utilities.DoubleArray) error {
-	text, err := queryJSON(values, m.ProtoReflect().Descriptor())
+	text, err := parameters.JSON(values, m.ProtoReflect().Descriptor())
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,5 @@
-package gateway
+// Package parameters reads query strings as request messages.
+package parameters
 
 import (
 	"encoding/json"
@@ -11,18 +12,18 @@ import (
 	"quartet/pkg/fault"
 )
 
-// queryJSON returns a query string as the JSON of a message, which pbjson then reads, so that
+// JSON returns a query string as the JSON of a message, which pbjson then reads, so that
 // queries are checked as strictly as bodies. Parameters are the top-level fields of the message,
 // in either form of their names; a list is a parameter given several times. Unknown parameters
 // and repeated ones that are no lists are refused.
-func queryJSON(query url.Values, d protoreflect.MessageDescriptor) ([]byte, error) {
+func JSON(given url.Values, d protoreflect.MessageDescriptor) ([]byte, error) {
 	out := []byte{'{'}
-	for _, name := range sortedKeys(query) {
+	for _, name := range sortedKeys(given) {
 		fd := fieldNamed(d, name)
 		if fd == nil || fd.IsMap() {
-			return nil, unknownParameter(name)
+			return nil, Unknown(name)
 		}
-		values := query[name]
+		values := given[name]
 		if len(values) > 1 && !fd.IsList() {
 			return nil, fault.InvalidArgument.New("query parameter "+strconv.Quote(name)+" is given twice", "field", string(fd.Name())).
 				WithField(string(fd.Name()), "must be given once")
@@ -83,8 +84,8 @@ func appendJSON(dst []byte, s string) []byte {
 	return append(dst, b...)
 }
 
-// unknownParameter returns the refusal of a query parameter that the call does not have.
-func unknownParameter(name string) *fault.Error {
+// Unknown returns the refusal of a query parameter that the call does not have.
+func Unknown(name string) *fault.Error {
 	if len(name) > 100 {
 		name = name[:100]
 	}

@@ -1,0 +1,140 @@
+// State of views: the route, what was read, and time.
+
+import { useCallback, useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { ApiError, unreachable } from "./api";
+import { type Filter, type Listener, liveState, observe, watch } from "./live";
+import type { QuartetEvent } from "./types";
+
+/** Route is the view that the address names: #/agents/keeper?tab=why is path [agents, keeper]. */
+export interface Route {
+  path: string[];
+  params: URLSearchParams;
+}
+
+function parseRoute(): Route {
+  const [path = "", q = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
+  return { path: path.split("/").filter(Boolean).map(decode), params: new URLSearchParams(q) };
+}
+
+function decode(s: string): string {
+  try {
+    return decodeURIComponent(s);
+  } catch {
+    return s;
+  }
+}
+
+/** href returns the address of a view within the console. */
+export function href(path: string[], params: Record<string, string | undefined> = {}): string {
+  const q = new URLSearchParams();
+  for (const [k, v] of Object.entries(params)) if (v) q.set(k, v);
+  return "#/" + path.map(encodeURIComponent).join("/") + (q.size ? "?" + q : "");
+}
+
+/** go shows another view. replace keeps no entry in the history for the current one. */
+export function go(to: string, replace = false) {
+  if (replace) {
+    history.replaceState(null, "", to);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  } else location.hash = to;
+}
+
+export function useRoute(): Route {
+  const [route, set] = useState(parseRoute);
+  useEffect(() => {
+    const changed = () => set(parseRoute());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}
+
+export interface Read<T> {
+  data?: T;
+  error?: ApiError;
+  loading: boolean;
+  /** again reads once more; calls in quick succession are one read. */
+  again(): void;
+}
+
+/**
+ * useRead reads something when the view appears, when keys change, and soon after version changes. What was
+ * read stays until the next answer; one read runs at a time. While the server cannot be reached it tries
+ * again by itself.
+ */
+export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unknown[], version = 0, quiet = 300): Read<T> {
+  const [state, set] = useState<{ data?: T; error?: ApiError; loading: boolean }>({ loading: true });
+  const latest = useRef(read);
+  latest.current = read;
+  const own = useRef<{ abort: AbortController; again: (ms: number) => void } | undefined>(undefined);
+  useEffect(() => {
+    const abort = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let reading = false;
+    let wanted = false;
+    const again = (ms: number) => {
+      if (reading) wanted = true;
+      else timer ??= setTimeout(start, ms);
+    };
+    const start = async () => {
+      timer = undefined;
+      reading = true;
+      wanted = false;
+      let retry = false;
+      try {
+        const data = await latest.current(abort.signal);
+        if (!abort.signal.aborted) set({ data, loading: false });
+      } catch (e) {
+        if (abort.signal.aborted) return;
+        const error = e instanceof ApiError ? e : new ApiError(0, "CLIENT", String(e));
+        set((s) => ({ data: s.data, error, loading: false }));
+        retry = error.reason === unreachable || error.status === 503;
+      } finally {
+        reading = false;
+      }
+      if (!abort.signal.aborted && (wanted || retry)) again(retry ? 1500 : quiet);
+    };
+    own.current = { abort, again };
+    set({ loading: true });
+    void start();
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, keys);
+  const first = useRef(version);
+  useEffect(() => {
+    if (version !== first.current) own.current?.again(quiet);
+    first.current = version;
+  }, [version]);
+  const again = useCallback(() => own.current?.again(quiet), [quiet]);
+  return { ...state, again };
+}
+
+/** useLive receives the events of a filter while the view is shown. */
+export function useLive(filter: Filter, events: (batch: QuartetEvent[]) => void, reset: () => void, on = true) {
+  const latest = useRef<Listener>({ events, reset });
+  latest.current = { events, reset };
+  const key = JSON.stringify(filter);
+  useEffect(() => {
+    if (!on) return;
+    return watch(JSON.parse(key) as Filter, { events: (b) => latest.current.events(b), reset: () => latest.current.reset() });
+  }, [key, on]);
+}
+
+/** useLiveState returns whether events arrive. */
+export function useLiveState() {
+  const [, redraw] = useReducer((n: number) => n + 1, 0);
+  useEffect(() => observe(() => redraw(0)), []);
+  return liveState();
+}
+
+/** useNow redraws a view from time to time, for ages. */
+export function useNow(every = 5000): number {
+  const [now, set] = useState(Date.now);
+  useEffect(() => {
+    const t = setInterval(() => set(Date.now()), every);
+    return () => clearInterval(t);
+  }, [every]);
+  return now;
+}

@@ -1,0 +1,39 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"quartet/pkg/fault"
+)
+
+// Console is the web console with the sessions of its users.
+type Console interface {
+	// Home serves the start page.
+	Home(w http.ResponseWriter, r *http.Request)
+	// Pages returns the handler of GET /ui and what is below it.
+	Pages(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
+	// Sessions returns the handler of /ui/session and /ui/code.
+	Sessions(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
+	// Bearer returns the credential of the session of a request, and when the session ends; "" without one.
+	Bearer(r *http.Request) (credential string, ends time.Time)
+}
+
+// console adds the paths of the console. Links of other pages may lead to the pages, which tell nothing but
+// the version; sessions are begun and ended by pages of this server only.
+func (g *Service) console(all *http.ServeMux, loopback bool) {
+	pages := g.hosts(loopback, only(http.MethodGet, g.deps.Console.Pages(refuse)))
+	all.Handle("/ui", pages)
+	all.Handle("/ui/", pages)
+	all.Handle("/{$}", g.hosts(loopback, only(http.MethodGet, http.HandlerFunc(g.deps.Console.Home))))
+	sessions := g.hosts(loopback, g.origins(g.deps.Console.Sessions(func(w http.ResponseWriter, r *http.Request, err error) {
+		if errors.Is(err, fault.Unauthenticated) {
+			g.refuseCaller(w, r, err)
+			return
+		}
+		refuse(w, r, err)
+	})))
+	all.Handle("/ui/session", sessions)
+	all.Handle("/ui/code", sessions)
+}

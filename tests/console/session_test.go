@@ -1,0 +1,88 @@
+package console
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+)
+
+func TestG13_QuartetConsoleSignsIn(t *testing.T) {
+	r := newRig(t)
+	url := r.quartet("console", "--print")
+	require.True(t, strings.HasPrefix(url, r.base+"/ui/#code="), url)
+	page := r.open(url)
+	page.sees("Fleet")
+	page.sees("There are no agents")
+	require.NotContains(t, value[string](page, "location.href"), "code", "the code is gone from the address")
+	require.Empty(t, value[string](page, "document.cookie"), "scripts cannot read the session")
+	// The cookie alone is no credential: another page could have caused the request.
+	require.Equal(t, 401, value[int](page, `fetch("../v1/whoami").then((r) => r.status)`))
+	require.Equal(t, 200, value[int](page, `fetch("../v1/whoami", { headers: { "X-Quartet-Console": "1" } }).then((r) => r.status)`))
+	require.NoError(t, chromedp.Do(page.ctx, chromedp.Reload()))
+	page.sees("There are no agents")
+	page.press("Sign out")
+	page.sees("Sign in")
+	page.sound()
+
+	again := r.open(url)
+	again.sees("used before")
+	again.sees("Sign in")
+}
+
+func TestG13_SignInWithAKey(t *testing.T) {
+	r := newRig(t, "--auth", "required")
+	operator := r.quartet("key", "create", "ann", "--role", "operator", "--bootstrap", "--key-file", r.srv.DataDir+"/key")
+	runner := r.quartet("key", "create", "machine", "--role", "worker", "--bootstrap", "--key-file", r.srv.DataDir+"/key")
+	page := r.open(r.base + "/ui/")
+	page.fill("Key", "qk_wrong")
+	page.press("Sign in")
+	page.sees("UNAUTHENTICATED")
+	page.fill("Key", operator)
+	page.press("Sign in")
+	page.sees("ann")
+	page.sees("operator")
+	// What a role may not do is not offered, or says why.
+	page.view("admin?tab=keys")
+	page.sees("The role operator does not see this; it is for: admin.")
+	page.sound()
+
+	other := r.as(runner)
+	other.sees("The role worker reads no agents")
+}
+
+func TestG14_ThePageIsGuarded(t *testing.T) {
+	r := newRig(t)
+	resp, err := http.Get(r.base + "/ui/")
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, 200, resp.StatusCode)
+	require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"))
+	require.Contains(t, resp.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
+	for _, path := range []string{"/", "/ui/"} { // links of other pages may lead there
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, http.NoBody)
+		require.NoError(t, err)
+		req.Header.Set("Origin", "https://evil.example")
+		req.Header.Set("Sec-Fetch-Site", "cross-site")
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, 200, resp.StatusCode, path)
+	}
+	page := r.signedIn()
+	require.Equal(t, "refused", value[string](page, `(() => { try { document.body.innerHTML = "<b>x</b>"; return "written"; } catch { return "refused"; } })()`), "no text becomes markup")
+	require.NotContains(t, value[string](page, `fetch("/ui/session", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" }).then((r) => r.text())`), "code or")
+	for _, header := range []string{"https://evil.example", "null"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/ui/session", strings.NewReader(`{"key":"`+r.token+`"}`))
+		require.NoError(t, err)
+		req.Header.Set("Origin", header)
+		req.Header.Set("X-Quartet-Console", "1")
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, 403, resp.StatusCode)
+		require.Empty(t, resp.Cookies())
+	}
+}
