@@ -239,7 +239,7 @@ func (w *commandWorker) session(ctx context.Context, patience time.Duration) {
 }
 
 // refused notes a refusal that no worker that keeps to the protocol may get.
-func (w *commandWorker) refused(err error) { w.client.refusedStream("worker "+w.id, err) }
+func (w *commandWorker) refused(err error) { w.refusedStream("worker "+w.id, err) }
 
 // refusedStream notes why the stream of a worker ended, if that is a refusal.
 func (c *client) refusedStream(who string, err error) {
@@ -262,8 +262,8 @@ func (w *commandWorker) holding() []string {
 
 // reported is what a session has sent of a command.
 type reported struct {
-	started, ended bool
-	input, offset  int64
+	ended         bool
+	input, offset int64
 }
 
 // report sends what was not sent in this session.
