@@ -97,13 +97,11 @@ type recallAt struct {
 
 // Do runs one command and returns once its events are on disk (SPEC X1).
 //
-// A refusal of Decide is returned unchanged, once the state that Decide saw is durable. An error of the log, a
-// context that ends before the outcome is known, and a partition that is not held any more are UNAVAILABLE with
-// the reason STORAGE and the metadata key outcome: "none" means that this call stored nothing, and "unknown" that
-// only a repetition with the same request id can determine it (SPEC X1). A lost lease also replaces a refusal or a
-// reply without events, because the state that Decide saw may have been outdated. The reason REQUEST_ID_REUSED
-// means that the id was used with other arguments, TOO_LARGE that an event or the command exceeds its limit or the
-// log's, and STORAGE_FULL that the store has no room. A
+// A refusal of Decide is returned unchanged, once the state that Decide saw is durable. An error of the log, a context that ends before the outcome
+// is known, and a partition that is not held any more are UNAVAILABLE with the reason STORAGE and the metadata key outcome: "none" means that this
+// call stored nothing, and "unknown" that only a repetition with the same request id can determine it (SPEC X1). A lost lease also replaces a
+// refusal or a reply without events, because the state that Decide saw may have been outdated. The reason REQUEST_ID_REUSED means that the id was
+// used with other arguments, TOO_LARGE that an event or the command exceeds its limit or the log's, and STORAGE_FULL that the store has no room. A
 // rule that panics, or whose events State.Apply refuses, is INTERNAL and stores nothing.
 func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, Result, error) {
 	var zero, reply R
@@ -187,8 +185,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	return out, res, nil
 }
 
-// run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no
-// outcome; the outcome itself is in c.
+// run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no outcome; the outcome itself is in c.
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID)
 	if err := ctx.Err(); err != nil {
@@ -213,11 +210,10 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	return unavailable(outcomeUnknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
 }
 
-// View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that
-// it saw, once that state is durable (R4); under Ahead it does not wait for that. read is called with the
-// partition's read lock held and may be called more than once. What it returns must be copies, or messages that are
-// replaced and never edited. View fails with UNAVAILABLE when the state is not durable after Config.ViewPatience or
-// when ctx ends, or when this process no longer holds the partition.
+// View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that it saw, once that state is
+// durable (R4); under Ahead it does not wait for that. read is called with the partition's read lock held and may be called more than once. What it
+// returns must be copies, or messages that are replaced and never edited. View fails with UNAVAILABLE when the state is not durable after
+// Config.ViewPatience or when ctx ends, or when this process no longer holds the partition.
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {
@@ -263,8 +259,7 @@ func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out 
 	return out, p.core.applied, p.uncommitted, err
 }
 
-// commitResult is the outcome of a frame, or of a pending reload. It is resolved exactly once, by the loop,
-// which closes done.
+// commitResult is the outcome of a frame, or of a pending reload. It is resolved exactly once, by the loop, which closes done.
 type commitResult struct {
 	done   chan struct{}
 	lost   bool // the state that contained the frame was discarded, so it must be read again; valid after done is closed

@@ -17,11 +17,10 @@ import (
 
 // Source is the journal of one partition as other partitions follow it.
 //
-// Follow calls fn for each frame behind after, in order and once, with the end of the log behind the frame. It blocks
-// until ctx ends or fn returns an error, and may also return because of an error of the log; it is then called again.
-// A frame that does not continue the one before it, or after, ends it with a *framelog.Broken, and so does a log that
-// does not have the frame at after. The zero End is the beginning of the log; of an End with a zero Hash only Seq is
-// used. lines are shared and must not be changed.
+// Follow calls fn for each frame behind after, in order and once, with the end of the log behind the frame. It blocks until ctx ends or fn returns
+// an error, and may also return because of an error of the log; it is then called again. A frame that does not continue the one before it, or
+// after, ends it with a *framelog.Broken, and so does a log that does not have the frame at after. The zero End is the beginning of the log; of an
+// End with a zero Hash only Seq is used. lines are shared and must not be changed.
 type Source interface {
 	Plane() string
 	Partition() int
@@ -140,11 +139,10 @@ type sourceEvent struct {
 	ev   *Event
 }
 
-// Consume applies the source's events to p, each exactly once: the position is written in the same frame as the
-// effect, as source_consumed. It blocks until ctx ends or p refuses or fails a command, and returns the reason,
-// which is ErrNotHeld once p is closed. p may still be usable after another error, such as a full queue or a
-// refused append; calling Consume again continues from the position. Errors of the source are logged and the
-// source is followed again. There must be at most one Consume for each pair of p and source.
+// Consume applies the source's events to p, each exactly once: the position is written in the same frame as the effect, as source_consumed. It
+// blocks until ctx ends or p refuses or fails a command, and returns the reason, which is ErrNotHeld once p is closed. p may still be usable after
+// another error, such as a full queue or a refused append; calling Consume again continues from the position. Errors of the source are logged and
+// the source is followed again. There must be at most one Consume for each pair of p and source.
 func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error {
 	key := sourceKey{r.Source.Plane(), r.Source.Partition()}
 	interest := make(map[string]struct{}, len(r.Interest))

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// ConsumedUntil returns the wal_seq of the newest event of a source that p has
-// received, whether or not p reacted to it; 0 before the first.
+// ConsumedUntil returns the wal_seq of the newest event of a source that p has received, whether or not p reacted to it; 0 before the first.
 func (p *Partition[S]) ConsumedUntil(plane string, partition int) uint64 {
 	return p.consumed.Of(sourceKey{plane, partition}).Position()
 }

@@ -1,5 +1,4 @@
-// Package journal keeps the state of a plane: one ordered log and one state in
-// memory for each partition, joined by group commit.
+// Package journal keeps the state of a plane: one ordered log and one state in memory for each partition, joined by group commit.
 //
 // Owns: commands that become events, events that become frames, frames that
 // become durable; the request memory (SPEC X2); fencing (R5, R6); the positions

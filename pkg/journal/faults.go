@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/framelog"
 )
 
 // Values of the metadata key outcome (SPEC X1).
@@ -35,6 +36,14 @@ func (p *Partition[S]) refusal() error {
 		return fault.New(codes.Unavailable, fault.Storage, damage.Error()+"; nothing in this partition can be used until it is repaired, and the rest is served", "outcome", outcomeNone, "damaged", damage.partition).WithCause(cause)
 	}
 	return unavailable(outcomeNone, "the partition is not held here", cause)
+}
+
+// unreadable refuses what needs a frame that cannot be read, and names the damage if that is why.
+func unreadable(cause error) error {
+	if broken := (*framelog.Broken)(nil); errors.As(cause, &broken) {
+		return fault.New(codes.Unavailable, fault.Storage, broken.Error()+"; what it has cannot be shown until it is repaired", "outcome", outcomeNone, "damaged", broken.Partition).WithCause(cause)
+	}
+	return unavailable(outcomeNone, "the journal could not be read back", cause)
 }
 
 // leaseLost refuses a read, or a command that stored no events, when the lease of the partition is over, because

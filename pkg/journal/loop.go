@@ -275,10 +275,9 @@ func (p *Partition[S]) notify(events []*Event) {
 	}
 }
 
-// reload discards the state, loads it from the log, and returns the commands whose frames are not completed to
-// the front of the queue, in order (R5). refusedFrame is a frame that was refused, or nil; its commands are completed,
-// except those in first, which are returned to the queue before the others. until is what load needs. Views block until it is done. A partition whose lease has expired is not loaded,
-// since another process may hold it.
+// reload discards the state, loads it from the log, and returns the commands whose frames are not completed to the front of the queue, in order (R5).
+// refusedFrame is a frame that was refused, or nil; its commands are completed, except those in first, which are returned to the queue before the
+// others. until is what load needs. Views block until it is done. A partition whose lease has expired is not loaded, since another process may hold it.
 func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, first []*command[S]) error {
 	l := &p.loop
 	if !p.held() {

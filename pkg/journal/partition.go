@@ -233,6 +233,7 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 	core, err := p.load(ctx, nil, nil)
 	if err != nil {
 		p.cancel()
+		p.roller.Stop()
 		if IsDamage(err) {
 			p.cfg.Logger.Error("journal: the partition cannot be loaded and refuses everything", zap.Error(err))
 		}

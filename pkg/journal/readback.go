@@ -53,11 +53,11 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 		}
 		lines, err := p.frameCache.Lines(ctx, l.frame, p.readFrame)
 		if err != nil {
-			return nil, unavailable(outcomeNone, "the journal could not be read back", err)
+			return nil, unreadable(err)
 		}
 		ev, err := p.readLine(lines, l)
 		if err != nil {
-			return nil, internal(err)
+			return nil, unreadable(&framelog.Broken{Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), Seq: l.frame, Cause: err.Error()})
 		}
 		events = append(events, ev)
 	}

@@ -80,7 +80,10 @@ func (b *books) boardRecord(ev *journal.Event) {
 				b.addStep(ev, board, op.GetStep())
 			}
 		}
-	case *boardv1.TaskRunning, *boardv1.TaskBlocked, *boardv1.TaskReopened, *boardv1.BoardTerminating, *boardv1.StandingDispatchOpened:
+	case *boardv1.BoardTerminating:
+		b.move(ev, "board", board, "open", "open")
+		b.records["ending "+board] = p.GetStatus().String()
+	case *boardv1.TaskRunning, *boardv1.TaskBlocked, *boardv1.TaskReopened, *boardv1.StandingDispatchOpened:
 		b.move(ev, "board", board, "open", "open")
 	case *boardv1.TaskCompleted, *boardv1.TaskFailed, *boardv1.TaskCancelled:
 		b.move(ev, "board", board, "over", "open")
@@ -168,6 +171,9 @@ func (b *books) let(ev *journal.Event, step, run string) {
 		b.violation("%s of step %s at wal_seq %d names run %q, and %q holds it", ev.Type, step, ev.WalSeq, run, holder)
 	}
 	b.records["holder of "+step] = ""
+	if b.records["ending "+ev.SessionID+"/"+ev.TaskID] != "" && b.records["run "+run] == "over" {
+		return // a run of a board that is being ended may end before its step, which ends with the board
+	}
 	b.move(ev, "run", run, "released", "holds")
 }
 

@@ -51,18 +51,18 @@ func (c *boardCalls) run(n int) {
 }
 
 func (c *boardCalls) one() {
-	ctx := planetest.As(c.w.ctx, rpc.RoleOperator)
 	if len(c.mine) == 0 {
-		c.create(ctx)
+		c.create()
 		return
 	}
 	b := c.mine[c.rnd.IntN(len(c.mine))]
+	ctx := c.orchestrator(b.session)
 	step := fmt.Sprint("step-", c.rnd.IntN(5))
 	request := c.request()
 	call := func(what string, f func(ctx context.Context) error) { _ = c.until(ctx, what, f) }
 	switch k := c.rnd.IntN(30); {
 	case k < 4:
-		c.create(ctx)
+		c.create()
 	case k < 6:
 		c.open(ctx, b)
 	case k < 10:
@@ -100,6 +100,14 @@ func (c *boardCalls) one() {
 	default:
 		c.repeat()
 	}
+}
+
+// orchestrator returns the context of a call about a board of a session: of its agent, or of an administrator.
+func (c *boardCalls) orchestrator(session string) context.Context {
+	if c.rnd.IntN(2) == 0 {
+		return planetest.AsAgent(c.w.ctx, session)
+	}
+	return planetest.As(c.w.ctx, rpc.RoleAdmin)
 }
 
 // change makes a mutation of a board that may be repeated.
@@ -140,8 +148,9 @@ func (c *boardCalls) operation(step, request string) *boardv1.Operation {
 }
 
 // create creates a board, and mostly opens it for workers.
-func (c *boardCalls) create(ctx context.Context) {
+func (c *boardCalls) create() {
 	b := boardName{c.agent(), c.request()}
+	ctx := c.orchestrator(b.session)
 	var steps []*boardv1.StepInput
 	for n := range 3 + c.rnd.IntN(3) {
 		s := &boardv1.StepInput{StepId: fmt.Sprint("step-", n), Title: "a step"}
@@ -157,9 +166,12 @@ func (c *boardCalls) create(ctx context.Context) {
 		steps = append(steps, s)
 	}
 	_, err := mutate(c.client, ctx, "board", "CreateBoard", func(r *boardv1.CreateBoardResponse) string { return r.GetBoard().GetBoardId() }, func(ctx context.Context, id string) (*boardv1.CreateBoardResponse, error) {
-		return c.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{SessionId: b.session, BoardId: b.board, Title: "a board", Steps: steps, DefaultWorkerPoolId: pool, RequestId: id})
+		return c.boards.CreateBoard(ctx, &boardv1.CreateBoardRequest{SessionId: b.session, BoardId: b.board, WalName: b.board, Title: "a board", Steps: steps, DefaultWorkerPoolId: pool, RequestId: id})
 	})
 	if err != nil {
+		if c.w.ctx.Err() == nil {
+			c.k.violation("%s: creating board %s is refused: %w", c.name, b, err)
+		}
 		return
 	}
 	c.mine = append(c.mine, b)

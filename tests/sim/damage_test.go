@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -41,6 +42,9 @@ func (r *run) damage() error {
 		spoiled.Add(f)
 	}
 	r.w.logs[plane], r.w.archives[plane] = spoiled, &memstore.Store{}
+	r.w.mu.Lock()
+	r.w.spoiled = true
+	r.w.mu.Unlock()
 	r.w.books.stop()
 	for _, name := range r.w.names {
 		r.w.start(name)
@@ -63,7 +67,7 @@ func (r *run) damage() error {
 	if err == nil && what.at < announced {
 		return nil
 	}
-	if err == nil || fault.From(err).Metadata()["damaged"] == "" {
+	if about := fault.From(err).Metadata(); err == nil || about["damaged"] == "" && about["wal_name"] == "" {
 		return violated{"damage", fmt.Errorf("%s: %s, and a read is answered with: %w", plane, what.how, err)}
 	}
 	return nil
@@ -111,9 +115,26 @@ func (c *client) readOf(plane string) (err error) {
 	case "waiting":
 		_, err = c.waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: agents[0]})
 	case "board":
-		_, err = boardv1.NewBoardServiceClient(c.w.conn(nil, c.name, "board")).ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: agents[0]})
+		err = c.readBoards(ctx)
 	case "task":
 		_, err = taskv1.NewTaskServiceClient(c.w.conn(nil, c.name, "task")).ListTasks(ctx, &taskv1.ListTasksRequest{AgentId: agents[0]})
 	}
 	return err
+}
+
+// readBoards reads all boards: a damaged line of a board's WAL makes that board unusable, and no other.
+func (c *client) readBoards(ctx context.Context) error {
+	boards := boardv1.NewBoardServiceClient(c.w.conn(nil, c.name, "board"))
+	for _, session := range agents {
+		list, err := boards.ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: session, IncludeTerminal: true})
+		if err != nil {
+			return err
+		}
+		for _, b := range list.GetBoards() {
+			if _, err := boards.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: session, BoardId: b.GetBoardId()}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

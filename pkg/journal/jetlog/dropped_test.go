@@ -37,7 +37,7 @@ func TestASegmentIsDroppedWhileItIsRead(t *testing.T) {
 			if !open {
 				drop()
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			read := 0
 			err = framelog.Follow(ctx, j.Log, "test/0", framelog.End{}, func(at framelog.End, _ framelog.Frame) error {
