@@ -224,7 +224,7 @@ func (w *world) parts(l *life) planes.Parts {
 				}
 				return &sim.Snapshots{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of], Disk: &w.disk}, nil
 			},
-			SnapshotBytes: w.snapshot, CheckRestored: w.restored,
+			SnapshotBytes: w.snapshot, CheckRestored: w.checked(),
 			SegmentSize: w.segment, Lease: l.held, Feeds: l.feeds, Clock: w.shift, IDs: &ids{life: l.tag},
 			Arrive: func(ctx context.Context, method, agentID, requestID string) {
 				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
@@ -234,14 +234,21 @@ func (w *world) parts(l *life) planes.Parts {
 	}
 }
 
+// checked returns the function that compares states; nil once a journal was damaged: what is damaged before a snapshot is in one of them only.
+func (w *world) checked() func(restored, replayed journal.State) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.spoiled {
+		return nil
+	}
+	return w.restored
+}
+
 // restored compares a state that was read from a snapshot with that of the whole log.
 func (w *world) restored(restored, replayed journal.State) error {
 	err := pagestest.Same(restored, replayed)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.spoiled { // what is damaged before the snapshot is in one of them only
-		return nil
-	}
 	if w.fromSnapshots++; err != nil && w.err == nil {
 		w.err = fmt.Errorf("a state that was read from a snapshot differs from that of the log: %w", err)
 	}
