@@ -106,7 +106,7 @@ func newWorld(q *sim.Queue, home string, together bool, names []string) *world {
 	keys := rpc.NewKeyring(nil, false)
 	w := &world{
 		q: q, home: home, together: together, names: names, planes: journals[:4], did: &executions{all: map[string]map[int64]*execution{}, once: map[string]string{}}, leases: sim.NewLeases(), shift: &steps{}, books: newBooks(), keys: keys,
-		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Token: keys.MintService("test")}),
+		network: rpc.NewNetwork(rpc.NetworkConfig{Service: "test", Renewed: func() string { return keys.MintService("test") }}),
 		output:  taskoutput.NewMemory(taskoutput.Kept), logs: map[string]*memlog.Log{}, stores: map[string]*memstore.Store{}, archives: map[string]archive.Store{}, lives: map[string]*life{}, ends: map[string]*witness{}, feeds: journal.NewFeeds(),
 	}
 	w.events = sim.NewEvents(w.books.copied.message)
