@@ -130,7 +130,7 @@ test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	@$(MAKE) --no-print-directory -j2 test-race test-processes
-	$(STATIC) $(GO) test -timeout 30m ./tests/cluster ./tests/sim
+	$(STATIC) $(GO) test -timeout 60m ./tests/cluster ./tests/sim
 
 test-race:
 	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/console$$\|/tests/cluster$$')
