@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -214,11 +213,15 @@ func (r *Reader) missing(seq uint64, cause string) {
 
 // between describes missing messages. Without all, others than these were removed in order.
 func between(from, to uint64, cause string, all bool) string {
-	what := fmt.Sprintf("messages %d to %d are missing", from, to)
-	if from == to {
-		what = "message " + strconv.FormatUint(from, 10) + " is missing"
-	}
-	if !all {
+	var what string
+	switch {
+	case all && from == to:
+		what = fmt.Sprintf("message %d is missing", from)
+	case all:
+		what = fmt.Sprintf("messages %d to %d are missing", from, to)
+	case from == to:
+		what = fmt.Sprintf("message %d cannot be read, unless it was removed", from)
+	default:
 		what = fmt.Sprintf("of messages %d to %d, those that were not removed cannot be read", from, to)
 	}
 	if cause != "" {
