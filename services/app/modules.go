@@ -13,10 +13,12 @@ import (
 	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/services/app/installation"
 	"quartet/services/backup"
 	"quartet/services/console"
+	"quartet/services/fleet"
 	"quartet/services/gateway"
 	"quartet/services/identity"
 	"quartet/services/mcp"
@@ -110,6 +112,9 @@ func (w *wiring) newGateway() (life.Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := w.newFleet(); err != nil {
+		return nil, err
+	}
 	ui, err := console.New(console.Deps{Auth: w.creds.authenticator, Keys: w.keys.Ring, Version: w.version})
 	if err != nil {
 		return nil, err
@@ -121,6 +126,19 @@ func (w *wiring) newGateway() (life.Service, error) {
 		Listening: w.app.tokens.publish, Closing: w.app.tokens.remove,
 	})
 	return w.app.gateway, err
+}
+
+// newFleet builds the overview of agents, which processes with a gateway serve.
+func (w *wiring) newFleet() error {
+	f, err := fleet.New(fleet.Deps{
+		Sources: w.broker.sources, Agents: agentv1.NewAgentServiceClient(w.calls.To("agent")), Boards: boardv1.NewBoardServiceClient(w.calls.To("board")), Logger: w.logger,
+	})
+	if err != nil {
+		return err
+	}
+	f.Register(w.server)
+	w.app.edge.release = append(w.app.edge.release, f.Stop)
+	return nil
 }
 
 // registrar is a service that others call over gRPC.
@@ -207,7 +225,7 @@ func (t *table) add(row serviceRow) error {
 func (t *table) complete() []life.Module {
 	w, cfg, edge := t.w, t.w.cfg, t.w.app.edge
 	if cfg.serves("gateway") {
-		edge.names = append(edge.names, "event")
+		edge.names = append(edge.names, "event", "fleet")
 	}
 	t.module(edge, t.before...)
 	t.module(w.recorder, edge.Name())

@@ -215,7 +215,7 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	r.gateway, err = New(cfg, deps)
 	require.NoError(t, err)
 	r.gateway.Register(server)
-	for _, name := range []string{"agent", "work", "task", "waiting", "board", "scheduler", "event"} {
+	for _, name := range []string{"agent", "work", "task", "waiting", "board", "scheduler", "event", "fleet"} {
 		require.NoError(t, network.Listen(name, server))
 	}
 	require.Error(t, r.gateway.Ready())

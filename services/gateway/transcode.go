@@ -21,6 +21,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -94,6 +95,9 @@ func (g *Service) api() (http.Handler, error) {
 		}},
 		{"identity", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return identityv1.RegisterIdentityServiceHandlerClient(ctx, m, identityv1.NewIdentityServiceClient(c))
+		}},
+		{"fleet", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
+			return fleetv1.RegisterFleetServiceHandlerClient(ctx, m, fleetv1.NewFleetServiceClient(c))
 		}},
 		{"scheduler", func(ctx context.Context, m *runtime.ServeMux, c grpc.ClientConnInterface) error {
 			return schedulerv1.RegisterSchedulerServiceHandlerClient(ctx, m, schedulerv1.NewSchedulerServiceClient(c))

@@ -62,6 +62,7 @@ var policy = map[string]map[string]string{
 	"quartet.board.v1.BoardWorkerService":      {"Connect": "AWS"},
 	"quartet.event.v1.EventService":            {"WatchEvents": "AORGS"},
 	"quartet.scheduler.v1.SchedulerService":    {"Explain": "AORGS"},
+	"quartet.fleet.v1.FleetService":            {"SearchAgents": "AOR", "CountAgents": "AOR"},
 	"quartet.identity.v1.IdentityService":      {"CreateKey": "A", "GetKey": "A", "ListKeys": "A", "RevokeKey": "A", "ListProcesses": "N", "GetUsage": "A", "WhoAmI": letters, "ReportKeyUse": between},
 	"quartet.backup.v1.BackupService":          {"ExportBackup": "N"},
 	"quartet.audit.v1.AuditService":            {"ListAudit": "A", "RecordAudit": between},

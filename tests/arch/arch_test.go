@@ -47,7 +47,7 @@ func packages(t *testing.T) []pkg {
 
 // R1: a plane imports pkg, pkg/pb and itself, never another plane.
 func TestR1_PlanesDoNotImportEachOther(t *testing.T) {
-	planes := []string{"agent", "work", "task", "waiting", "board", "identity", "audit", "quota", "doctor", "scheduler", "gateway", "console", "worker", "runner", "mcp", "cli"}
+	planes := []string{"agent", "work", "task", "waiting", "board", "identity", "audit", "quota", "doctor", "scheduler", "gateway", "console", "fleet", "worker", "runner", "mcp", "cli"}
 	for _, p := range packages(t) {
 		rest, ok := strings.CutPrefix(p.ImportPath, "quartet/services/")
 		if !ok || !slices.Contains(planes, strings.Split(rest, "/")[0]) {

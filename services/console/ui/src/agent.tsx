@@ -111,7 +111,11 @@ export function Say({ agent: a, changed, workItemId, placeholder }: { agent: Pic
   if (!can("AgentService/EnqueueMessage")) return null;
   if (a.lifecycle && a.lifecycle !== "LIFECYCLE_ACTIVE") return <p class="note">The agent is {words(a.lifecycle, "LIFECYCLE_")} and accepts no messages.</p>;
   if (a.visibility === "VISIBILITY_PRIVATE") return <p class="note">This is a private child: only its supervisor talks to it.</p>;
-  const send = () => run(() => mutate("POST", agentPath(a.agentId) + "/messages", { kind: "MESSAGE_KIND_OPERATOR_PROMPT", text, priority, ...(workItemId ? { workItemId } : {}) })).then((ok) => ok && setText(""));
+  const send = () => run(() => mutate("POST", agentPath(a.agentId) + "/messages", { kind: "MESSAGE_KIND_OPERATOR_PROMPT", text, priority, ...(workItemId ? { workItemId } : {}) })).then((ok) => {
+    if (!ok) return;
+    setText("");
+    setPriority("PRIORITY_NORMAL");
+  });
   return (
     <form class="say" onSubmit={(e) => { e.preventDefault(); void send(); }}>
       <textarea aria-label={"Message to " + a.agentId} placeholder={placeholder ?? "Say something to " + a.agentId + " (Ctrl+Enter sends)"} rows={2} value={text} onInput={(e) => setText(e.currentTarget.value)}

@@ -22,7 +22,10 @@ export function BoardView({ session, id }: { session: string; id: string }) {
   const path = "sessions/" + enc(session) + "/boards/" + enc(id);
   const [version, setVersion] = useState(0);
   const changed = () => setVersion((v) => v + 1);
-  const read = useRead<Inspection>((s) => get(path + ":inspect?timeline=200", s), [session, id], version);
+  const read = useRead<Inspection>(async (s) => {
+    const [inspection, full] = await Promise.all([get<Inspection>(path + ":inspect?timeline=200", s), get<{ board: Board }>(path, s)]);
+    return { ...inspection, board: { ...inspection.board, ...full.board } };
+  }, [session, id], version);
   useLive({ planes: ["board"] }, (b) => b.some((e) => e.sessionId === session || e.agentId === session) && changed(), changed, can("EventService/WatchEvents"));
   const [tab, setTab] = useState("graph");
   const [ask, setAsk] = useState<Ask>();
@@ -108,7 +111,7 @@ function Steps({ steps, open }: { steps: Step[]; open: (id: string) => void }) {
 
 function StepDialog({ step: s, over, patch, close }: { step?: Step; over: boolean; patch: (op: Record<string, unknown>) => Promise<unknown>; close: () => void }) {
   const can = useCan();
-  const { busy, error, run } = useAct();
+  const { busy, error, run } = useAct(close);
   if (!s) return null;
   const stopped = s.status === "STEP_STATUS_BLOCKED" || s.status === "STEP_STATUS_FAILED";
   const waits = s.status === "STEP_STATUS_PENDING" || s.status === "STEP_STATUS_READY";

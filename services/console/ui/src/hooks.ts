@@ -44,6 +44,7 @@ export function useRoute(): Route {
   useEffect(() => {
     const changed = () => set(parseRoute());
     addEventListener("hashchange", changed);
+    changed(); // it may have changed since the view was drawn
     return () => removeEventListener("hashchange", changed);
   }, []);
   return route;

@@ -1,49 +1,44 @@
-import { useState } from "preact/hooks";
-import { get, query } from "./api";
+import { useEffect, useState } from "preact/hooks";
+import { enc, get, query } from "./api";
 import { Say, WaitCard } from "./agent";
-import { agentPath } from "./fleet";
+import { agentPath, attentions, type FleetAgent, type Found } from "./fleet";
 import { href, useLive, useRead } from "./hooks";
 import { useCan } from "./session";
 import { many, words } from "./text";
-import type { Agent, Message, Utterance, Wait } from "./types";
+import type { Agent, Board, Message, Utterance, Wait } from "./types";
 import { Age, Badge, Empty, ErrorNote, Loading, Prose, Section } from "./ui";
 
 interface Asking {
-  agent: Agent;
+  agent: FleetAgent;
   questions: Wait[];
   weak: Wait[];
   quarantined: Message[];
+  boards: Board[];
 }
 
 /** most is how many agents that need a person are shown at a time. */
 const most = 50;
 
-async function load(signal: AbortSignal): Promise<{ list: Asking[]; more: boolean }> {
-  const need: Agent[] = [];
-  let token = "";
-  let more = false;
-  for (let pages = 0; pages < 4; pages++) {
-    const p = await get<{ agents?: Agent[]; nextPageToken?: string }>("agents" + query({ page_size: 500, page_token: token }), signal);
-    need.push(...(p.agents ?? []).filter((a) => a.lane?.quarantined || a.posture === "POSTURE_WAITING_OPERATOR" || a.posture === "POSTURE_WAITING_EXTERNAL" || a.posture === "POSTURE_BLOCKED"));
-    token = p.nextPageToken ?? "";
-    more = !!token || need.length > most;
-    if (!token || need.length > most) break;
-  }
-  const list = await Promise.all(need.slice(0, most).map(async (agent): Promise<Asking> => {
+async function load(signal: AbortSignal): Promise<{ list: Asking[]; total: number; complete: boolean }> {
+  const found = await get<Found>("agents:search" + query({ page_size: most, attentions: Object.keys(attentions) }), signal);
+  const list = await Promise.all((found.agents ?? []).map(async (agent): Promise<Asking> => {
     const path = agentPath(agent.agentId);
-    const [full, failed] = await Promise.all([
-      get<{ waits?: Wait[] }>(path, signal),
-      agent.lane?.quarantined ? get<{ messages?: Message[] }>(path + "/messages" + query({ state: "MESSAGE_STATE_QUARANTINED", page_size: 20 }), signal) : { messages: [] },
+    const needs = (a: string) => agent.attentions?.includes(a);
+    const [full, failed, boards] = await Promise.all([
+      needs("ATTENTION_QUESTION") || needs("ATTENTION_WEAK_WAIT") ? get<{ waits?: Wait[] }>(path, signal) : {},
+      needs("ATTENTION_QUARANTINED") ? get<{ messages?: Message[] }>(path + "/messages" + query({ state: "MESSAGE_STATE_QUARANTINED", page_size: 20 }), signal) : {},
+      needs("ATTENTION_STALLED_BOARD") ? get<{ boards?: Board[] }>("sessions/" + enc(agent.agentId) + "/boards?limit=100", signal).catch(() => ({})) : {},
     ]);
-    const waits = (full.waits ?? []).filter((w) => w.mode !== "WAIT_MODE_INTENT");
+    const waits = ((full as { waits?: Wait[] }).waits ?? []).filter((w) => w.mode !== "WAIT_MODE_INTENT");
     return {
       agent,
       questions: waits.filter((w) => w.kind === "WAIT_KIND_OPERATOR"),
-      weak: waits.filter((w) => w.kind !== "WAIT_KIND_OPERATOR" && w.weakReason && w.weakReason !== "WEAK_REASON_UNSPECIFIED"),
-      quarantined: failed.messages ?? [],
+      weak: waits.filter((w) => w.weakReason === "WEAK_REASON_NO_LIVE_TRIGGER" || w.weakReason === "WEAK_REASON_TRIGGER_DEAD"),
+      quarantined: (failed as { messages?: Message[] }).messages ?? [],
+      boards: ((boards as { boards?: Board[] }).boards ?? []).filter((b) => b.diagnostics?.stalled || b.status === "BOARD_STATUS_BLOCKED"),
     };
   }));
-  return { list: list.filter((x) => x.questions.length || x.weak.length || x.quarantined.length || x.agent.posture === "POSTURE_BLOCKED"), more };
+  return { list, total: found.total ?? 0, complete: !!found.complete };
 }
 
 /** Inbox shows what waits for a person, over all agents, and takes the answers. */
@@ -51,20 +46,27 @@ export function Inbox() {
   const can = useCan();
   const [version, setVersion] = useState(0);
   const changed = () => setVersion((v) => v + 1);
-  const inbox = useRead(load, [], version, 1000);
-  useLive({ planes: ["agent", "waiting", "work"] }, changed, changed, can("EventService/WatchEvents"));
+  // What the server knows of all agents may be a second old, so it is read once more after that.
+  const inbox = useRead(load, [], version, 1200);
+  useLive({ planes: ["agent", "waiting", "work", "board"] }, changed, changed, can("EventService/WatchEvents"));
+  useEffect(() => {
+    const t = setInterval(() => document.hidden || changed(), 3000);
+    return () => clearInterval(t);
+  }, []);
   const d = inbox.data;
   const questions = d?.list.filter((x) => x.questions.length) ?? [];
   const failed = d?.list.filter((x) => x.quarantined.length) ?? [];
   const weak = d?.list.filter((x) => x.weak.length) ?? [];
-  const blocked = d?.list.filter((x) => x.agent.posture === "POSTURE_BLOCKED" && !x.questions.length) ?? [];
-  const n = questions.length + failed.length + weak.length + blocked.length;
+  const boards = d?.list.filter((x) => x.boards.length) ?? [];
+  const blocked = d?.list.filter((x) => x.agent.attentions?.includes("ATTENTION_BLOCKED") || (x.agent.attentions?.includes("ATTENTION_QUESTION") && !x.questions.length)) ?? [];
+  const n = questions.length + failed.length + weak.length + boards.length + blocked.length;
   return (
     <div class="page">
       <header class="head"><div><h1>Inbox {d ? <span class="dim">{n ? many(n, "entry", "entries") : ""}</span> : null}</h1><p class="reason">What waits for a person, over all agents.</p></div></header>
       <ErrorNote error={inbox.error} again={inbox.again} />
       {!d && inbox.loading ? <Loading /> : null}
-      {d?.more ? <p class="note">There are more than are shown.</p> : null}
+      {d && d.total > most ? <p class="note">{many(d.total, "agent")} need a person; the first {most} are shown.</p> : null}
+      {d && !d.complete ? <p class="dim" role="status">Agents are still being looked at.</p> : null}
       {questions.length ? <Section title="Questions">{questions.map((x) => x.questions.map((w) => <Question key={w.waitId} agent={x.agent} wait={w} changed={changed} />))}</Section> : null}
       {failed.length ? (
         <Section title="Messages on which turns failed">
@@ -78,6 +80,17 @@ export function Inbox() {
         </Section>
       ) : null}
       {weak.length ? <Section title="Waits that nothing ends">{weak.map((x) => x.weak.map((w) => <WaitCard key={w.waitId} wait={w}><a href={href(["agents", x.agent.agentId], { tab: "waiting" })}>{x.agent.agentId}</a></WaitCard>))}</Section> : null}
+      {boards.length ? (
+        <Section title="Boards that make no progress">
+          <ul class="cards">{boards.map((x) => x.boards.map((b) => (
+            <li key={x.agent.agentId + "/" + b.boardId}>
+              <Badge value={b.status} prefix="BOARD_STATUS_" />
+              <a href={href(["agents", x.agent.agentId, "boards", b.boardId])}><strong>{b.title || b.boardId}</strong></a>
+              <span class="dim">{b.reason || (b.diagnostics?.stalledByStepIds?.length ? "stalled by " + b.diagnostics.stalledByStepIds.slice(0, 3).join(", ") : "")}</span>
+            </li>
+          )))}</ul>
+        </Section>
+      ) : null}
       {blocked.length ? (
         <Section title="Blocked">
           <ul class="cards">{blocked.map((x) => <li key={x.agent.agentId}><a href={href(["agents", x.agent.agentId])}><strong>{x.agent.agentId}</strong></a><span>{x.agent.postureReason}</span></li>)}</ul>

@@ -249,7 +249,7 @@ export function Json({ label, value }: { label: string; value: unknown }) {
 export const rowHeight = 44;
 
 /** VirtualList draws only the rows of a long list that can be seen, and asks for more near the end. */
-export function VirtualList<T>({ rows, row, label, more, total }: { rows: T[]; row: (r: T, index: number) => VNode; label: string; more?: () => void; total?: number }) {
+export function VirtualList<T>({ rows, row, label, more }: { rows: T[]; row: (r: T, index: number) => VNode; label: string; more?: () => void }) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 800 });
   useEffect(() => {
@@ -276,7 +276,7 @@ export function VirtualList<T>({ rows, row, label, more, total }: { rows: T[]; r
     if (nearEnd) more?.();
   }, [nearEnd, rows.length, more]);
   return (
-    <div class="virtual" ref={box} tabIndex={0} role="list" aria-label={label} aria-rowcount={total}>
+    <div class="virtual" ref={box} tabIndex={0} role="list" aria-label={label}>
       <div style={{ height: rows.length * rowHeight + "px" }} role="presentation">
         <div style={{ transform: `translateY(${first * rowHeight}px)` }} role="presentation">
           {rows.slice(first, last).map((r, i) => row(r, first + i))}

@@ -1,0 +1,189 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/page"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+const (
+	// maxContains bounds the text that ids are searched for, in characters, as an id is bounded.
+	maxContains = 128
+	// maxChosen bounds the postures and reasons of a filter.
+	maxChosen = 20
+)
+
+// attentions are all reasons, in the order of the enum.
+var attentions = []fleetv1.Attention{
+	fleetv1.Attention_ATTENTION_QUESTION, fleetv1.Attention_ATTENTION_QUARANTINED, fleetv1.Attention_ATTENTION_WEAK_WAIT,
+	fleetv1.Attention_ATTENTION_STALLED_BOARD, fleetv1.Attention_ATTENTION_BLOCKED,
+}
+
+// filter says which agents are wanted.
+type filter struct {
+	postures   []agentv1.Posture
+	attentions uint8 // a bit for each; 0: all agents
+	contains   string
+	private    bool
+}
+
+// wants reports whether the filter selects an agent.
+func (f *filter) wants(e *entry) bool {
+	return (f.private || !e.private) && (len(f.postures) == 0 || slices.Contains(f.postures, e.posture)) &&
+		(f.attentions == 0 || e.attentions&f.attentions != 0) && strings.Contains(e.id, f.contains)
+}
+
+// filterOf checks a request.
+func filterOf(req *fleetv1.SearchAgentsRequest) (filter, error) {
+	f := filter{postures: req.GetPostures(), contains: req.GetContains(), private: req.GetIncludePrivate()}
+	if err := fault.Entries("postures", len(req.GetPostures()), maxChosen); err != nil {
+		return f, err
+	}
+	if err := fault.Entries("attentions", len(req.GetAttentions()), maxChosen); err != nil {
+		return f, err
+	}
+	for i, p := range req.GetPostures() {
+		if _, known := agentv1.Posture_name[int32(p)]; !known || p == agentv1.Posture_POSTURE_UNSPECIFIED {
+			return f, fault.Invalid("postures["+strconv.Itoa(i)+"]", p.String(), "must be a posture, such as waiting_operator")
+		}
+	}
+	for i, a := range req.GetAttentions() {
+		if !slices.Contains(attentions, a) {
+			return f, fault.Invalid("attentions["+strconv.Itoa(i)+"]", a.String(), "must be a reason, such as question")
+		}
+		f.attentions |= 1 << a
+	}
+	if n := len([]rune(f.contains)); n > maxContains {
+		return f, fault.LimitExceeded.Newf("contains has %d characters; it may have %d", n, maxContains).WithField("contains", "may have 128 characters")
+	}
+	return f, nil
+}
+
+// SearchAgents finds agents in the index, and reads those of the page (SPEC G16).
+func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsRequest) (*fleetv1.SearchAgentsResponse, error) {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner); err != nil {
+		return nil, err
+	}
+	f, err := filterOf(req)
+	if err != nil {
+		return nil, err
+	}
+	list, err := page.Read("fleet", req)
+	if err != nil {
+		return nil, err
+	}
+	x, err := s.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace := rpc.ActorFrom(ctx).Namespace
+	found, total, whole := x.search(namespace, f, list)
+	resp := &fleetv1.SearchAgentsResponse{Total: int32(total), Complete: whole}
+	if len(found) > list.Size {
+		found = found[:list.Size]
+		resp.NextPageToken = list.Next(found[len(found)-1].id)
+	}
+	as := rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace)))
+	for _, e := range found {
+		got, err := s.deps.Agents.GetAgent(as, &agentv1.GetAgentRequest{AgentId: e.id})
+		if errors.Is(err, fault.NotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		resp.Agents = append(resp.Agents, shown(e, got.GetAgent()))
+	}
+	return resp, nil
+}
+
+// search returns the agents of a page that a filter selects, and one more if there are more, how many
+// there are on all pages, and whether all agents were looked at.
+func (x *index) search(namespace string, f filter, list page.List) (found []entry, total int, whole bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.of(namespace).agents.Ascend(func(e *entry) bool {
+		if f.wants(e) {
+			total++
+			if e.id > list.After && len(found) <= list.Size {
+				found = append(found, *e)
+			}
+		}
+		return true
+	})
+	return found, total, x.whole
+}
+
+// shown returns an agent as the overview shows it: what it does now, and why it needs a person as the index
+// knows.
+func shown(e entry, a *agentv1.Agent) *fleetv1.FleetAgent {
+	out := &fleetv1.FleetAgent{
+		AgentId: a.GetAgentId(), Posture: a.GetPosture(), PostureReason: a.GetPostureReason(), Queued: a.GetLane().GetQueued(), Quarantined: a.GetLane().GetQuarantined(),
+		CurrentWorkItemId: a.GetCurrentWorkItemId(), SupervisorAgentId: a.GetSupervisorAgentId(), UpdatedAt: a.GetUpdatedAt(),
+	}
+	for _, reason := range attentions {
+		if e.needs(reason) {
+			out.Attentions = append(out.Attentions, reason)
+		}
+	}
+	return out
+}
+
+// CountAgents counts the agents of the index (SPEC G16).
+func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsRequest) (*fleetv1.CountAgentsResponse, error) {
+	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner); err != nil {
+		return nil, err
+	}
+	x, err := s.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return x.counts(rpc.ActorFrom(ctx).Namespace, req.GetIncludePrivate()), nil
+}
+
+// counts returns the counts of a namespace.
+func (x *index) counts(namespace string, private bool) *fleetv1.CountAgentsResponse {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	resp := &fleetv1.CountAgentsResponse{Complete: x.whole}
+	var postures [32]int32
+	var reasons [8]int32
+	s := x.of(namespace)
+	s.agents.Ascend(func(e *entry) bool {
+		if e.private && !private {
+			return true
+		}
+		resp.Agents++
+		postures[e.posture]++
+		if e.attentions != 0 {
+			resp.NeedAttention++
+		}
+		for _, reason := range attentions {
+			if e.needs(reason) {
+				reasons[reason]++
+			}
+		}
+		return true
+	})
+	for p, n := range postures {
+		if n > 0 {
+			resp.Postures = append(resp.Postures, &fleetv1.PostureCount{Posture: agentv1.Posture(p), Agents: n})
+		}
+	}
+	for _, reason := range attentions {
+		if n := reasons[reason]; n > 0 {
+			resp.Attentions = append(resp.Attentions, &fleetv1.AttentionCount{Attention: reason, Agents: n})
+		}
+	}
+	resp.TurnsLastMinute, resp.InputTokensLastMinute, resp.OutputTokensLastMinute = s.rates.sum(x.deps.Clock.Now())
+	return resp
+}

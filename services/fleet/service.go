@@ -1,0 +1,112 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
+)
+
+// Agents is the part of the agent plane that the index reads.
+type Agents interface {
+	GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error)
+	GetAgent(ctx context.Context, in *agentv1.GetAgentRequest, opts ...grpc.CallOption) (*agentv1.GetAgentResponse, error)
+}
+
+// Boards is the part of the board plane that the index reads.
+type Boards interface {
+	ListBoards(ctx context.Context, in *boardv1.ListBoardsRequest, opts ...grpc.CallOption) (*boardv1.ListBoardsResponse, error)
+}
+
+// Deps is what the service needs of its process and of other planes.
+type Deps struct {
+	// Sources returns the partitions of a plane, to follow.
+	Sources func(plane string) ([]journal.Source, error)
+	Agents  Agents
+	Boards  Boards
+	Clock   clock.Clock
+	Logger  *zap.Logger
+}
+
+// keptFor is how long the index is kept after the last call.
+const keptFor = 10 * time.Minute
+
+// Service serves FleetService.
+type Service struct {
+	fleetv1.UnimplementedFleetServiceServer
+
+	deps Deps
+
+	mu      sync.Mutex
+	index   *index // nil while nobody asks
+	used    time.Time
+	stopped bool
+}
+
+// New returns a Service. Nothing is read before the first call.
+func New(deps Deps) (*Service, error) {
+	if deps.Sources == nil || deps.Agents == nil || deps.Boards == nil {
+		return nil, errors.New("fleet: Deps needs Sources, Agents and Boards")
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.System()
+	}
+	if deps.Logger == nil {
+		deps.Logger = zap.NewNop()
+	}
+	return &Service{deps: deps}, nil
+}
+
+// Register puts the service on a server.
+func (s *Service) Register(srv grpc.ServiceRegistrar) { fleetv1.RegisterFleetServiceServer(srv, s) }
+
+// Stop ends the index. It is idempotent; calls are refused afterwards.
+func (s *Service) Stop() {
+	s.mu.Lock()
+	x := s.index
+	s.index, s.stopped = nil, true
+	s.mu.Unlock()
+	if x != nil {
+		x.end()
+	}
+}
+
+// current returns the index, which it begins if there is none.
+func (s *Service) current(ctx context.Context) (*index, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil, fault.NotReady.New("the server stops; repeat the call at another one, or in a moment")
+	}
+	s.used = s.deps.Clock.Now()
+	if s.index == nil {
+		x, err := begin(ctx, s.deps, s.expired)
+		if err != nil {
+			return nil, fault.NotReady.New("the journals cannot be read now; repeat the call in a moment").WithCause(err)
+		}
+		s.index = x
+	}
+	return s.index, nil
+}
+
+// expired ends an index that nobody has used for keptFor, and reports whether it did.
+func (s *Service) expired(x *index) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.index != x || s.deps.Clock.Now().Sub(s.used) < keptFor {
+		return s.index != x
+	}
+	s.index = nil
+	x.stop()
+	return true
+}
