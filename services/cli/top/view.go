@@ -262,11 +262,14 @@ func (v *view) head() string {
 	for _, a := range v.fleet.agents {
 		counts[a.GetPosture()]++
 	}
-	number := fmt.Sprint(len(v.fleet.agents))
-	if v.fleet.more {
+	number := fmt.Sprintf("%d agents", len(v.fleet.agents))
+	switch {
+	case v.fleet.more:
 		number = "the first " + number
+	case len(v.fleet.agents) == 1:
+		number = "1 agent"
 	}
-	parts := []string{"quartet top  " + terminal.Printable(v.address) + "  " + number + " agents"}
+	parts := []string{"quartet top  " + terminal.Printable(v.address) + "  " + number}
 	for _, r := range ranks {
 		if n := counts[r.posture]; n > 0 {
 			text := fmt.Sprintf("%d %s", n, pbjson.EnumText(r.posture))
