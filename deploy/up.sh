@@ -18,7 +18,11 @@ compose() {
 }
 
 case ${IMAGES:-build} in
-  build) compose --profile workers build ;;
+  build)
+    compose --profile workers build || {
+      echo "the images could not be built. Where no registry of base images can be reached, build without them: make up IMAGES=static" >&2
+      exit 1
+    } ;;
   static) deploy/images.sh "${QUARTET_TAG:-dev}" ;;
   none) ;;
   *) echo "IMAGES=$IMAGES: it must be build, static or none" >&2; exit 2 ;;

@@ -32,11 +32,14 @@ type Set struct {
 	names  []string // in order of declaration
 	origin map[string]string
 	getenv func(string) (string, bool)
+	// environ returns the environment as os.Environ does, and known has the variables that Know names.
+	environ func() []string
+	known   map[string]bool
 }
 
 // New returns a Set that declares its flags on flags, which are usually a command's.
 func New(flags *pflag.FlagSet) *Set {
-	return &Set{flags: flags, types: map[string]string{}, origin: map[string]string{}, getenv: os.LookupEnv}
+	return &Set{flags: flags, types: map[string]string{}, origin: map[string]string{}, getenv: os.LookupEnv, environ: os.Environ, known: map[string]bool{}}
 }
 
 // String declares a text setting.
@@ -102,11 +105,11 @@ func EnvName(name string) string {
 
 // Load sets the settings that no flag has set, after the flags were parsed: from the
 // environment, else from the file at path (none if empty), else they keep their default. If the
-// file cannot be read or has unknown settings, nothing is set, and the errors of the file are
-// returned. Otherwise all errors are returned together, and the settings without one are set.
+// file cannot be read or has unknown settings, or a variable is nearly but not quite that of a setting
+// (see Know), nothing is set, and these errors are returned. Otherwise all errors are returned together, and the settings without one are set.
 func (s *Set) Load(path string) error {
 	fromFile, err := s.readFile(path)
-	if err != nil {
+	if err := errors.Join(err, s.misspelt()); err != nil {
 		return err
 	}
 	var errs []error

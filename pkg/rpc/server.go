@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -172,9 +173,11 @@ func NewServer(cfg Config) *Server {
 		s.elsewhere = cfg.Elsewhere
 		opts = append(opts, grpc.UnknownServiceHandler(s.forward))
 	}
-	if cfg.Transport != nil {
-		opts = append(opts, grpc.Creds(newEdge(cfg.Transport)))
+	transport := cfg.Transport
+	if transport == nil {
+		transport = plain{insecure.NewCredentials()}
 	}
+	opts = append(opts, grpc.Creds(newEdge(transport)))
 	srv := newLocalServer(grpc.NewServer(opts...), s)
 	grpc_health_v1.RegisterHealthServer(srv, &health{ready: cfg.Ready})
 	reflection.Register(srv)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -72,6 +73,39 @@ type Backup struct {
 	Unauthenticated bool
 	// Check only reads the backup.
 	Check bool
+	// Progress, if set, is called with how much of all that is read was read, 0 to 1.
+	Progress func(done float64)
+}
+
+// passes is how often a backup is read: to authenticate it, to check it, and to restore it.
+const passes = 3
+
+// readings counts what is read of a file.
+type readings struct {
+	*os.File
+	read, all int64
+	progress  func(done float64)
+}
+
+// reading returns the file of a backup, which reports how much of it was read.
+func (b Backup) reading(f *os.File) (io.ReadSeeker, error) {
+	info, err := f.Stat()
+	if err != nil || b.Progress == nil || info.Size() == 0 {
+		return f, err
+	}
+	times := int64(passes)
+	if b.Check {
+		times--
+	}
+	return &readings{File: f, all: times * info.Size(), progress: b.Progress}, nil
+}
+
+// Read implements io.Reader.
+func (r *readings) Read(p []byte) (int, error) {
+	n, err := r.File.Read(p)
+	r.read += int64(n)
+	r.progress(float64(r.read) / float64(r.all))
+	return n, err
 }
 
 // Restored is what a backup contains.
@@ -100,7 +134,11 @@ func Restore(ctx context.Context, cfg Config, b Backup) (Restored, error) {
 		return out, err
 	}
 	defer f.Close()
-	opened, err := archive.Open(f, keys)
+	from, err := b.reading(f)
+	if err != nil {
+		return out, err
+	}
+	opened, err := archive.Open(from, keys)
 	if err != nil {
 		return out, err
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -46,7 +48,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := a.Start(starting); err != nil {
 		return err
 	}
-	a.printAddresses(time.Since(started))
+	logger.Info("up", zap.Duration("start", time.Since(started)), zap.String("grpc_addr", a.GRPCAddr()), zap.String("http_addr", a.HTTPAddr()), zap.String("data_dir", a.cfg.DataDir))
+	a.printAddresses(os.Stdout, time.Since(started))
 	<-ctx.Done()
 	logger.Info("stopping")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), StopTerm)
@@ -54,18 +57,20 @@ func Run(ctx context.Context, cfg Config) error {
 	return a.Stop(stopping)
 }
 
-// printAddresses prints the addresses of the server to stderr for people; programs read
-// /readyz.
-func (a *App) printAddresses(took time.Duration) {
-	fmt.Fprintf(os.Stderr, "quartet %s is up after %s, data in %s\n", version.Get().String(), took.Round(time.Millisecond), a.cfg.DataDir)
+// printAddresses writes the addresses of the server for people to out, which is not the stream of the
+// log: every line of that is JSON. Programs read /readyz.
+func (a *App) printAddresses(out io.Writer, took time.Duration) {
+	var text strings.Builder
+	fmt.Fprintf(&text, "quartet %s is up after %s, data in %s\n", version.Get().String(), took.Round(time.Millisecond), a.cfg.DataDir)
 	if addr := a.HTTPAddr(); addr != "" {
 		at := a.scheme() + "://" + addr
-		fmt.Fprintf(os.Stderr, "  REST   %s/v1   OpenAPI %s/openapi.json   events %s/v1/events\n", at, at, at)
+		fmt.Fprintf(&text, "  REST   %s/v1   OpenAPI %s/openapi.json   events %s/v1/events\n", at, at, at)
 	}
-	fmt.Fprintf(os.Stderr, "  gRPC   %s\n", a.GRPCAddr())
+	fmt.Fprintf(&text, "  gRPC   %s\n", a.GRPCAddr())
 	if path := a.tokens.path(a.HTTPAddr()); path != "" {
-		fmt.Fprintf(os.Stderr, "  token  curl -H @%s %s://%s/v1/agents\n", path, a.scheme(), a.HTTPAddr())
+		fmt.Fprintf(&text, "  token  curl -H @%s %s://%s/v1/agents\n", path, a.scheme(), a.HTTPAddr())
 	}
+	_, _ = io.WriteString(out, text.String()) // stdout may be closed, which is no reason to stop
 }
 
 // NewLogger returns a logger that writes JSON lines of level and above to stderr.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/conf"
 	"quartet/pkg/version"
 	"quartet/services/cli/admin"
 	"quartet/services/cli/agents"
@@ -23,8 +25,11 @@ import (
 	"quartet/services/cli/events"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
+	"quartet/services/cli/service"
 	"quartet/services/cli/session"
+	"quartet/services/cli/setup"
 	"quartet/services/cli/tasks"
+	"quartet/services/cli/top"
 	"quartet/services/cli/waits"
 	"quartet/services/cli/workers"
 	"quartet/services/cli/workitems"
@@ -119,7 +124,12 @@ Exit codes:
   5  unavailable: the server cannot be reached, or did not answer in time
 
 -o json writes one JSON document to stdout and nothing else; lists and streams
-of events are lines of JSON only where the help says so. Errors go to stderr.`
+of events are lines of JSON only where the help says so. Errors go to stderr, with
+-o json as one JSON document.
+
+The beginning of an id suffices where it is the only one that begins so. Times are in
+the local time zone, with --utc in UTC. quartet completion --help says how a shell
+completes commands, agents, items and boards.`
 
 // Command returns the root command.
 func Command(s Servers) *cobra.Command {
@@ -130,6 +140,12 @@ func Command(s Servers) *cobra.Command {
 	root.SetVersionTemplate("quartet {{.Version}}\n")
 	input.Group(root)
 	ss := session.New(root.PersistentFlags(), s.Now)
+	shared := pflag.NewFlagSet("servers", pflag.ContinueOnError)
+	if s.Flags != nil {
+		s.Flags(shared)
+	}
+	ss.Know(shared)
+	input.Choices(root, "output", "table", "json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err.Error()) })
 
 	root.AddGroup(
@@ -143,11 +159,12 @@ func Command(s Servers) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	grouped("run", s.serverCommands(ss)...)
-	grouped("run", workers.Command(ss, s.Worker, s.Guard, s.Confine), mcpCommand(ss, s.MCP), runCommand(ss, s.Run), admin.CertsCommand(ss))
-	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss))
-	grouped("see", console.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
+	grouped("run", s.serverCommands(ss, shared)...)
+	grouped("run", workers.Command(ss, s.Worker, s.Guard, s.Confine), mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss), service.Command(ss, shared), runCommand(ss, s.Run), admin.CertsCommand(ss))
+	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss), contextCommand(ss))
+	grouped("see", console.Command(ss), top.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))
+	ss.Complete(root)
 	return root
 }
 
@@ -165,15 +182,23 @@ func versionCommand(ss *session.Session, v version.Info) *cobra.Command {
 	}
 }
 
+// listens returns the gRPC address at which `quartet dev` listens with the environment of this process, given the settings of
+// servers.
+func listens(servers *pflag.FlagSet) func() string {
+	return func() string {
+		f := servers.Lookup("grpc-addr")
+		if f == nil {
+			return "" // a binary without servers
+		}
+		return cmp.Or(os.Getenv(conf.EnvName(f.Name)), f.DefValue)
+	}
+}
+
 // errNoServers is the error of a command whose function in Servers is nil.
 var errNoServers = errors.New("this binary has no servers")
 
 // serverCommands returns the commands that have the settings of the servers.
-func (s Servers) serverCommands(ss *session.Session) []*cobra.Command {
-	shared := pflag.NewFlagSet("servers", pflag.ContinueOnError)
-	if s.Flags != nil {
-		s.Flags(shared)
-	}
+func (s Servers) serverCommands(ss *session.Session, shared *pflag.FlagSet) []*cobra.Command {
 	dev := &cobra.Command{
 		Use: "dev", Short: "Run everything in this process", Args: input.None,
 		Long: `Run all services in one process with an embedded NATS server, and store the data

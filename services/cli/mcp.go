@@ -10,6 +10,7 @@ import (
 
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
+	"quartet/services/cli/local"
 	"quartet/services/cli/session"
 )
 
@@ -29,8 +30,11 @@ type MCPOptions struct {
 }
 
 // mcpCommand returns `quartet mcp`.
-func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error) *cobra.Command {
+//
+// listens returns where `quartet dev` would listen now; nil: no server is started.
+func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error, listens func() string) *cobra.Command {
 	var o MCPOptions
+	var noStart bool
 	cmd := &cobra.Command{
 		Use: "mcp --agent AGENT", Short: "Give a coding agent its durable memory, over MCP on stdio", Args: input.None,
 		Long: `Serve the tools, plans and briefs of one agent over the Model Context Protocol on
@@ -41,23 +45,55 @@ http://127.0.0.1:7480/mcp/AGENT, with the line in the server's token file as hea
 --tools memory serves the ten tools of a durable memory, with short schemas that
 take less than 2000 tokens of the model's context; --tools all serves every tool.
 
-If no server can be reached, the session starts without tools and tells the model how
-to start one; the tools appear when the server runs.`,
+If no server answers at --address, and that is where "quartet dev" would listen on this
+machine, one is started, which goes on when this command ends; its log is server.log in
+the directory of the token file, and it executes no commands. With --no-start none is,
+nor where it does not become ready: the session then starts without tools and tells the
+model how to start a server; the tools appear when it runs.`,
 		Example: "  quartet mcp --agent keeper --create\n  claude mcp add quartet -- quartet mcp --agent keeper --create --tools memory",
-		RunE: s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
-			if serve == nil {
-				return errors.New("this binary has no MCP server")
+	}
+	serving := s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
+		o.Address = s.Address()
+		o.In, o.Out = cmd.InOrStdin(), cmd.OutOrStdout()
+		return serve(cmd.Context(), conn, o)
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if serve == nil {
+			return errors.New("this binary has no MCP server")
+		}
+		if o.AgentID == "" {
+			return exit.UsageError("--agent AGENT is missing: the agent that stores the memory")
+		}
+		if !noStart {
+			if err := startLocal(s, cmd, listens); err != nil {
+				return err
 			}
-			if o.AgentID == "" {
-				return exit.UsageError("--agent AGENT is missing: the agent that stores the memory")
-			}
-			o.Address = s.Address()
-			o.In, o.Out = cmd.InOrStdin(), cmd.OutOrStdout()
-			return serve(cmd.Context(), conn, o)
-		}),
+		}
+		return serving(cmd, args)
 	}
 	cmd.Flags().StringVar(&o.AgentID, "agent", "", "The agent that stores the memory")
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "Start no server if none runs")
 	cmd.Flags().BoolVar(&o.Create, "create", false, "Create the agent if it does not exist (preset public_named)")
 	cmd.Flags().StringVar(&o.Tools, "tools", "all", "The tools that the model gets: all or memory")
 	return cmd
+}
+
+// startLocal starts the server of this user if none answers at the session's address and it would listen there. A server that
+// does not become ready is reported and no error: the session begins without it.
+func startLocal(s *session.Session, cmd *cobra.Command, listens func() string) error {
+	if err := s.Load(); err != nil {
+		return err
+	}
+	if listens == nil || s.HasToken() || s.UsesTLS() || s.Address() != listens() || !local.Loopback(s.Address()) || local.Listens(cmd.Context(), s.Address()) {
+		return nil
+	}
+	return s.WithConnection(func(conn *grpc.ClientConn) error {
+		log, err := local.Start(cmd.Context(), conn)
+		if err != nil {
+			cmd.PrintErrf("quartet: %v\n", err)
+		} else {
+			cmd.PrintErrf("quartet: started a server at %s; its log is %s\n", s.Address(), log)
+		}
+		return nil
+	})
 }

@@ -54,16 +54,16 @@ entries were cut off at the end.`,
 	f.Int64Var(&req.After, "after", 0, "Only entries after this number")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
 		var err error
-		if req.Since, err = past("since", since); err != nil {
+		if req.Since, err = past("since", since, s.Zone()); err != nil {
 			return err
 		}
-		if req.Until, err = past("until", until); err != nil {
+		if req.Until, err = past("until", until, s.Zone()); err != nil {
 			return err
 		}
 		if verify && (follow || since != "" || until != "" || slices.ContainsFunc([]string{"namespace", "principal", "key", "method", "after"}, f.Changed)) {
 			return exit.UsageError("--verify reads all entries; leave out the other flags")
 		}
-		client, p := auditv1.NewAuditServiceClient(conn), output.New(cmd.OutOrStdout())
+		client, p := auditv1.NewAuditServiceClient(conn), s.Printer(cmd)
 		if verify {
 			return verifyAudit(cmd, s, client, p, req)
 		}
@@ -80,11 +80,11 @@ entries were cut off at the end.`,
 }
 
 // past reads a time as input.Time does, but a duration is one before now.
-func past(flag, text string) (*timestamppb.Timestamp, error) {
+func past(flag, text string, zone *time.Location) (*timestamppb.Timestamp, error) {
 	if d, err := input.Duration(flag, text); err == nil && d != nil {
 		return timestamppb.New(time.Now().Add(-d.AsDuration())), nil
 	}
-	return input.Time(flag, text)
+	return input.Time(flag, text, zone)
 }
 
 // readAudit calls each for the entries that req asks for, and with follow for new ones until the command ends.
@@ -139,9 +139,9 @@ func verifyAudit(cmd *cobra.Command, s *session.Session, client auditv1.AuditSer
 // writeAudit writes an entry as one line: number, time, who, from where, what, about what, and how it
 // ended.
 func writeAudit(p *output.Printer, e *auditv1.AuditEntry) {
-	text := output.Pad(fmt.Sprint(e.GetNumber()), 8) + p.Paint(terminal.Dim, e.GetAt().AsTime().Local().Format("2006-01-02 15:04:05.000")) + "  "
+	text := output.Pad(fmt.Sprint(e.GetNumber()), 8) + p.Paint(terminal.Dim, p.Milliseconds(e.GetAt())) + "  "
 	if e.GetKind() == auditv1.AuditKind_AUDIT_KIND_REFUSED_LOGINS {
-		p.Printf("%s%d credentials refused from %s in the minute of %s\n", text, e.GetCount(), orServer(e.GetSource()), e.GetMinute().AsTime().Local().Format("15:04"))
+		p.Printf("%s%d credentials refused from %s in the minute of %s\n", text, e.GetCount(), orServer(e.GetSource()), p.Minute(e.GetMinute()))
 		return
 	}
 	_, method, _ := strings.Cut(e.GetMethod(), "/")

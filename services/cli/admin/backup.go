@@ -36,13 +36,13 @@ var restoreSettings = []string{"config", "data-dir", "key-file", "max-store-mib"
 // BackupCommand returns `quartet backup`.
 func BackupCommand(s *session.Session) *cobra.Command {
 	req := &backupv1.ExportBackupRequest{}
-	recipientsFile := ""
+	recipientsFile, replace := "", false
 	cmd := &cobra.Command{
 		Use: "backup FILE", Short: "Copy an installation into a file, while it runs", Args: input.Exactly("FILE"),
 		Long: `Copy an installation into FILE while it runs: the journals of all planes as of one
 point in time, the stored output of commands, and the agents' homes. "-" is stdout.
-FILE is created, or replaced, after the copy is complete and was checked. It takes
-the role installation_admin.
+FILE is created after the copy is complete and was checked; a file that exists is kept
+unless --replace is given. It takes the role installation_admin.
 
 The server encrypts FILE with the installation's key, or for the recipients that are
 given (age1…, as age-keygen prints them), and authenticates it with the installation's
@@ -65,13 +65,17 @@ DATA-DIR/key): keep a copy of it elsewhere. Without it the backup cannot be rest
 				_, err := export(cmd.OutOrStdout())
 				return err
 			}
-			contents, err := backupTo(args[0], export)
+			if err := checkAbsent(args[0], replace); err != nil {
+				return err
+			}
+			contents, err := backupTo(args[0], replace, export)
 			if err != nil {
 				return err
 			}
 			return showArchive(s, cmd, args[0], contents)
 		}),
 	}
+	cmd.Flags().BoolVar(&replace, "replace", false, "Replace FILE if it exists")
 	cmd.Flags().BoolVar(&req.OmitOutput, "omit-output", false, "Omit the output of commands")
 	cmd.Flags().StringArrayVar(&req.Recipients, "recipient", nil, "Encrypt for this recipient of age instead of for the installation's key; may be repeated")
 	cmd.Flags().StringVar(&recipientsFile, "recipients-file", "", "Encrypt for the recipients in this file, one in a line")
@@ -139,11 +143,19 @@ func newProgress(w io.Writer) *progress {
 }
 
 // show writes n over the number before it, at most five times a second.
-func (p *progress) show(n int64) {
+func (p *progress) show(n int64) { p.write(output.Bytes(uint64(n))) }
+
+// write writes text over the one before it, at most five times a second.
+func (p *progress) write(text string) {
 	if p.w != nil && time.Since(p.last) > 200*time.Millisecond {
 		p.last = time.Now()
-		_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s", output.Bytes(uint64(n)))
+		_, _ = fmt.Fprint(p.w, "\r\x1b[K"+text)
 	}
+}
+
+// part writes a part of 1 as a percentage, as show does.
+func (p *progress) part(done float64) {
+	p.write(fmt.Sprintf("%.0f %%", 100*min(done, 1)))
 }
 
 // end clears the line.
@@ -153,9 +165,22 @@ func (p *progress) end() {
 	}
 }
 
-// backupTo writes a temporary file beside path, compares it with its checksum, and renames it to
-// path. After an error path is as it was.
-func backupTo(path string, export func(io.Writer) (*backupv1.BackupContents, error)) (*backupv1.BackupContents, error) {
+// checkAbsent refuses a path at which something exists, unless it may be replaced.
+func checkAbsent(path string, replace bool) error {
+	if _, err := os.Lstat(path); err == nil && !replace {
+		return exists(path)
+	}
+	return nil
+}
+
+// exists returns the error of a path at which something exists that may not be replaced.
+func exists(path string) error {
+	return exit.UsageError(path + " exists and is kept; name another file, or replace it with --replace")
+}
+
+// backupTo writes a temporary file beside path, compares it with its checksum, and gives it the name
+// path. After an error path is as it was, also if it was created meanwhile and may not be replaced.
+func backupTo(path string, replace bool, export func(io.Writer) (*backupv1.BackupContents, error)) (*backupv1.BackupContents, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
@@ -179,6 +204,19 @@ func backupTo(path string, export func(io.Writer) (*backupv1.BackupContents, err
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return nil, err
 	}
+	if replace {
+		return contents, os.Rename(f.Name(), path)
+	}
+	// Unlike a rename, a link never replaces a file. Some file systems have none.
+	switch err := os.Link(f.Name(), path); {
+	case err == nil:
+		return contents, nil
+	case errors.Is(err, os.ErrExist):
+		return nil, exists(path)
+	}
+	if err := checkAbsent(path, false); err != nil {
+		return nil, err
+	}
 	return contents, os.Rename(f.Name(), path)
 }
 
@@ -190,7 +228,7 @@ func showArchive(s *session.Session, cmd *cobra.Command, path string, c *backupv
 			rows = append(rows, []string{s.GetName(), fmt.Sprint(s.GetMessages()), output.Bytes(uint64(max(s.GetBytes(), 0)))})
 		}
 		rows = append(rows, []string{"agents' homes", fmt.Sprintf("%d files", c.GetFiles()), ""})
-		p.Printf("%s  as of %s, by quartet %s, needs key %s\n", terminal.Printable(path), c.GetCutAt().AsTime().Local().Format("2006-01-02 15:04:05"), terminal.Printable(c.GetVersion()), terminal.Printable(c.GetInstallationKeyId()))
+		p.Printf("%s  as of %s, by quartet %s, needs key %s\n", terminal.Printable(path), p.Time(c.GetCutAt()), terminal.Printable(c.GetVersion()), terminal.Printable(c.GetInstallationKeyId()))
 		p.Table("", []string{"WHAT", "MESSAGES", "SIZE"}, rows)
 	})
 }
@@ -215,6 +253,8 @@ type Backup struct {
 	Unauthenticated bool
 	// Check only reads the backup.
 	Check bool
+	// Progress, if set, is called with how much of all that is read was read, 0 to 1.
+	Progress func(done float64)
 }
 
 // Restored is what a backup contains.
@@ -258,7 +298,10 @@ made such a file decides what is in it, API keys of admins included.`,
 				return errors.New("this binary has no servers")
 			}
 			b.File = args[0]
+			progress := newProgress(cmd.ErrOrStderr())
+			b.Progress = progress.part
 			r, err := restore(cmd.Context(), shared, b)
+			progress.end()
 			switch {
 			case slices.ContainsFunc(refusals, func(refusal error) bool { return errors.Is(err, refusal) }):
 				return fmt.Errorf("%s: %w; nothing was restored", args[0], err)

@@ -69,6 +69,7 @@ that it calls these and nothing else.`,
   quartet key create ci-keeper --role operator --agents keeper,reviewer`,
 	}
 	cmd.Flags().StringVar(&role, "role", "", "The role, which determines what the key allows (required)")
+	input.EnumChoices[identityv1.Role](cmd, "role")
 	cmd.Flags().StringVar(&req.Namespace, "namespace", "", "The namespace of the key (default: the caller's)")
 	cmd.Flags().StringVar(&req.AgentId, "agent", "", "The agent that a key of role agent acts as")
 	cmd.Flags().StringSliceVar(&req.AgentIds, "agents", nil, "Limit a key of role operator, runner or integration to these agents, at most 20")
@@ -93,8 +94,8 @@ that it calls these and nothing else.`,
 		err = s.Show(cmd, resp, func(p *output.Printer) { p.Printf("%s\n", resp.GetSecret()) })
 		if !s.JSON() {
 			// On stderr, so that stdout is the secret and nothing else.
-			k, e := resp.GetKey(), output.New(cmd.ErrOrStderr())
-			e.Printf("%s authenticates %s as %s of namespace %s%s. The secret is shown only now.\n", k.GetKeyId(), k.GetName(), pbjson.EnumText(k.GetRole()), k.GetNamespace(), until(k))
+			k, e := resp.GetKey(), output.New(cmd.ErrOrStderr()).InUTC(s.Zone() == time.UTC)
+			e.Printf("%s authenticates %s as %s of namespace %s%s. The secret is shown only now.\n", k.GetKeyId(), k.GetName(), pbjson.EnumText(k.GetRole()), k.GetNamespace(), until(e, k))
 		}
 		return err
 	})
@@ -102,11 +103,11 @@ that it calls these and nothing else.`,
 }
 
 // until describes when a key expires; "" if it does not.
-func until(k *identityv1.Key) string {
+func until(p *output.Printer, k *identityv1.Key) string {
 	if k.GetExpiresAt() == nil {
 		return ""
 	}
-	return " until " + output.Time(k.GetExpiresAt())
+	return " until " + p.Time(k.GetExpiresAt())
 }
 
 // revokeKey returns `quartet key revoke`.
@@ -151,9 +152,9 @@ func listKeys(s *session.Session) *cobra.Command {
 		},
 		(*identityv1.ListKeysResponse).GetKeys, "no keys",
 		[]string{"KEY", "NAMESPACE", "ROLE", "NAME", "STATUS", "CREATED", "EXPIRES", "LAST USED"},
-		func(k *identityv1.Key) []string {
-			return []string{k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(), pbjson.EnumText(k.GetStatus()), output.Time(k.GetCreatedAt()), output.Time(k.GetExpiresAt()), output.Time(k.GetLastUsedAt())}
-		})
+		func(p *output.Printer, k *identityv1.Key) []string {
+			return []string{k.GetKeyId(), k.GetNamespace(), pbjson.EnumText(k.GetRole()), k.GetName(), pbjson.EnumText(k.GetStatus()), p.Time(k.GetCreatedAt()), p.Time(k.GetExpiresAt()), p.Time(k.GetLastUsedAt())}
+		}, session.Hidden(&req.IncludeEnded))
 }
 
 // getKey returns `quartet key get`.
@@ -169,8 +170,8 @@ func getKey(s *session.Session) *cobra.Command {
 				k := resp.GetKey()
 				p.Printf("%s  %s  %s of %s as %q\n", k.GetKeyId(), pbjson.EnumText(k.GetStatus()), pbjson.EnumText(k.GetRole()), k.GetNamespace(), k.GetName())
 				for _, row := range [][2]string{
-					{"agent", k.GetAgentId()}, {"agents", strings.Join(k.GetAgentIds(), ", ")}, {"tools", strings.Join(k.GetTools(), ", ")}, {"created", stamp(output.Time(k.GetCreatedAt()), k.GetCreatedBy())}, {"expires", output.Time(k.GetExpiresAt())},
-					{"revoked", stamp(output.Time(k.GetRevokedAt()), k.GetRevokedBy())}, {"last used", output.Time(k.GetLastUsedAt())},
+					{"agent", k.GetAgentId()}, {"agents", strings.Join(k.GetAgentIds(), ", ")}, {"tools", strings.Join(k.GetTools(), ", ")}, {"created", stamp(p.Time(k.GetCreatedAt()), k.GetCreatedBy())}, {"expires", p.Time(k.GetExpiresAt())},
+					{"revoked", stamp(p.Time(k.GetRevokedAt()), k.GetRevokedBy())}, {"last used", p.Time(k.GetLastUsedAt())},
 				} {
 					if row[1] != "" {
 						p.Printf("  %-10s %s\n", row[0], row[1])

@@ -44,7 +44,9 @@ the parent sends further input, reads the result and stops the child.`,
 	cmd.Flags().StringVarP(&message, "message", "m", "", `Its first message; "-" reads stdin, "@FILE" a file`)
 	cmd.Flags().StringVar(&parent, "parent", "", "Create a private child of this agent")
 	cmd.Flags().StringVar(&context, "context", "", "The context that a child starts with: fresh (default) or fork (also a bounded view of its parent's current work item)")
+	input.EnumChoices[agentv1.Context](cmd, "context")
 	cmd.Flags().StringVar(&mode, "workspace-mode", "", "Where a child's commands run: inherit (default; where its parent's do) or worktree (a git worktree of its own)")
+	input.EnumChoices[agentv1.WorkspaceMode](cmd, "workspace-mode")
 	cmd.Flags().StringVar(&root, "workspace", "", "Absolute directory in which a public agent's commands run; not with --parent")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req := &agentv1.SpawnAgentRequest{RequestId: s.RequestID, ParentAgentId: parent, WorkspaceRoot: root, Preset: agentv1.Preset_PRESET_PRIVATE_CHILD}
@@ -91,7 +93,7 @@ func getCommand(s *session.Session) *cobra.Command {
 				fields := []string{
 					"agent", a.GetAgentId(),
 					"posture", terminal.Printable(pbjson.EnumText(a.GetPosture()) + output.Detail(a.GetPostureReason())),
-					"control", controlOf(a),
+					"control", controlOf(p, a),
 					"focus", a.GetCurrentWorkItemId(),
 					"lane", laneOf(a.GetLane()),
 					"run", a.GetCurrentRunId(),
@@ -101,7 +103,7 @@ func getCommand(s *session.Session) *cobra.Command {
 					"workspace", terminal.Printable(a.GetWorkspaceRoot()),
 					"lifecycle", pbjson.EnumText(a.GetLifecycle()),
 					"revision", output.Number(a.GetRevision()),
-					"created", output.Time(a.GetCreatedAt()),
+					"created", p.Time(a.GetCreatedAt()),
 				}
 				for _, c := range resp.GetChildren() {
 					fields = append(fields, "child", c.GetAgentId()+" "+pbjson.EnumText(c.GetLifecycle())+" "+pbjson.EnumText(c.GetControl()))
@@ -144,9 +146,9 @@ func listCommand(s *session.Session) *cobra.Command {
 		},
 		(*agentv1.ListAgentsResponse).GetAgents, "no agents",
 		[]string{"AGENT", "POSTURE", "CONTROL", "QUEUED", "FOCUS", "WHY"},
-		func(a *agentv1.Agent) []string {
+		func(p *output.Printer, a *agentv1.Agent) []string {
 			return []string{a.GetAgentId(), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()), output.Number(a.GetLane().GetQueued()),
-				a.GetCurrentWorkItemId(), output.Shorten(a.GetPostureReason(), 60)}
+				a.GetCurrentWorkItemId(), output.Flexible(a.GetPostureReason())}
 		})
 }
 
@@ -165,8 +167,10 @@ if the turn ends before, it is the first message of the next turn.`,
   git diff | quartet agent say keeper -`,
 	}
 	cmd.Flags().StringVar(&priority, "priority", "", "interject, next, normal or background (default normal)")
+	input.EnumChoices[agentv1.Priority](cmd, "priority")
 	cmd.Flags().BoolVar(&now, "interject", false, "Short for --priority interject")
 	cmd.Flags().StringVar(&kind, "kind", "", "operator_prompt, channel_event, webhook_event or callback_event (default: by the role of the credential)")
+	input.Choices(cmd, "kind", "operator_prompt", "channel_event", "webhook_event", "callback_event")
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "The work item that the message is about")
 	cmd.Flags().StringVar(&req.CorrelationId, "correlation", "", "An id of your own that groups messages, such as a thread's")
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
@@ -204,6 +208,7 @@ func messagesCommand(s *session.Session) *cobra.Command {
 		Example: "  quartet agent messages keeper --state quarantined",
 	}
 	cmd.Flags().StringVar(&state, "state", "", "Only messages in this state: queued, dequeued, processed, interjected, aborted, dropped or quarantined")
+	input.EnumChoices[agentv1.MessageState](cmd, "state")
 	return session.List(s, cmd, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListMessages,
 		func(args []string) (*agentv1.ListMessagesRequest, error) {
 			only, err := input.Enum[agentv1.MessageState]("state", state)
@@ -214,8 +219,8 @@ func messagesCommand(s *session.Session) *cobra.Command {
 		},
 		(*agentv1.ListMessagesResponse).GetMessages, "no messages",
 		[]string{"MESSAGE", "STATE", "KIND", "PRIORITY", "QUEUED", "TEXT"},
-		func(m *agentv1.Message) []string {
-			return []string{m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()), pbjson.EnumText(m.GetPriority()), output.Time(m.GetCreatedAt()), output.Shorten(m.GetText(), 60)}
+		func(p *output.Printer, m *agentv1.Message) []string {
+			return []string{m.GetMessageId(), pbjson.EnumText(m.GetState()), pbjson.EnumText(m.GetKind()), pbjson.EnumText(m.GetPriority()), p.Time(m.GetCreatedAt()), output.Flexible(m.GetText())}
 		})
 }
 
@@ -231,8 +236,8 @@ func turnsCommand(s *session.Session) *cobra.Command {
 		},
 		(*agentv1.ListTurnsResponse).GetTurns, "no turns",
 		[]string{"TURN", "STATE", "END", "ROUNDS", "CHANGES", "ITEM", "STARTED"},
-		func(t *agentv1.Turn) []string {
+		func(p *output.Printer, t *agentv1.Turn) []string {
 			return []string{t.GetTurnId(), pbjson.EnumText(t.GetState()), output.Shorten(pbjson.EnumText(t.GetEndReason()), 24), output.Number(t.GetRounds()), output.Number(t.GetMutations()),
-				t.GetBoundWorkItemId(), output.Time(t.GetStartedAt())}
+				t.GetBoundWorkItemId(), p.Time(t.GetStartedAt())}
 		})
 }

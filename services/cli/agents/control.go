@@ -102,7 +102,7 @@ aborted: if another one is open by now, nothing changes and the exit code is 4.`
 			if resp.GetTurn() != nil {
 				aborted = resp.GetTurn().GetTurnId() + " " + pbjson.EnumText(resp.GetTurn().GetState())
 			}
-			p.Fields("agent", resp.GetAgent().GetAgentId(), "turn", aborted, "control", controlOf(resp.GetAgent()))
+			p.Fields("agent", resp.GetAgent().GetAgentId(), "turn", aborted, "control", controlOf(p, resp.GetAgent()))
 		})
 	return s.Mutation(cmd)
 }
@@ -154,19 +154,19 @@ ends it.`,
 		},
 		(*agentv1.ListDelegationsResponse).GetDelegations, "no delegations",
 		[]string{"CHILD", "TASK", "STATE", "FOR", "ASKED", "RESULT"},
-		func(d *agentv1.Delegation) []string {
+		func(p *output.Printer, d *agentv1.Delegation) []string {
 			outcome := pbjson.EnumText(d.GetOutcome())
 			if outcome == "" {
 				outcome = pbjson.EnumText(d.GetState())
 			}
-			return []string{d.GetChildAgentId(), d.GetTaskId(), outcome, d.GetParentWorkItemId(), output.Shorten(d.GetLabel(), 40), output.Shorten(d.GetResultSummary(), 40)}
+			return []string{d.GetChildAgentId(), d.GetTaskId(), outcome, d.GetParentWorkItemId(), output.Flexible(d.GetLabel()), output.Flexible(d.GetResultSummary())}
 		})
 }
 
 // showControl prints the control that an agent has now.
 func showControl(s *session.Session, cmd *cobra.Command, resp controlResponse) error {
 	show := func(p *output.Printer) {
-		p.Fields("agent", resp.GetAgent().GetAgentId(), "control", controlOf(resp.GetAgent()))
+		p.Fields("agent", resp.GetAgent().GetAgentId(), "control", controlOf(p, resp.GetAgent()))
 	}
 	switch m := resp.(type) {
 	case *agentv1.PauseAgentResponse:
@@ -182,10 +182,10 @@ func showControl(s *session.Session, cmd *cobra.Command, resp controlResponse) e
 }
 
 // controlOf describes an agent's control: who set it, when and for which reason.
-func controlOf(a *agentv1.Agent) string {
+func controlOf(p *output.Printer, a *agentv1.Agent) string {
 	text := pbjson.EnumText(a.GetControl())
 	if a.GetControlBy() != "" {
-		text += " by " + a.GetControlBy() + " at " + output.Time(a.GetControlAt())
+		text += " by " + a.GetControlBy() + " at " + p.Time(a.GetControlAt())
 	}
 	return terminal.Printable(text + output.Detail(a.GetControlReason()))
 }

@@ -43,12 +43,12 @@ the newest first. "agent rounds" also shows tool calls and their results.`,
 		func(args []string) (*agentv1.ListConversationRequest, error) {
 			var err error
 			if since != "" {
-				if req.Since, err = input.Time("since", since); err != nil {
+				if req.Since, err = input.Time("since", since, s.Zone()); err != nil {
 					return nil, err
 				}
 			}
 			if until != "" {
-				if req.Until, err = input.Time("until", until); err != nil {
+				if req.Until, err = input.Time("until", until, s.Zone()); err != nil {
 					return nil, err
 				}
 			}
@@ -59,7 +59,7 @@ the newest first. "agent rounds" also shows tool calls and their results.`,
 			said := resp.GetUtterances()
 			for i := len(said) - 1; i >= 0; i-- {
 				u := said[i]
-				about := strings.TrimRight(output.Time(u.GetCreatedAt())+"  "+cmp.Or(u.GetMessageId(), u.GetTurnId())+"  "+u.GetWorkItemId(), " ")
+				about := strings.TrimRight(p.Time(u.GetCreatedAt())+"  "+cmp.Or(u.GetMessageId(), u.GetTurnId())+"  "+u.GetWorkItemId(), " ")
 				p.Printf("%s  %s\n", p.Paint(terminal.Bold, pbjson.EnumText(u.GetSpeaker())), p.Paint(terminal.Dim, about))
 				p.Block(roundIndent, u.GetText(), full, 6)
 			}

@@ -69,7 +69,7 @@ func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn
 	}
 	return s.Show(cmd, resp, func(p *output.Printer) {
 		for _, d := range resp.GetDecisions() {
-			writeDecision(p, output.Time(d.GetDecidedAt()), pbjson.EnumText(d.GetAction()), d.GetReason(), d.GetExplanation())
+			writeDecision(p, p.Time(d.GetDecidedAt()), pbjson.EnumText(d.GetAction()), d.GetReason(), d.GetExplanation())
 		}
 		if len(resp.GetDecisions()) == 0 {
 			p.Printf("no decisions\n")
@@ -80,7 +80,7 @@ func listDecisions(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn
 
 // followDecisions prints the current decision and each one that is recorded later.
 func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, resp *schedulerv1.ExplainResponse) error {
-	p := output.New(cmd.OutOrStdout())
+	p := s.Printer(cmd)
 	if s.JSON() {
 		p.JSONLine(resp)
 	} else {
@@ -97,7 +97,7 @@ func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command
 			case s.JSON():
 				p.JSONLine(m)
 			default:
-				writeDecision(p, output.Time(m.GetEvent().GetCreatedAt()), d["action"].GetStringValue(), d["reason"].GetStringValue(), d["explanation"].GetStringValue())
+				writeDecision(p, p.Time(m.GetEvent().GetCreatedAt()), d["action"].GetStringValue(), d["reason"].GetStringValue(), d["explanation"].GetStringValue())
 			}
 			return p.Err()
 		},
@@ -164,7 +164,7 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 		p.Printf("\n%s\n", p.Paint(terminal.Bold, "Recent decisions"))
 	}
 	for _, d := range r.GetRecent() {
-		writeDecision(p, output.Time(d.GetDecidedAt()), pbjson.EnumText(d.GetAction()), d.GetReason(), d.GetExplanation())
+		writeDecision(p, p.Time(d.GetDecidedAt()), pbjson.EnumText(d.GetAction()), d.GetReason(), d.GetExplanation())
 	}
 }
 

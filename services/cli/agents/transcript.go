@@ -35,6 +35,7 @@ is not repeated. -o json prints the full texts; to follow new briefs use
 	}
 	cmd.Flags().StringVar(&req.WorkItemId, "item", "", "Only briefs about this work item")
 	cmd.Flags().StringVar(&kind, "kind", "", "Only briefs of this kind: ack, result or failure")
+	input.EnumChoices[agentv1.BriefKind](cmd, "kind")
 	pages.Flags(cmd)
 	cmd.RunE = session.Call(s, agentv1.NewAgentServiceClient, agentv1.AgentServiceClient.ListBriefs,
 		func(args []string) (*agentv1.ListBriefsRequest, error) {
@@ -48,7 +49,7 @@ is not repeated. -o json prints the full texts; to follow new briefs use
 		func(p *output.Printer, resp *agentv1.ListBriefsResponse) {
 			var rows [][]string
 			for _, b := range resp.GetBriefs() {
-				rows = append(rows, []string{pbjson.EnumText(b.GetKind()), output.Time(b.GetCreatedAt()), b.GetWorkItemId(), b.GetTurnId(), output.Shorten(b.GetText(), 80)})
+				rows = append(rows, []string{pbjson.EnumText(b.GetKind()), p.Time(b.GetCreatedAt()), b.GetWorkItemId(), b.GetTurnId(), output.Flexible(b.GetText())})
 			}
 			p.Table("no briefs", []string{"KIND", "AT", "ITEM", "TURN", "TEXT"}, rows)
 			p.NextPage(resp.GetNextPageToken())
@@ -103,7 +104,7 @@ Operators can read the rounds of a private child; its parent cannot.`,
 
 // writeRound writes one round: a headline, its text, its calls.
 func writeRound(p *output.Printer, r *agentv1.Round, full bool) {
-	about := []string{output.Time(r.GetCreatedAt())}
+	about := []string{p.Time(r.GetCreatedAt())}
 	if r.GetWorkItemId() != "" {
 		about = append(about, r.GetWorkItemId())
 	}
@@ -249,7 +250,7 @@ gets to know about it: when to use it, and the JSON Schema of its arguments.`,
 			return s.Show(cmd, resp, func(p *output.Printer) {
 				var rows [][]string
 				for _, tool := range resp.GetTools() {
-					rows = append(rows, []string{tool.GetName(), output.Star(tool.GetMutates()), pbjson.EnumText(tool.GetFamily()), output.Shorten(tool.GetDescription(), 70)})
+					rows = append(rows, []string{tool.GetName(), output.Star(tool.GetMutates()), pbjson.EnumText(tool.GetFamily()), output.Flexible(tool.GetDescription())})
 				}
 				p.Table("no tools", []string{"TOOL", "*", "FAMILY", "WHAT"}, rows)
 			})

@@ -72,12 +72,13 @@ func listCommand(s *session.Session) *cobra.Command {
 			func(p *output.Printer, resp *boardv1.ListBoardsResponse) {
 				var rows [][]string
 				for _, b := range resp.GetBoards() {
-					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()), output.Time(b.GetUpdatedAt()), terminal.Printable(output.Shorten(b.GetTitle(), 60))})
+					rows = append(rows, []string{b.GetBoardId(), pbjson.EnumText(b.GetStatus()), stepCounts(b.GetCounts()), p.Time(b.GetUpdatedAt()), output.Flexible(b.GetTitle())})
 				}
 				p.Table("no boards", []string{"BOARD", "STATUS", "STEPS", "UPDATED", "TITLE"}, rows)
 				if resp.GetTruncated() {
 					p.Printf("\n%d of %d; continue with --offset %d\n", len(rows), resp.GetTotal(), int(req.GetOffset())+len(rows))
 				}
+				p.Note(session.Hidden(&req.IncludeTerminal)())
 			}),
 	}
 	cmd.Flags().BoolVar(&req.IncludeTerminal, "all", false, "Include ended ones")
@@ -260,7 +261,7 @@ ended, ^C or --timeout. -o json writes each state as a line.`,
 	cmd.RunE = onBoard(s, func(cmd *cobra.Command, c boardv1.BoardServiceClient, sessionID, boardID string, _ []string) error {
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
-		p := output.New(cmd.OutOrStdout())
+		p := s.Printer(cmd)
 		drawn := int64(-1)
 		draw := func() (*boardv1.Board, error) {
 			resp, err := c.GetBoard(ctx, &boardv1.GetBoardRequest{SessionId: sessionID, BoardId: boardID})

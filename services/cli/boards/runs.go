@@ -170,7 +170,7 @@ func writeRuns(p *output.Printer, runs []*boardv1.WorkerRun) {
 		if r.GetStepStatus() != boardv1.StepStatus_STEP_STATUS_UNSPECIFIED {
 			status = pbjson.EnumText(r.GetStepStatus())
 		}
-		rows = append(rows, []string{r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, status, output.Time(r.GetDispatchedAt()), terminal.Printable(output.Shorten(joined(r.GetStepResultSummary(), pbjson.EnumText(r.GetEndReason())), 60))})
+		rows = append(rows, []string{r.GetRunId(), pbjson.EnumText(r.GetStatus()), r.GetWorkerId(), step, status, p.Time(r.GetDispatchedAt()), output.Flexible(joined(r.GetStepResultSummary(), pbjson.EnumText(r.GetEndReason())))})
 	}
 	p.Table("no runs", []string{"RUN", "STATUS", "WORKER", "STEP", "STEP STATUS", "DISPATCHED", "RESULT"}, rows)
 }
@@ -204,7 +204,7 @@ func workersCommand(s *session.Session) *cobra.Command {
 				var rows [][]string
 				for _, w := range resp.GetWorkers() {
 					rows = append(rows, []string{
-						w.GetWorkerId(), strings.Join(w.GetWorkerPoolIds(), ","), fmt.Sprintf("%d of %d", len(w.GetRunIds()), w.GetCapacity()), output.Time(w.GetConnectedAt()),
+						w.GetWorkerId(), strings.Join(w.GetWorkerPoolIds(), ","), fmt.Sprintf("%d of %d", len(w.GetRunIds()), w.GetCapacity()), p.Time(w.GetConnectedAt()),
 					})
 				}
 				p.Table("no workers are connected", []string{"WORKER", "POOLS", "BUSY", "SINCE"}, rows)

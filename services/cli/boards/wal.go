@@ -56,7 +56,7 @@ func listWals(s *session.Session) *cobra.Command {
 		},
 		(*boardv1.ListWalsResponse).GetWals, "no boards",
 		[]string{"WAL", "BOARD", "STATUS", "LINES", "PATH"},
-		func(w *boardv1.Wal) []string {
+		func(p *output.Printer, w *boardv1.Wal) []string {
 			return []string{w.GetWalName(), w.GetBoardId(), pbjson.EnumText(w.GetStatus()), fmt.Sprint(w.GetLastWalSeq()), w.GetWalPath()}
 		})
 }

@@ -15,6 +15,9 @@ import (
 	"quartet/services/cli/session"
 )
 
+// Planes are the planes whose events can be chosen.
+var Planes = []string{"agent", "work", "task", "waiting", "board"}
+
 // Command returns `quartet events`.
 func Command(s *session.Session) *cobra.Command {
 	req := &eventv1.WatchEventsRequest{}
@@ -36,7 +39,8 @@ an event that was seen earlier.`,
 	f.BoolVarP(&follow, "follow", "f", false, "Follow new events")
 	f.StringVar(&req.AgentId, "agent", "", "Only events of this agent")
 	f.StringVar(&req.WorkItemId, "item", "", "Only events about this work item")
-	f.StringSliceVar(&req.Planes, "plane", nil, "Only events of these planes: agent, work, task, waiting")
+	f.StringSliceVar(&req.Planes, "plane", nil, "Only events of these planes: "+strings.Join(Planes, ", "))
+	input.Choices(cmd, "plane", Planes...)
 	f.StringSliceVar(&req.EventTypes, "type", nil, "Only events of these types")
 	f.BoolVar(&req.FromStart, "from-start", false, "With -f: all events so far first")
 	f.StringVar(&req.Cursor, "cursor", "", "Continue after this cursor")
@@ -51,7 +55,7 @@ an event that was seen earlier.`,
 		}
 		ctx, cancel := session.WithTimeout(cmd, limit)
 		defer cancel()
-		p := output.New(cmd.OutOrStdout())
+		p := s.Printer(cmd)
 		return (&Follower{Cmd: cmd, Conn: conn, Request: req, Receive: func(m *eventv1.WatchEventsResponse) error {
 			switch {
 			case m.GetEvent() == nil:
@@ -73,7 +77,7 @@ func writeEvent(p *output.Printer, ev *eventv1.Event) {
 	if ev.GetTaskId() != "" {
 		about = ev.GetTaskId()
 	}
-	text := p.Paint(terminal.Dim, ev.GetCreatedAt().AsTime().Local().Format("2006-01-02 15:04:05.000")) + "  " +
+	text := p.Paint(terminal.Dim, p.Milliseconds(ev.GetCreatedAt())) + "  " +
 		output.Pad(ev.GetPlane(), 8) + output.Pad(ev.GetAgentId(), 16) + p.Paint(terminal.Bold, output.Pad(ev.GetEventType(), 28)) + output.Pad(about, 32)
 	if ev.GetReadinessTo() != "" {
 		from := ev.GetReadinessFrom()

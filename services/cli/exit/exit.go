@@ -3,16 +3,20 @@
 //
 // Owns: the exit codes, and what is advised for each reason of a refusal.
 // Never does: end the process.
-// Reads: the error, and the flag --request-id of the command.
-// Emits: lines on stderr.
+// Reads: the error, and the flags --request-id and -o of the command.
+// Emits: lines on stderr, or a JSON document there.
 package exit
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
+	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
@@ -51,37 +55,97 @@ func (e *silentError) Error() string { return fmt.Sprintf("exit code %d", e.code
 // because the command printed already what is wrong.
 func Silently(code int) error { return &silentError{code} }
 
-// Report writes err, which must not be nil, for a person to the stderr of cmd and
-// returns the exit code. For an error of Silently it writes nothing.
+// Report writes err, which must not be nil, to the stderr of cmd and returns the exit code: for a
+// person, or with -o json as one JSON document. For an error of Silently it writes nothing.
 func Report(cmd *cobra.Command, err error) int {
-	p := output.New(cmd.ErrOrStderr()) // if writing to stderr fails, there is nowhere to report it
-	var (
-		silent *silentError
-		typed  *usageError
-		e      *fault.Error
-	)
-	switch {
-	case errors.As(err, &silent):
+	var silent *silentError
+	if errors.As(err, &silent) {
 		return silent.code
-	case errors.As(err, &typed):
-		p.Printf("quartet: %s\n  see: %s --help\n", typed.text, cmd.CommandPath())
-		return Usage
-	case errors.As(err, &e):
-	case errors.Is(err, context.Canceled):
-		p.Printf("quartet: interrupted\n")
-		return Failed
-	default:
-		p.Printf("quartet: %v\n", err)
-		return Failed
 	}
-	p.Printf("quartet: %s: %s\n", e.Reason(), terminal.Printable(e.Message()))
-	for _, v := range e.Violations() {
+	d := describe(cmd, err)
+	p := output.New(cmd.ErrOrStderr()) // if writing to stderr fails, there is nowhere to report it
+	if flagOf(cmd, "output") == "json" {
+		writeJSON(p, d)
+		return d.ExitCode
+	}
+	reason := ""
+	if d.Reason != "" {
+		reason = d.Reason + ": "
+	}
+	p.Printf("quartet: %s%s\n", reason, d.Message)
+	for _, v := range d.Fields {
 		p.Printf("  %s %s\n", v.Field, v.Description)
 	}
-	if text := advice(cmd, e); text != "" {
-		p.Printf("  fix: %s\n", text)
+	if d.Fix != "" {
+		p.Printf("  fix: %s\n", d.Fix)
 	}
-	return code(e)
+	if d.See != "" {
+		p.Printf("  see: %s\n", d.See)
+	}
+	return d.ExitCode
+}
+
+// failure describes an error. Its names are those of the REST API's errors where both have the same.
+type failure struct {
+	ExitCode int               `json:"exitCode"`
+	Status   string            `json:"status,omitempty"` // the canonical gRPC code of a refusal
+	Reason   string            `json:"reason,omitempty"` // from docs/errors.md
+	Message  string            `json:"message"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Fields   []field           `json:"fields,omitempty"`
+	Fix      string            `json:"fix,omitempty"`
+	See      string            `json:"see,omitempty"` // a command with more about it
+}
+
+// field says what is wrong with a field of a request.
+type field struct {
+	Field       string `json:"field"`
+	Description string `json:"description"`
+}
+
+// describe returns what is said about err.
+func describe(cmd *cobra.Command, err error) failure {
+	var (
+		typed *usageError
+		e     *fault.Error
+	)
+	switch {
+	case errors.As(err, &typed):
+		return failure{ExitCode: Usage, Message: typed.text, See: cmd.CommandPath() + " --help"}
+	case errors.As(err, &e):
+	case errors.Is(err, context.Canceled):
+		return failure{ExitCode: Failed, Message: "interrupted"}
+	default:
+		return failure{ExitCode: Failed, Message: err.Error()}
+	}
+	d := failure{ExitCode: code(e), Status: rpccode.Code(e.Code()).String(), Reason: string(e.Reason()), Message: terminal.Printable(e.Message()), Metadata: e.Metadata(), Fix: advice(cmd, e)}
+	if speaksHTTP(e) {
+		d.Message = "what answers at " + terminal.Printable(flagOf(cmd, "address")) + " does not speak gRPC"
+	}
+	for _, v := range e.Violations() {
+		d.Fields = append(d.Fields, field(v))
+	}
+	return d
+}
+
+// flagOf returns the value of a flag; "" if there is none.
+func flagOf(cmd *cobra.Command, name string) string {
+	if f := cmd.Flag(name); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
+// writeJSON writes a failure as one document.
+func writeJSON(p *output.Printer, d failure) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(map[string]failure{"error": d}); err != nil {
+		return // it is of texts and numbers only
+	}
+	p.Printf("%s", text.String())
 }
 
 // code returns the exit code of a refusal.
@@ -102,6 +166,9 @@ func code(e *fault.Error) int {
 // advice returns what to do about a refusal where the server's message cannot know
 // it: names of flags and environment variables. It is "" for other refusals.
 func advice(cmd *cobra.Command, e *fault.Error) string {
+	if speaksHTTP(e) {
+		return "the server at this address speaks HTTP/1.1 or answers REST: it is that of REST, not of gRPC. --address and $QUARTET_ADDRESS take the gRPC address, host:port; by default its port is 7481"
+	}
 	switch e.Reason() {
 	case fault.NotReady:
 		return "check that a server runs at this address, or start one with: quartet dev. Another address: --address or $QUARTET_ADDRESS"
@@ -130,4 +197,10 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 		// The server's message says it all.
 	}
 	return ""
+}
+
+// speaksHTTP reports whether e is how gRPC fails where a server of REST answers: in plain text with HTTP/1.1,
+// with TLS with an answer of HTTP/2 that is none of gRPC.
+func speaksHTTP(e *fault.Error) bool {
+	return strings.Contains(e.Message(), "looked like an HTTP/1.1 header") || strings.Contains(e.Message(), "unexpected HTTP status code received from server")
 }

@@ -30,17 +30,17 @@ func TestDuration(t *testing.T) {
 }
 
 func TestTime(t *testing.T) {
-	at, err := Time("x", "2026-01-31T17:00:00Z")
+	at, err := Time("x", "2026-01-31T17:00:00Z", time.Local)
 	require.NoError(t, err)
 	require.Equal(t, time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC), at.AsTime())
-	local, err := Time("x", "2026-01-31 17:00")
+	local, err := Time("x", "2026-01-31 17:00", time.Local)
 	require.NoError(t, err)
 	require.True(t, time.Date(2026, 1, 31, 17, 0, 0, 0, time.Local).Equal(local.AsTime()))
 	before := time.Now()
-	later, err := Time("x", "5m")
+	later, err := Time("x", "5m", time.Local)
 	require.NoError(t, err)
 	require.False(t, later.AsTime().Before(before.Add(5*time.Minute)))
-	_, err = Time("x", "tomorrow")
+	_, err = Time("x", "tomorrow", time.Local)
 	require.ErrorContains(t, err, "RFC 3339")
 }
 

@@ -36,19 +36,43 @@ func Enum[E interface {
 	}
 	want := strings.ToLower(strings.ReplaceAll(text, "-", "_"))
 	values := zero.Descriptor().Values()
-	var names []string
 	for i := range values.Len() {
 		v := E(values.Get(i).Number())
-		if v == zero {
-			continue
-		}
-		name := pbjson.EnumText(v)
-		if name == want || strings.EqualFold(string(values.Get(i).Name()), text) {
+		if v != zero && (pbjson.EnumText(v) == want || strings.EqualFold(string(values.Get(i).Name()), text)) {
 			return v, nil
 		}
-		names = append(names, name)
 	}
-	return zero, exit.UsageError(fmt.Sprintf("--%s %s is unknown; use one of %s", flag, text, strings.Join(names, ", ")))
+	return zero, exit.UsageError(fmt.Sprintf("--%s %s is unknown; use one of %s", flag, text, strings.Join(EnumNames[E](), ", ")))
+}
+
+// EnumNames returns the short names of all values but the zero value, in the order of their numbers in the API.
+func EnumNames[E interface {
+	~int32
+	protoreflect.Enum
+}]() []string {
+	var zero E
+	values := zero.Descriptor().Values()
+	var names []string
+	for i := range values.Len() {
+		if v := E(values.Get(i).Number()); v != zero {
+			names = append(names, pbjson.EnumText(v))
+		}
+	}
+	return names
+}
+
+// Choices lets a shell complete the value of a flag of cmd with one of these.
+func Choices(cmd *cobra.Command, flag string, values ...string) {
+	// An error would say that there is no such flag.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// EnumChoices is Choices with the names of an enum.
+func EnumChoices[E interface {
+	~int32
+	protoreflect.Enum
+}](cmd *cobra.Command, flag string) {
+	Choices(cmd, flag, EnumNames[E]()...)
 }
 
 // singleUnit matches a duration of one unit. One that time.ParseDuration refuses
@@ -80,9 +104,9 @@ func Duration(flag, text string) (*durationpb.Duration, error) {
 	return durationpb.New(d), nil
 }
 
-// Time reads a time: RFC 3339, a date and time in the local zone, or a duration
+// Time reads a time: RFC 3339, a date and time in the given zone, or a duration
 // from now. An empty text is nil.
-func Time(flag, text string) (*timestamppb.Timestamp, error) {
+func Time(flag, text string, zone *time.Location) (*timestamppb.Timestamp, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -90,7 +114,7 @@ func Time(flag, text string) (*timestamppb.Timestamp, error) {
 		return timestamppb.New(t), nil
 	}
 	for _, layout := range []string{time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04", "2006-01-02T15:04"} {
-		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+		if t, err := time.ParseInLocation(layout, text, zone); err == nil {
 			return timestamppb.New(t), nil
 		}
 	}

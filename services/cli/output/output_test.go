@@ -96,3 +96,30 @@ func TestBytes(t *testing.T) {
 		require.Equal(t, want, Bytes(n))
 	}
 }
+
+// Columns of free text share the width that the others leave; the narrow ones get what they need, and nothing else is cut.
+func TestTablesFitTheirWidth(t *testing.T) {
+	long := strings.Repeat("word ", 60)
+	rows := [][]string{{"wi_01h455vb4pex5vsknk084sn02q", Flexible(long), "ready", Flexible("short")}, {"wi_2", Flexible("x"), "draft", Flexible("")}}
+	for _, columns := range []int{60, 80, 120, 200, 500} {
+		var b bytes.Buffer
+		New(&b).WithColumns(columns).Table("", []string{"ITEM", "OBJECTIVE", "PLAN", "BLOCKED BY"}, rows)
+		require.NotContains(t, b.String(), flexible)
+		require.Contains(t, b.String(), "wi_01h455vb4pex5vsknk084sn02q")
+		require.Contains(t, b.String(), "short", "what is short is not cut")
+		widest := 0
+		for line := range strings.Lines(b.String()) {
+			widest = max(widest, Width(strings.TrimRight(line, "\n")))
+		}
+		if columns >= 80 {
+			require.LessOrEqual(t, widest, columns)
+		}
+		if columns >= 120 && columns < 300 {
+			require.Greater(t, widest, columns-10, "the width that there is, is used")
+		}
+	}
+	t.Setenv("COLUMNS", "")
+	var b bytes.Buffer
+	New(&b).Table("", []string{"A", "B"}, [][]string{{"x", Flexible(long)}})
+	require.Contains(t, b.String(), "…", "a pipe has no width; a column has 60")
+}

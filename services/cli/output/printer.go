@@ -25,6 +25,8 @@ type Printer struct {
 	w      io.Writer
 	colour bool
 	screen bool // w is a terminal, which can be cleared
+	fixed  int  // the width of the output, if above 0
+	utc    bool // times are written in UTC instead of the local zone
 	err    error
 }
 
@@ -39,22 +41,47 @@ func NewColoured(w io.Writer) *Printer {
 	return &Printer{w: w, colour: true}
 }
 
+// InUTC makes p write times in UTC instead of the local time zone, and returns p.
+func (p *Printer) InUTC(utc bool) *Printer {
+	p.utc = utc
+	return p
+}
+
+// WithColumns fixes how wide the output may be, and returns p.
+func (p *Printer) WithColumns(columns int) *Printer {
+	p.fixed = columns
+	return p
+}
+
 // Err returns the first error of a write.
 func (p *Printer) Err() error { return p.err }
 
 // Columns returns how wide output may be: the width of the terminal, else
 // $COLUMNS, else 100. It is at least 60.
 func (p *Printer) Columns() int {
-	const usual, least = 100, 60
+	const usual = 100
+	if n, ok := p.width(); ok {
+		return n
+	}
+	return usual
+}
+
+// width returns the width of the terminal, else $COLUMNS, at least 60. ok is false if nothing is known about it,
+// as for a pipe.
+func (p *Printer) width() (columns int, ok bool) {
+	const least = 60
+	if p.fixed > 0 {
+		return p.fixed, true
+	}
 	if f, ok := p.w.(*os.File); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
-			return max(n, least)
+			return max(n, least), true
 		}
 	}
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
-		return max(n, least)
+		return max(n, least), true
 	}
-	return usual
+	return 0, false
 }
 
 // Clear prepares for drawing a picture again. It clears a terminal; elsewhere it
@@ -107,24 +134,30 @@ func (p *Printer) Paint(colour, s string) string {
 }
 
 // Table writes rows in columns below a header. The last column is not padded.
+// Columns with cells of Flexible share the width that the others leave.
 // It writes the text empty where there are no rows.
 func (p *Printer) Table(empty string, header []string, rows [][]string) {
 	if len(rows) == 0 {
 		p.Printf("%s\n", empty)
 		return
 	}
-	widths := make([]int, len(header))
+	widths, free := make([]int, len(header)), make([]bool, len(header))
 	for _, row := range append([][]string{header}, rows...) {
 		for i, cell := range row {
-			widths[i] = max(widths[i], Width(cell))
+			text, ok := strings.CutPrefix(cell, flexible)
+			widths[i], free[i] = max(widths[i], Width(text)), free[i] || ok
 		}
 	}
+	p.fit(widths, free)
 	line := func(row []string) string {
 		var b strings.Builder
 		for i, cell := range row {
+			if text, ok := strings.CutPrefix(cell, flexible); ok {
+				cell = Shorten(text, widths[i])
+			}
 			b.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-Width(cell)+2))
+				b.WriteString(strings.Repeat(" ", max(widths[i]-Width(cell), 0)+gap))
 			}
 		}
 		return strings.TrimRight(b.String(), " ")
@@ -132,6 +165,49 @@ func (p *Printer) Table(empty string, header []string, rows [][]string) {
 	p.Printf("%s\n", p.Paint(terminal.Bold, line(header)))
 	for _, row := range rows {
 		p.Printf("%s\n", line(row))
+	}
+}
+
+const (
+	gap = 2 // between two columns
+	// leastFree is the width below which no column of free text is cut, and usualFree its width where that of
+	// the output is unknown.
+	leastFree, usualFree = 20, 60
+)
+
+// fit narrows the columns that are free so that all columns fit into the width of the output, as far as that
+// is possible: the widest are cut first.
+func (p *Printer) fit(widths []int, free []bool) {
+	room, known := p.width()
+	left := 0 // free columns without a width yet
+	for i, w := range widths {
+		room -= gap
+		if free[i] {
+			left++
+		} else {
+			room -= w
+		}
+	}
+	room += gap // there is none after the last column
+	if !known {
+		for i := range widths {
+			if free[i] {
+				widths[i] = min(widths[i], usualFree)
+			}
+		}
+		return
+	}
+	// The narrowest first: what it does not need is for the others.
+	for done := make([]bool, len(widths)); left > 0; left-- {
+		next := -1
+		for i := range widths {
+			if free[i] && !done[i] && (next < 0 || widths[i] < widths[next]) {
+				next = i
+			}
+		}
+		widths[next] = min(widths[next], max(room/left, leastFree))
+		room -= widths[next]
+		done[next] = true
 	}
 }
 
@@ -176,6 +252,13 @@ func Warnings[Kind protoreflect.Enum, W interface {
 }](cmd *cobra.Command, warnings []W) {
 	for _, w := range warnings {
 		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), terminal.Printable(w.GetMessage()))
+	}
+}
+
+// Note writes a remark about what is above it, after an empty line. It writes nothing for an empty text.
+func (p *Printer) Note(text string) {
+	if text != "" {
+		p.Printf("\n%s\n", p.Paint(terminal.Dim, text))
 	}
 }
 

@@ -42,6 +42,15 @@ func Shorten(s string, columns int) string {
 	return s
 }
 
+// flexible is the first byte of a cell whose column may be narrower than its text. Printable text never has it.
+const flexible = "\x00"
+
+// Flexible returns the cell of a table with a free text: its column gets the width that the others leave,
+// and an ellipsis replaces what does not fit.
+func Flexible(s string) string {
+	return flexible + terminal.Printable(strings.Join(strings.Fields(s), " "))
+}
+
 // Wrap breaks s at blanks into at most maxLines printable lines of at most columns
 // columns. An ellipsis replaces what does not fit.
 func Wrap(s string, columns, maxLines int) []string {
@@ -75,12 +84,26 @@ func Pad(s string, columns int) string {
 	return s + strings.Repeat(" ", max(columns-Width(s), 0)+1)
 }
 
-// Time formats t in the local time zone; nil is "".
-func Time(t *timestamppb.Timestamp) string {
+// milliseconds is time.DateTime with milliseconds.
+const milliseconds = "2006-01-02 15:04:05.000"
+
+// Time formats t in the printer's time zone; nil is "". A time in UTC ends with Z.
+func (p *Printer) Time(t *timestamppb.Timestamp) string { return p.format(t, time.DateTime) }
+
+// Milliseconds is Time with milliseconds.
+func (p *Printer) Milliseconds(t *timestamppb.Timestamp) string { return p.format(t, milliseconds) }
+
+// Minute formats the time of day of t in hours and minutes, as Time does.
+func (p *Printer) Minute(t *timestamppb.Timestamp) string { return p.format(t, "15:04") }
+
+func (p *Printer) format(t *timestamppb.Timestamp, layout string) string {
 	if t == nil {
 		return ""
 	}
-	return t.AsTime().Local().Format(time.DateTime)
+	if p.utc {
+		return t.AsTime().UTC().Format(layout) + "Z"
+	}
+	return t.AsTime().Local().Format(layout)
 }
 
 // Yes returns "yes", or "" for false.

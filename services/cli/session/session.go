@@ -10,7 +10,9 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
+	"quartet/services/cli/names"
 	"quartet/services/cli/output"
 )
 
@@ -51,6 +54,7 @@ type Session struct {
 	address  string
 	token    string
 	output   string
+	utc      bool
 	tls      bool
 	tlsFiles certs.Files
 	settings *conf.Set
@@ -70,7 +74,15 @@ func New(flags *pflag.FlagSet, now func() time.Time) *Session {
 	s.settings.String(&s.tlsFiles.Cert, "tls-cert-file", "", "Client certificate to present to the server (PEM)")
 	s.settings.String(&s.tlsFiles.Key, "tls-key-file", "", "Private key of the client certificate (PEM)")
 	flags.StringVarP(&s.output, "output", "o", formTable, "Form of the output: table or json")
+	flags.BoolVar(&s.utc, "utc", false, "Write times in UTC, and read those without a zone so, instead of in the local time zone")
 	return s
+}
+
+// Know names the settings of servers, whose environment variables a client finds beside its own.
+func (s *Session) Know(servers *pflag.FlagSet) {
+	servers.VisitAll(func(f *pflag.Flag) {
+		s.settings.Know(conf.EnvName(f.Name), conf.EnvName(f.Name)+"_FILE")
+	})
 }
 
 // Address returns the server's address.
@@ -85,11 +97,33 @@ func (s *Session) UsesTLS() bool { return s.tls || s.tlsFiles != (certs.Files{})
 // JSON reports whether the output is JSON instead of tables.
 func (s *Session) JSON() bool { return s.output == formJSON }
 
+// Load reads the settings that no flag has given: from the environment, else from the chosen context. Commands that connect do so
+// themselves.
+func (s *Session) Load() error {
+	if err := s.settings.Load(""); err != nil {
+		return exit.UsageError(err.Error())
+	}
+	if err := s.applyContext(); err != nil {
+		return exit.UsageError(err.Error())
+	}
+	return s.checkAddress()
+}
+
+// WithConnection calls do with a connection to the server and closes it.
+func (s *Session) WithConnection(do func(conn *grpc.ClientConn) error) error {
+	conn, err := s.connect()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return do(conn)
+}
+
 // connect prepares the connection that the flags name. It does not wait for the
 // server.
 func (s *Session) connect() (*grpc.ClientConn, error) {
-	if err := s.settings.Load(""); err != nil {
-		return nil, exit.UsageError(err.Error())
+	if err := s.Load(); err != nil {
+		return nil, err
 	}
 	if s.output != formTable && s.output != formJSON {
 		return nil, exit.UsageError("-o " + s.output + " is unknown; use table or json")
@@ -114,6 +148,14 @@ func (s *Session) connect() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// checkAddress refuses the URL of a REST server in place of a gRPC address.
+func (s *Session) checkAddress() error {
+	if scheme, _, ok := strings.Cut(s.address, "://"); ok && (scheme == "http" || scheme == "https") {
+		return exit.UsageError(fmt.Sprintf("--address %s is a URL of REST; give the gRPC address as host:port without %s://, by default %s", s.address, scheme, DefaultAddress))
+	}
+	return nil
+}
+
 // tlsOptions returns the options for a connection with TLS, and none for one in
 // plain text.
 func (s *Session) tlsOptions() ([]client.Option, error) {
@@ -130,8 +172,17 @@ func (s *Session) tlsOptions() ([]client.Option, error) {
 }
 
 // Connected returns a RunE that connects to the server and calls do. The
-// connection is closed when do returns.
+// connection is closed when do returns. Where the beginning of an id was typed, do gets the id; if the server
+// knows no record of a name that was typed, do may be called again with the only one that begins so (see
+// names.Run).
 func (s *Session) Connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
+	return s.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		return names.Run(cmd, conn, args, func(args []string) error { return do(cmd, conn, args) })
+	})
+}
+
+// connected is Connected with the arguments as they were typed.
+func (s *Session) connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		conn, err := s.connect()
 		if err != nil {
@@ -141,6 +192,9 @@ func (s *Session) Connected(do func(cmd *cobra.Command, conn *grpc.ClientConn, a
 		return do(cmd, conn, args)
 	}
 }
+
+// Complete lets shells complete what names records in root and the commands below it.
+func (s *Session) Complete(root *cobra.Command) { names.Complete(root, s.connect) }
 
 // Call returns a RunE that makes one call and shows its response: request returns what
 // to send, and table writes the response where the output is not JSON. client and method
@@ -165,14 +219,14 @@ func Call[C any, Req, Resp proto.Message](
 
 // List completes a command that shows one page of a list: it adds the flags for pages and
 // the RunE. request returns what to send, without its page; entries are those of a
-// response, shown as rows below header, or as the text empty where there are none. client
-// and method are as for Call.
+// response, shown as rows below header, or as the text empty where there are none. notes
+// return lines that follow the table, or "". client and method are as for Call.
 func List[C any, Req proto.Message, Resp interface {
 	proto.Message
 	GetNextPageToken() string
 }, Entry any](
 	s *Session, cmd *cobra.Command, client func(grpc.ClientConnInterface) C, method func(C, context.Context, Req, ...grpc.CallOption) (Resp, error),
-	request func(args []string) (Req, error), entries func(Resp) []Entry, empty string, header []string, row func(Entry) []string,
+	request func(args []string) (Req, error), entries func(Resp) []Entry, empty string, header []string, row func(*output.Printer, Entry) []string, notes ...func() string,
 ) *cobra.Command {
 	var pages input.Paging
 	pages.Flags(cmd)
@@ -187,12 +241,25 @@ func List[C any, Req proto.Message, Resp interface {
 		func(p *output.Printer, resp Resp) {
 			var rows [][]string
 			for _, e := range entries(resp) {
-				rows = append(rows, row(e))
+				rows = append(rows, row(p, e))
 			}
 			p.Table(empty, header, rows)
 			p.NextPage(resp.GetNextPageToken())
+			for _, note := range notes {
+				p.Note(note())
+			}
 		})
 	return cmd
+}
+
+// Hidden is a note of a list that leaves out ended records unless all, the value of --all, is set.
+func Hidden(all *bool) func() string {
+	return func() string {
+		if *all {
+			return ""
+		}
+		return "ended ones are not shown; --all shows them too"
+	}
 }
 
 // Receive calls each with every message of a stream. It returns nil when the stream has
@@ -226,10 +293,23 @@ func (s *Session) Mutation(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// Printer returns a printer that writes to the stdout of cmd.
+func (s *Session) Printer(cmd *cobra.Command) *output.Printer {
+	return output.New(cmd.OutOrStdout()).InUTC(s.utc)
+}
+
+// Zone returns the time zone in which times without one are read and written.
+func (s *Session) Zone() *time.Location {
+	if s.utc {
+		return time.UTC
+	}
+	return time.Local
+}
+
 // Show writes a response to stdout: as one JSON document with -o json, otherwise as table
 // writes it.
 func (s *Session) Show(cmd *cobra.Command, m proto.Message, table func(p *output.Printer)) error {
-	p := output.New(cmd.OutOrStdout())
+	p := s.Printer(cmd)
 	if s.JSON() {
 		p.JSON(m)
 	} else {

@@ -15,7 +15,7 @@ import (
 // server would look at a silent command, and a coding agent's log would be empty.
 // It also says when the connection was made, and nothing after that.
 func (s *Session) ConnectedWithNotice(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
-	return s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+	return s.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		ctx, cancel := context.WithCancel(cmd.Context())
 		ended := make(chan struct{})
 		go func() {

@@ -151,9 +151,9 @@ func listCommand(s *session.Session) *cobra.Command {
 		},
 		(*taskv1.ListTasksResponse).GetTasks, "no tasks",
 		[]string{"TASK", "STATE", "EXIT", "ASKED FOR", "ITEM", "WHAT"},
-		func(t *taskv1.Task) []string {
-			return []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), output.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Shorten(t.GetLabel(), 60)}
-		})
+		func(p *output.Printer, t *taskv1.Task) []string {
+			return []string{t.GetTaskId(), pbjson.EnumText(t.GetState()), exitCode(t), p.Time(t.GetCreatedAt()), t.GetWorkItemId(), output.Flexible(t.GetLabel())}
+		}, session.Hidden(&req.IncludeTerminal))
 }
 
 // getCommand returns `quartet task get`.
@@ -184,9 +184,9 @@ func writeTask(p *output.Printer, t *taskv1.Task) {
 		"restarts", output.Number(t.GetRestarts()),
 		"output", fmt.Sprintf("%d bytes", t.GetOutputBytes()),
 		"takes input", output.Yes(t.GetAcceptsInputNow()),
-		"asked for", output.Time(t.GetCreatedAt()),
-		"started", output.Time(t.GetStartedAt()),
-		"ended", output.Time(t.GetEndedAt()),
+		"asked for", p.Time(t.GetCreatedAt()),
+		"started", p.Time(t.GetStartedAt()),
+		"ended", p.Time(t.GetEndedAt()),
 		"message", terminal.Printable(t.GetEndMessage()),
 	)
 }

@@ -47,7 +47,7 @@ at least 1s; times are at most 100 years ahead.`,
 			if req.After, err = input.Duration("after", after); err != nil {
 				return nil, err
 			}
-			if req.At, err = input.Time("at", at); err != nil {
+			if req.At, err = input.Time("at", at, s.Zone()); err != nil {
 				return nil, err
 			}
 			if req.Every, err = input.Duration("every", every); err != nil {
@@ -56,7 +56,7 @@ at least 1s; times are at most 100 years ahead.`,
 			return req, nil
 		},
 		func(p *output.Printer, resp *waitingv1.CreateTimerResponse) {
-			p.Printf("%s fires %s%s\n", resp.GetTimer().GetTimerId(), output.Time(resp.GetTimer().GetNextFireAt()), rhythm(resp.GetTimer(), ", then every "))
+			p.Printf("%s fires %s%s\n", resp.GetTimer().GetTimerId(), p.Time(resp.GetTimer().GetNextFireAt()), rhythm(resp.GetTimer(), ", then every "))
 		})
 	return s.Mutation(cmd)
 }
@@ -71,7 +71,7 @@ func timerGet(s *session.Session) *cobra.Command {
 				return &waitingv1.GetTimerRequest{AgentId: args[0], TimerId: args[1]}, nil
 			},
 			func(p *output.Printer, resp *waitingv1.GetTimerResponse) {
-				p.Table("no timer", timerColumns, [][]string{timerRow(resp.GetTimer())})
+				p.Table("no timer", timerColumns, [][]string{timerRow(p, resp.GetTimer())})
 			}),
 	}
 }
@@ -106,17 +106,17 @@ func timerList(s *session.Session) *cobra.Command {
 			return req, nil
 		},
 		(*waitingv1.ListTimersResponse).GetTimers, "no timers",
-		timerColumns, timerRow)
+		timerColumns, timerRow, session.Hidden(&req.IncludeEnded))
 }
 
 // timerColumns is the header of a table of timers.
 var timerColumns = []string{"TIMER", "STATUS", "FIRES", "FIRED", "EVERY", "SKIPPED", "ITEM", "DESCRIPTION"}
 
 // timerRow returns the cells of a timer below timerColumns.
-func timerRow(t *waitingv1.Timer) []string {
+func timerRow(p *output.Printer, t *waitingv1.Timer) []string {
 	return []string{
-		t.GetTimerId(), pbjson.EnumText(t.GetStatus()), output.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""),
-		output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50),
+		t.GetTimerId(), pbjson.EnumText(t.GetStatus()), p.Time(t.GetNextFireAt()), output.Number(t.GetFireCount()), rhythm(t, ""),
+		output.Number(t.GetSkippedCount()), t.GetWorkItemId(), output.Flexible(t.GetDescription()),
 	}
 }
 

@@ -59,6 +59,7 @@ trigger first, or give --recheck.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&wake, "wake", "", "What ends the wait: operator, task, external or timer (required)")
+	input.Choices(cmd, "wake", "operator", "task", "external", "timer")
 	f.StringVar(&req.Resource, "resource", "", "The id of the task or trigger to wait for")
 	f.StringVar(&after, "after", "", "With --wake timer: after this duration, such as 5m")
 	f.StringVar(&at, "at", "", "With --wake timer: at this time (RFC 3339)")
@@ -82,7 +83,7 @@ trigger first, or give --recheck.`,
 		if req.After, err = input.Duration("after", after); err != nil {
 			return err
 		}
-		if req.At, err = input.Time("at", at); err != nil {
+		if req.At, err = input.Time("at", at, s.Zone()); err != nil {
 			return err
 		}
 		if req.RecheckAfter, err = input.Duration("recheck", recheck); err != nil {
@@ -112,8 +113,8 @@ func writeWait(p *output.Printer, w *waitingv1.Wait) {
 		"source", terminal.Printable(w.GetSource()),
 		"condition", terminal.Printable(w.GetCondition()),
 		"resource", terminal.Printable(w.GetResource()),
-		"due", output.Time(w.GetDueAt()),
-		"recheck", output.Time(w.GetRecheckAt()),
+		"due", p.Time(w.GetDueAt()),
+		"recheck", p.Time(w.GetRecheckAt()),
 		"triggered", output.Number(w.GetTriggerCount()),
 		"unseen", output.Number(w.GetTriggerCount()-w.GetConsumedCount()),
 		"weak", pbjson.EnumText(w.GetWeakReason()),
@@ -187,14 +188,14 @@ func waitList(s *session.Session) *cobra.Command {
 		},
 		(*waitingv1.ListWaitsResponse).GetWaits, "no waits",
 		[]string{"WAIT", "MODE", "KIND", "STATUS", "TRIGGERED", "DUE", "WEAK", "ITEM", "WHY"},
-		func(w *waitingv1.Wait) []string {
+		func(p *output.Printer, w *waitingv1.Wait) []string {
 			why := w.GetReason()
 			if why == "" {
 				why = w.GetCondition()
 			}
 			return []string{w.GetWaitId(), pbjson.EnumText(w.GetMode()), pbjson.EnumText(w.GetKind()), pbjson.EnumText(w.GetStatus()), output.Number(w.GetTriggerCount()),
-				output.Time(w.GetDueAt()), pbjson.EnumText(w.GetWeakReason()), w.GetWorkItemId(), output.Shorten(why, 50)}
-		})
+				p.Time(w.GetDueAt()), pbjson.EnumText(w.GetWeakReason()), w.GetWorkItemId(), output.Flexible(why)}
+		}, session.Hidden(&req.IncludeEnded))
 }
 
 // TriggerCommand returns `quartet trigger`.
@@ -231,11 +232,12 @@ others put into a header.`,
 	cmd.Flags().BoolVar(&contentful, "contentful", false, "Put the content of each delivery into the lane as a message")
 	cmd.Flags().StringVar(&expires, "expires", "", "Refuse deliveries after this time or duration")
 	cmd.Flags().StringVar(&signature, "signature", "", "Accept only signed deliveries: hub_sha256 or standard_webhooks")
+	input.EnumChoices[waitingv1.SignatureScheme](cmd, "signature")
 	signingFlag(cmd, &secret)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		req.AgentId, req.Description, req.RequestId, req.DeliveryMode = args[0], args[1], s.RequestID, deliveryMode(contentful)
 		var err error
-		if req.ExpiresAt, err = input.Time("expires", expires); err != nil {
+		if req.ExpiresAt, err = input.Time("expires", expires, s.Zone()); err != nil {
 			return err
 		}
 		if req.SignatureScheme, err = input.Enum[waitingv1.SignatureScheme]("signature", signature); err != nil {
@@ -250,7 +252,7 @@ others put into a header.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			p.Fields("trigger", resp.GetTrigger().GetTriggerId(), "url", resp.GetUrl(), "signing secret", resp.GetSigningSecret(),
-				"expires", output.Time(resp.GetTrigger().GetExpiresAt()))
+				"expires", p.Time(resp.GetTrigger().GetExpiresAt()))
 		})
 	})
 	return s.Mutation(cmd)
@@ -326,7 +328,7 @@ func triggerGet(s *session.Session) *cobra.Command {
 				return &waitingv1.GetExternalTriggerRequest{AgentId: args[0], TriggerId: args[1]}, nil
 			},
 			func(p *output.Printer, resp *waitingv1.GetExternalTriggerResponse) {
-				p.Table("no trigger", triggerColumns, [][]string{triggerRow(resp.GetTrigger())})
+				p.Table("no trigger", triggerColumns, [][]string{triggerRow(p, resp.GetTrigger())})
 			}),
 	}
 }
@@ -345,17 +347,17 @@ func triggerList(s *session.Session) *cobra.Command {
 			return req, nil
 		},
 		(*waitingv1.ListExternalTriggersResponse).GetTriggers, "no triggers",
-		triggerColumns, triggerRow)
+		triggerColumns, triggerRow, session.Hidden(&req.IncludeRevoked))
 }
 
 // triggerColumns is the header of a table of triggers.
 var triggerColumns = []string{"TRIGGER", "STATUS", "DELIVERIES", "COALESCED", "IGNORED", "LAST", "EXPIRES", "SIGNATURE", "ITEM", "DESCRIPTION"}
 
 // triggerRow returns the cells of a trigger below triggerColumns.
-func triggerRow(t *waitingv1.Trigger) []string {
+func triggerRow(p *output.Printer, t *waitingv1.Trigger) []string {
 	return []string{
 		t.GetTriggerId(), pbjson.EnumText(t.GetStatus()), output.Number(t.GetDeliveryCount()), output.Number(t.GetCoalescedCount()), output.Number(t.GetIgnoredCount()),
-		output.Time(t.GetLastDeliveredAt()), output.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()), t.GetWorkItemId(), output.Shorten(t.GetDescription(), 50),
+		p.Time(t.GetLastDeliveredAt()), p.Time(t.GetExpiresAt()), pbjson.EnumText(t.GetSignatureScheme()), t.GetWorkItemId(), output.Flexible(t.GetDescription()),
 	}
 }
 

@@ -54,7 +54,7 @@ func writeMutation(p *output.Printer, m *workv1.WorkItemMutation) {
 	if m.GetReason() != "" {
 		who = append(who, output.Shorten(m.GetReason(), 60))
 	}
-	p.Printf("%s  %s  %s  rev %d  %s\n", p.Paint(terminal.Bold, output.Number(m.GetNumber())), output.Time(m.GetAt()), m.GetEventType(), m.GetRevision(), strings.Join(who, ", "))
+	p.Printf("%s  %s  %s  rev %d  %s\n", p.Paint(terminal.Bold, output.Number(m.GetNumber())), p.Time(m.GetAt()), m.GetEventType(), m.GetRevision(), strings.Join(who, ", "))
 	for _, c := range m.GetChanges() {
 		p.Printf("    %s: %s -> %s\n", c.GetField(), oneLine(c.GetFrom()), oneLine(c.GetTo()))
 	}

@@ -59,7 +59,7 @@ func readQueue(ctx context.Context, conn *grpc.ClientConn, agentID string) (*wor
 // plane after which the queue has another revision. The first message of the stream
 // draws too, so that a change between the first picture and the stream is shown.
 func watchQueue(ctx context.Context, s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn, agentID string) error {
-	p := output.New(cmd.OutOrStdout())
+	p := s.Printer(cmd)
 	drawn := int64(-1)
 	draw := func() error {
 		q, err := readQueue(ctx, conn, agentID)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"quartet/pkg/pbjson"
 	"quartet/pkg/terminal"
 	"quartet/pkg/utf8cut"
+	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
 	"quartet/services/cli/session"
@@ -56,6 +58,7 @@ type Primer struct {
 // PrimeCommand returns `quartet prime`.
 func PrimeCommand(s *session.Session) *cobra.Command {
 	var limit time.Duration
+	var hook string
 	cmd := &cobra.Command{
 		Use: "prime AGENT", Short: "Print an agent's open work for a model's context, at most 1000 tokens", Args: input.Exactly("AGENT"),
 		Long: `Print what a model needs to go on: the item in focus with its plan, open todos and
@@ -64,36 +67,64 @@ next. The text has at most 1000 tokens of four bytes, whatever the agent holds.
 
 A coding agent's hook runs it at the start of a session and after a compaction. It
 changes nothing. If the server cannot be reached the exit code is 5, and 3 if there
-is no such agent; then nothing is written to stdout.`,
-		Example: "  quartet prime my-project\n  quartet prime my-project -o json",
-		RunE: s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
-			defer cancel()
-			work := workv1.NewWorkServiceClient(conn)
-			queue, err := work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: args[0]})
-			if err != nil {
-				return err
-			}
-			open, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
-				AgentId: args[0], Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: primeItems, OmitPlanPreviews: true,
-			})
-			if err != nil {
-				return err
-			}
-			primer := Prime(args[0], queue, open.GetWorkItems())
-			if s.JSON() {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				e.SetEscapeHTML(false)
-				return e.Encode(primer)
-			}
-			p := output.New(cmd.OutOrStdout())
-			p.Printf("%s", primer.Text)
-			return p.Err()
-		}),
+is no such agent; then nothing is written to stdout. With --hook the exit code is 0 then
+too, because a hook that fails disturbs a session that can do without it.`,
+		Example: "  quartet prime my-project\n  quartet prime my-project -o json\n  quartet prime my-project --hook claude",
 	}
 	cmd.Flags().DurationVar(&limit, "timeout", 5*time.Second, "How long to wait for the server")
+	cmd.Flags().StringVar(&hook, "hook", "", "Write what the hook of a coding agent takes: "+strings.Join(Hooks, ", "))
+	input.Choices(cmd, "hook", Hooks...)
+	cmd.RunE = forHook(&hook, s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+		defer cancel()
+		work := workv1.NewWorkServiceClient(conn)
+		queue, err := work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: args[0]})
+		if err != nil {
+			return err
+		}
+		open, err := work.ListWorkItems(ctx, &workv1.ListWorkItemsRequest{
+			AgentId: args[0], Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: primeItems, OmitPlanPreviews: true,
+		})
+		if err != nil {
+			return err
+		}
+		primer := Prime(args[0], queue, open.GetWorkItems())
+		var document any
+		switch {
+		case s.JSON():
+			document = primer
+		case hook == "cursor":
+			document = map[string]string{"additional_context": primer.Text}
+		default:
+			p := s.Printer(cmd)
+			p.Printf("%s", primer.Text)
+			return p.Err()
+		}
+		e := json.NewEncoder(cmd.OutOrStdout())
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(document)
+	}))
 	return cmd
+}
+
+// Hooks are the coding agents whose hooks run prime. Claude Code and Codex add the text on stdout to the context, Cursor that
+// of a JSON document.
+var Hooks = []string{"claude", "codex", "cursor"}
+
+// forHook returns a RunE that checks --hook and, with it, ends without an error where run has one: it says on stderr what is missing.
+func forHook(hook *string, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if *hook != "" && !slices.Contains(Hooks, *hook) {
+			return exit.UsageError(fmt.Sprintf("--hook %s is unknown; use one of %s", *hook, strings.Join(Hooks, ", ")))
+		}
+		err := run(cmd, args)
+		if err != nil && *hook != "" {
+			exit.Report(cmd, err)
+			return nil
+		}
+		return err
+	}
 }
 
 // Prime returns the text about an agent's queue. open are open items in any order, of which some

@@ -32,6 +32,7 @@ picks it, at the latest when the scheduler wakes it for that.`,
   quartet work create keeper "Fix the flaky test" --todo "find it" --todo "fix it" --status ready --plan @plan.md`,
 	}
 	cmd.Flags().StringVar(&status, "status", "", "Status of the plan: draft, ready or needs_input (default draft)")
+	input.EnumChoices[workv1.PlanStatus](cmd, "status")
 	cmd.Flags().StringVar(&plan, "plan", "", `First text of the plan file; "-" reads stdin, "@FILE" a file`)
 	cmd.Flags().StringArrayVar(&list, "todo", nil, `Entry of the checklist; may be repeated; "[x] text" is done, "[>] text" in progress`)
 	cmd.RunE = s.Connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
@@ -63,6 +64,7 @@ func listCommand(s *session.Session) *cobra.Command {
 		Example: "  quartet work list keeper --filter open",
 	}
 	cmd.Flags().StringVar(&filter, "filter", "", "Only these items: all, open, completed, current, queued, blocked, waiting_for_operator or runnable (default all)")
+	input.EnumChoices[workv1.WorkItemFilter](cmd, "filter")
 	return session.List(s, cmd, workv1.NewWorkServiceClient, workv1.WorkServiceClient.ListWorkItems,
 		func(args []string) (*workv1.ListWorkItemsRequest, error) {
 			which, err := input.Enum[workv1.WorkItemFilter]("filter", filter)
@@ -73,9 +75,9 @@ func listCommand(s *session.Session) *cobra.Command {
 		},
 		(*workv1.ListWorkItemsResponse).GetWorkItems, "no work items",
 		[]string{"", "ITEM", "STATE", "PLAN", "REV", "OBJECTIVE", "BLOCKED BY"},
-		func(it *workv1.WorkItem) []string {
+		func(p *output.Printer, it *workv1.WorkItem) []string {
 			return []string{output.Star(it.GetIsCurrent()), it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), pbjson.EnumText(it.GetPlanStatus()),
-				output.Number(it.GetRevision()), output.Shorten(it.GetObjective(), 60), output.Shorten(it.GetBlockedBy(), 40)}
+				output.Number(it.GetRevision()), output.Flexible(it.GetObjective()), output.Flexible(it.GetBlockedBy())}
 		})
 }
 
@@ -102,11 +104,11 @@ func writeItem(p *output.Printer, it *workv1.WorkItem) {
 		"plan", pbjson.EnumText(it.GetPlanStatus())+output.Detail(it.GetPlanArtifact().GetPath()),
 		"blocked by", terminal.Printable(it.GetBlockedBy()),
 		"triggered", output.Yes(it.GetHasTriggeredWaits()),
-		"recheck", output.Time(it.GetRecheckAt()),
+		"recheck", p.Time(it.GetRecheckAt()),
 		"report", terminal.Printable(it.GetResultSummary()),
 		"revision", output.Number(it.GetRevision()),
-		"created", output.Time(it.GetCreatedAt()),
-		"completed", output.Time(it.GetCompletedAt()),
+		"created", p.Time(it.GetCreatedAt()),
+		"completed", p.Time(it.GetCompletedAt()),
 	)
 	if len(it.GetTodoList()) > 0 {
 		p.Printf("\n")
@@ -164,6 +166,7 @@ return the focus.`,
 	f := cmd.Flags()
 	f.StringVar(&objective, "objective", "", "The new objective")
 	f.StringVar(&status, "status", "", "Status of the plan: draft, ready or needs_input")
+	input.EnumChoices[workv1.PlanStatus](cmd, "status")
 	f.StringVar(&blocker, "blocked-by", "", "Why the item cannot go on now")
 	f.BoolVar(&req.ClearBlockedBy, "unblock", false, "Clear the blocker")
 	f.StringArrayVar(&list, "todo", nil, `Entry of the new checklist; may be repeated; --todo "" alone clears it`)
@@ -191,7 +194,7 @@ return the focus.`,
 		if req.PlanStatus, err = input.Enum[workv1.PlanStatus]("status", status); err != nil {
 			return err
 		}
-		if req.RecheckAt, err = input.Time("recheck", recheck); err != nil {
+		if req.RecheckAt, err = input.Time("recheck", recheck, s.Zone()); err != nil {
 			return err
 		}
 		resp, err := workv1.NewWorkServiceClient(conn).UpdateWorkItem(cmd.Context(), req)
@@ -251,7 +254,7 @@ func queueCommand(s *session.Session) *cobra.Command {
 				add := func(class string, items ...*workv1.WorkItem) {
 					for _, it := range items {
 						if it != nil {
-							rows = append(rows, []string{class, it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), output.Shorten(it.GetObjective(), 60), output.Shorten(it.GetBlockedBy(), 40)})
+							rows = append(rows, []string{class, it.GetWorkItemId(), pbjson.EnumText(it.GetSchedulingState()), output.Flexible(it.GetObjective()), output.Flexible(it.GetBlockedBy())})
 						}
 					}
 				}

@@ -1,0 +1,220 @@
+package setup
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"quartet/pkg/terminal"
+	"quartet/services/cli/exit"
+	"quartet/services/cli/input"
+	"quartet/services/cli/session"
+)
+
+// options are the flags of `quartet setup`.
+type options struct {
+	check, remove, user bool
+	agent, dir          string
+}
+
+// Command returns `quartet setup`.
+func Command(s *session.Session) *cobra.Command {
+	var o options
+	var names []string
+	for _, t := range tools {
+		names = append(names, t.name)
+	}
+	cmd := &cobra.Command{
+		Use: "setup TOOL", Short: "Make Quartet the memory of a coding agent: " + strings.Join(names, ", "), Args: input.Exactly("TOOL"),
+		Long: `Enter Quartet into the settings of a coding agent: the MCP server with the absolute path
+of this program, a hook that runs "quartet prime" at the start of a session and after a
+compaction, and rules that tell the model to keep its work in Quartet.
+
+The settings are those of the project in the working directory, or with --user those of
+all your projects. What else is in the files stays. A file that is changed is replaced
+as a whole, and what was in it before is beside it with the suffix .before-quartet. A
+second run changes nothing, unless the path of this program or the agent changed.
+
+--check changes nothing, says what is missing, and ends with the exit code 1 if anything
+is. --remove takes out what setup has entered, and nothing else.`,
+		Example:   "  quartet setup claude\n  quartet setup codex --agent my-project --check\n  quartet setup cursor --remove\n  quartet setup claude --user --agent me",
+		ValidArgs: names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, t := range tools {
+				if t.name == args[0] {
+					return run(s, cmd, t, o)
+				}
+			}
+			return exit.UsageError(fmt.Sprintf("%q is no coding agent that is known; use one of %s", args[0], strings.Join(names, ", ")))
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.check, "check", false, "Only say what is missing")
+	f.BoolVar(&o.remove, "remove", false, "Remove it")
+	f.BoolVar(&o.user, "user", false, "The settings of all your projects instead of those of this one")
+	f.StringVar(&o.agent, "agent", "", "The agent that stores the memory (default: the name of the project's directory)")
+	f.StringVar(&o.dir, "dir", "", "The project's directory (default: the working directory)")
+	return cmd
+}
+
+// result is what was found or done about a file.
+type result struct {
+	Path   string `json:"path"`
+	What   string `json:"what"`
+	Status string `json:"status"` // present, missing, written, removed, absent
+}
+
+// run enters, checks or removes.
+func run(s *session.Session, cmd *cobra.Command, t tool, o options) error {
+	if o.check && o.remove {
+		return exit.UsageError("--check and --remove contradict each other")
+	}
+	w, files, err := plan(cmd, t, o)
+	if err != nil {
+		return err
+	}
+	// All files are read and edited before the first one is written, so that one that cannot be edited stops all.
+	type change struct {
+		target
+		old, next []byte
+	}
+	var changes []change
+	var results []result
+	for _, f := range files {
+		old, err := readFile(f.path)
+		if err != nil {
+			return err
+		}
+		next, err := f.edit(old, w, o.remove)
+		if err != nil {
+			return fmt.Errorf("%s: %w; nothing was changed", f.path, err)
+		}
+		r := result{f.path, f.what, "present"}
+		if o.remove {
+			r.Status = "absent"
+		}
+		if !bytes.Equal(old, next) || (old == nil) != (next == nil) {
+			changes = append(changes, change{f, old, next})
+			r.Status = map[bool]string{true: "removed", false: "written"}[o.remove]
+			if o.check {
+				r.Status = "missing"
+			}
+		}
+		results = append(results, r)
+	}
+	if !o.check {
+		for _, c := range changes {
+			if err := writeFile(c.path, c.old, c.next); err != nil {
+				return err
+			}
+		}
+	}
+	if err := show(s, cmd, t, w, results, o); err != nil {
+		return err
+	}
+	if o.check && len(changes) > 0 {
+		return exit.Silently(exit.Failed)
+	}
+	return nil
+}
+
+// plan returns what is entered where.
+func plan(cmd *cobra.Command, t tool, o options) (w wanted, files []target, err error) {
+	dir := o.dir
+	if dir == "" {
+		dir = "."
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return w, nil, err
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return w, nil, exit.UsageError(dir + " is no directory")
+	}
+	w = wanted{agent: o.agent, tool: t.name}
+	if f := cmd.Flag("address"); f != nil && f.Changed {
+		w.address = f.Value.String()
+	}
+	if w.binary, err = binary(); err != nil {
+		return w, nil, err
+	}
+	if o.user {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return w, nil, err
+		}
+		if w.agent == "" && !o.remove {
+			return w, nil, exit.UsageError("--agent is missing: the agent that stores the memory of all your projects")
+		}
+		return w, t.user(home), nil
+	}
+	if w.agent == "" {
+		w.agent = agentOf(dir)
+	}
+	return w, t.project(dir), nil
+}
+
+// binary returns the absolute path by which this program is started. A link on the way to it stays, because it leads to the newest version
+// after an update.
+func binary() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("the path of this program: %w", err)
+	}
+	return filepath.Abs(path)
+}
+
+// maxAgent is the length of the longest name that agentOf returns.
+const maxAgent = 63
+
+// agentOf returns the name of a directory as that of an agent.
+func agentOf(dir string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(filepath.Base(dir)) {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			b.WriteRune(r)
+		} else if b.Len() > 0 && !strings.HasSuffix(b.String(), "-") {
+			b.WriteByte('-')
+		}
+	}
+	name := strings.Trim(b.String()[:min(b.Len(), maxAgent)], "-")
+	if name == "" || name[0] < 'a' {
+		name = strings.TrimRight("project-"+name, "-")
+	}
+	return name[:min(len(name), maxAgent)]
+}
+
+// show prints the results.
+func show(s *session.Session, cmd *cobra.Command, t tool, w wanted, results []result, o options) error {
+	if s.JSON() {
+		raw, err := json.MarshalIndent(map[string]any{"tool": t.name, "agent": w.agent, "binary": w.binary, "files": results}, "", "  ")
+		if err == nil {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", raw)
+		}
+		return err
+	}
+	p := s.Printer(cmd)
+	var rows [][]string
+	for _, r := range results {
+		rows = append(rows, []string{r.Status, r.What, terminal.Printable(r.Path)})
+	}
+	p.Table("", []string{"STATUS", "WHAT", "FILE"}, rows)
+	switch {
+	case o.remove:
+	case o.check:
+		for _, r := range results {
+			if r.Status == "missing" {
+				p.Printf("\nenter what is missing with: quartet setup %s\n", t.name)
+				break
+			}
+		}
+	default:
+		p.Printf("\n%s keeps its work in Quartet, as agent %s. Start a new session to begin.\n", t.title, w.agent)
+		p.Printf("%s\n", t.note)
+	}
+	return p.Err()
+}

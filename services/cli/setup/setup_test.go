@@ -1,0 +1,380 @@
+package setup
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"quartet/services/cli/exit"
+	"quartet/services/cli/session"
+)
+
+// quartet runs `quartet setup` and returns its output and its exit code.
+func quartet(t *testing.T, args ...string) (out string, code int) {
+	root := &cobra.Command{Use: "quartet", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(Command(session.New(root.PersistentFlags(), nil)))
+	var o bytes.Buffer
+	root.SetOut(&o)
+	root.SetErr(&o)
+	root.SetArgs(append([]string{"setup"}, args...))
+	cmd, err := root.ExecuteContextC(t.Context())
+	if err != nil {
+		code = exit.Report(cmd, err)
+	}
+	return o.String(), code
+}
+
+// content returns what a directory has, by path.
+func content(t *testing.T, dir string) map[string]string {
+	out := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(dir, path)
+		out[rel] = string(raw)
+		return err
+	}))
+	return out
+}
+
+// without returns files without the copies of what was there before.
+func without(files map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, text := range files {
+		if !strings.HasSuffix(name, backupSuffix) {
+			out[name] = text
+		}
+	}
+	return out
+}
+
+func put(t *testing.T, dir, name, text string) {
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o640))
+}
+
+// In an empty project setup makes the files, a second run changes nothing, and remove leaves nothing.
+func TestAnEmptyProject(t *testing.T) {
+	for _, tool := range tools {
+		t.Run(tool.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "My Project")
+			require.NoError(t, os.Mkdir(dir, 0o755))
+			out, code := quartet(t, tool.name, "--check", "--dir", dir)
+			require.Equal(t, exit.Failed, code)
+			require.Contains(t, out, "missing")
+			require.Empty(t, content(t, dir), "a check writes nothing")
+
+			out, code = quartet(t, tool.name, "--dir", dir)
+			require.Zero(t, code, out)
+			require.Contains(t, out, "my-project")
+			files := content(t, dir)
+			require.Len(t, files, 3)
+			self, err := os.Executable()
+			require.NoError(t, err)
+			all := ""
+			for _, text := range files {
+				all += text
+			}
+			require.Contains(t, all, self)
+			require.Contains(t, all, "prime my-project --hook "+tool.name)
+			require.Contains(t, all, "--create")
+			require.Contains(t, all, "agent my-project")
+
+			out, code = quartet(t, tool.name, "--check", "--dir", dir)
+			require.Zero(t, code, out)
+			_, code = quartet(t, tool.name, "--dir", dir)
+			require.Zero(t, code)
+			require.Equal(t, files, content(t, dir), "nothing changes the second time, and nothing is copied")
+
+			_, code = quartet(t, tool.name, "--check", "--dir", dir, "--agent", "another")
+			require.Equal(t, exit.Failed, code, "another agent is not what is there")
+			_, code = quartet(t, tool.name, "--dir", dir, "--agent", "another")
+			require.Zero(t, code)
+			for name, text := range without(content(t, dir)) {
+				require.NotContains(t, text, "my-project", name)
+			}
+			_, code = quartet(t, tool.name, "--remove", "--dir", dir)
+			require.Zero(t, code)
+			require.Empty(t, without(content(t, dir)))
+			out, code = quartet(t, tool.name, "--remove", "--dir", dir)
+			require.Zero(t, code, out)
+			require.Contains(t, out, "absent")
+		})
+	}
+}
+
+// Settings of the user stay, in their order and with their mode, and are what they were after remove.
+func TestOthersSettingsStay(t *testing.T) {
+	claude := map[string]string{
+		".mcp.json": "{\n    \"zeta\": 1.50,\n    \"mcpServers\": {\n        \"other\": {\n            \"command\": \"x\",\n            \"args\": [\n                \"<a>&b\"\n            ]\n        }\n    },\n    \"alpha\": null\n}\n",
+		".claude/settings.json": `{
+  "permissions": {
+    "allow": [
+      "Bash(go test:*)"
+    ]
+  },
+  "hooks": {
+    "SessionStart": [
+      {
+        "matcher": "startup",
+        "hooks": [
+          {
+            "type": "command",
+            "command": "echo prime numbers"
+          }
+        ]
+      }
+    ],
+    "Stop": [
+      {
+        "hooks": [
+          {
+            "type": "command",
+            "command": "date"
+          }
+        ]
+      }
+    ]
+  },
+  "model": "x"
+}
+`,
+		"CLAUDE.md": "# Rules\n\nBe brief.\n",
+	}
+	codex := map[string]string{
+		".codex/config.toml": "# my settings\nmodel = \"m\" # the model\n\n[mcp_servers.other]\ncommand = \"x\"\nargs = [\n  \"[mcp_servers.quartet]\",\n  '''\n[a]\n''',\n]\n\n# the end\n[features]\nhooks = true\n",
+		".codex/hooks.json":  "{\n\t\"hooks\": {\n\t\t\"Stop\": [\n\t\t\t{\n\t\t\t\t\"hooks\": [\n\t\t\t\t\t{\n\t\t\t\t\t\t\"type\": \"command\",\n\t\t\t\t\t\t\"command\": \"date\"\n\t\t\t\t\t}\n\t\t\t\t]\n\t\t\t}\n\t\t]\n\t}\n}\n",
+		"AGENTS.md":          "Use tabs.\n",
+	}
+	cursor := map[string]string{
+		".cursor/mcp.json":           "{\n  \"mcpServers\": {\n    \"other\": {\n      \"url\": \"http://x\"\n    }\n  }\n}\n",
+		".cursor/hooks.json":         "{\n  \"version\": 1,\n  \"hooks\": {\n    \"sessionStart\": [\n      {\n        \"command\": \"./mine.sh\"\n      }\n    ]\n  }\n}\n",
+		".cursor/rules/my-rules.mdc": "mine",
+	}
+	for name, before := range map[string]map[string]string{"claude": claude, "codex": codex, "cursor": cursor} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for path, text := range before {
+				put(t, dir, path, text)
+			}
+			out, code := quartet(t, name, "--dir", dir, "--agent", "memory")
+			require.Zero(t, code, out)
+			after := content(t, dir)
+			for path, text := range before {
+				if path == ".cursor/rules/my-rules.mdc" {
+					require.Equal(t, text, after[path])
+					continue
+				}
+				require.Equal(t, text, after[path+backupSuffix], "what was there before is kept beside it")
+				require.NotEqual(t, text, after[path])
+				for _, line := range strings.Split(text, "\n") {
+					require.Contains(t, after[path], strings.TrimRight(line, ","), path)
+				}
+				info, err := os.Stat(filepath.Join(dir, path))
+				require.NoError(t, err)
+				require.Equal(t, os.FileMode(0o640), info.Mode().Perm())
+			}
+			out, code = quartet(t, name, "--remove", "--dir", dir)
+			require.Zero(t, code, out)
+			require.Equal(t, before, without(content(t, dir)))
+		})
+	}
+}
+
+// What the user added to the entry of Quartet stays.
+func TestAnEntryIsUpdated(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, ".mcp.json", `{"mcpServers": {"quartet": {"command": "/old/quartet", "args": ["mcp"], "env": {"QUARTET_ADDRESS": "h:1"}}}}`)
+	put(t, dir, ".codex/config.toml", "[mcp_servers.quartet]\nstartup_timeout_sec = 20\ncommand = '/old/quartet' # where it was\n\n[mcp_servers.quartet.env]\nA = \"b\"\n\n[other]\nargs = [1]\n")
+	put(t, dir, ".claude/settings.json", `{"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "/old/quartet prime x"}, {"type": "command", "command": "date"}]}]}}`)
+	for _, tool := range []string{"claude", "codex"} {
+		out, code := quartet(t, tool, "--dir", dir, "--agent", "memory", "--address", "h:2")
+		require.Zero(t, code, out)
+	}
+	files := content(t, dir)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var servers struct {
+		Servers map[string]struct {
+			Type, Command string
+			Args          []string
+			Env           map[string]string
+		} `json:"mcpServers"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(files[".mcp.json"]), &servers))
+	got := servers.Servers["quartet"]
+	require.Equal(t, self, got.Command)
+	require.Equal(t, []string{"mcp", "--agent", "memory", "--create", "--tools", "memory", "--address", "h:2"}, got.Args)
+	require.Equal(t, map[string]string{"QUARTET_ADDRESS": "h:1"}, got.Env)
+
+	var doc map[string]any
+	require.NoError(t, toml.Unmarshal([]byte(files[".codex/config.toml"]), &doc))
+	entry := serverIn(doc)
+	require.Equal(t, self, entry["command"])
+	require.EqualValues(t, 20, entry["startup_timeout_sec"])
+	require.Equal(t, map[string]any{"A": "b"}, entry["env"])
+	require.Contains(t, files[".codex/config.toml"], "# where it was")
+	require.Contains(t, files[".codex/config.toml"], "[other]\nargs = [1]\n")
+
+	require.NotContains(t, files[".claude/settings.json"], "/old/quartet")
+	require.Contains(t, files[".claude/settings.json"], "date")
+	require.Equal(t, 1, strings.Count(files[".claude/settings.json"], " prime "))
+	out, code := quartet(t, "codex", "--remove", "--dir", dir)
+	require.Zero(t, code, out)
+	require.Equal(t, "[other]\nargs = [1]\n", content(t, dir)[".codex/config.toml"])
+}
+
+// What cannot be edited safely is refused, and then no file is changed.
+func TestWhatCannotBeEditedIsRefused(t *testing.T) {
+	for _, c := range []struct{ tool, path, text, want string }{
+		{"claude", ".claude/settings.json", "{\n  // comment\n}", "near line 2"},
+		{"claude", ".claude/settings.json", "[]", "no JSON object"},
+		{"claude", ".claude/settings.json", `{"hooks": []}`, `"hooks" is no object`},
+		{"claude", ".claude/settings.json", `{"hooks": {"SessionStart": {}}}`, `"SessionStart" is no list`},
+		{"claude", ".mcp.json", `{"a": 1, "a": 2}`, "twice"},
+		{"claude", ".mcp.json", `{"a": 1} {}`, "follows"},
+		{"claude", ".mcp.json", `{"mcpServers": {"quartet": []}}`, `"quartet" is no object`},
+		{"claude", "CLAUDE.md", rulesBegin + "\n", "do not enclose"},
+		{"codex", ".codex/config.toml", "a = = 1", "it is not TOML"},
+		{"codex", ".codex/config.toml", "mcp_servers = { other = { command = \"x\" } }\n", "cannot be edited here"},
+		{"codex", ".codex/config.toml", "mcp_servers.quartet.command = \"x\"\n", "cannot be edited here"},
+		{"cursor", ".cursor/hooks.json", `{"hooks": {"sessionStart": 1}}`, `"sessionStart" is no list`},
+	} {
+		dir := t.TempDir()
+		put(t, dir, c.path, c.text)
+		before := content(t, dir)
+		out, code := quartet(t, c.tool, "--dir", dir, "--agent", "a")
+		require.Equal(t, exit.Failed, code, c.text)
+		require.Contains(t, out, c.want, c.text)
+		require.Contains(t, out, c.path)
+		require.Equal(t, before, content(t, dir), c.text)
+	}
+	for want, args := range map[string][]string{
+		"no coding agent that is known": {"emacs"},
+		"contradict":                    {"claude", "--check", "--remove"},
+		"is no directory":               {"claude", "--dir", filepath.Join(t.TempDir(), "none")},
+		"--agent is missing":            {"claude", "--user"},
+		"TOOL is missing":               {},
+	} {
+		out, code := quartet(t, args...)
+		require.Equal(t, exit.Usage, code, want)
+		require.Contains(t, out, want)
+	}
+}
+
+// The settings of a user are in the home directory, or where the coding agent's variable says.
+func TestSettingsOfAUser(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("CODEX_HOME", "")
+	t.Setenv("CLAUDE_CONFIG_DIR", "")
+	put(t, home, ".claude.json", `{"numStartups": 7, "projects": {"/p": {"history": [1, 2]}}}`)
+	for tool, want := range map[string][]string{
+		"claude": {".claude.json", ".claude/settings.json", ".claude/CLAUDE.md"},
+		"codex":  {".codex/config.toml", ".codex/hooks.json", ".codex/AGENTS.md"},
+		"cursor": {".cursor/mcp.json", ".cursor/hooks.json"},
+	} {
+		out, code := quartet(t, tool, "--user", "--agent", "me")
+		require.Zero(t, code, out)
+		for _, path := range want {
+			require.FileExists(t, filepath.Join(home, path))
+		}
+	}
+	require.Contains(t, content(t, home)[".claude.json"], `"numStartups": 7`)
+	elsewhere := t.TempDir()
+	t.Setenv("CODEX_HOME", elsewhere)
+	_, code := quartet(t, "codex", "--user", "--agent", "me")
+	require.Zero(t, code)
+	require.FileExists(t, filepath.Join(elsewhere, "config.toml"))
+}
+
+// A link stays a link, and a file that another program changed meanwhile is not replaced.
+func TestFilesAreReplacedWithCare(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, "real.json", "{}")
+	link := filepath.Join(dir, "link.json")
+	require.NoError(t, os.Symlink(filepath.Join(dir, "real.json"), link))
+	require.NoError(t, writeFile(link, []byte("{}"), []byte("{ }")))
+	info, err := os.Lstat(link)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeSymlink)
+	require.Equal(t, "{ }", content(t, dir)["real.json"])
+	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x")), "changed by another program")
+	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x")), "changed by another program")
+}
+
+func TestNamesOfAgents(t *testing.T) {
+	for dir, want := range map[string]string{
+		"/src/My Project": "my-project", "/src/a--b__c": "a-b-c", "/": "project", "/src/2048": "project-2048", "/src/日本": "project", "/src/" + strings.Repeat("x", 100): strings.Repeat("x", 63),
+	} {
+		require.Equal(t, want, agentOf(dir), dir)
+	}
+	require.Equal(t, `'/a b/it'\''s'`, quoteShell("/a b/it's"))
+}
+
+// Whatever a document is, editing it either is refused or changes nothing else, and a second edit changes nothing.
+func FuzzTOML(f *testing.F) {
+	for _, seed := range []string{"", "a = 1\n", "[mcp_servers.quartet]\nargs = [\n 'a', # b\n]\n[x]\n", "[[a]]\nb = \"\"\"\n[c]\n\"\"\"\n", "[mcp_servers]\nquartet = {}\n", "[mcp_servers.quartet]", "a.b = {c = [1, 2]}\r\n[ mcp_servers . \"quartet\" ]\r\ncommand='x'\r\n"} {
+		f.Add(seed)
+	}
+	w := wanted{binary: `/a "b"\c`, agent: "x", tool: "codex"}
+	f.Fuzz(func(t *testing.T, text string) {
+		before, err := parseTOML([]byte(text))
+		if err != nil {
+			return
+		}
+		next, err := editTOML([]byte(text), w, false)
+		if err != nil {
+			return
+		}
+		after, err := parseTOML(next)
+		require.NoError(t, err)
+		require.Equal(t, w.binary, serverIn(after)["command"])
+		require.Equal(t, others(before), others(after))
+		again, err := editTOML(next, w, false)
+		require.NoError(t, err)
+		require.Equal(t, string(next), string(again))
+		rest, err := editTOML(next, w, true)
+		if err != nil {
+			return
+		}
+		left, err := parseTOML(rest)
+		require.NoError(t, err)
+		require.Equal(t, others(before), others(left))
+	})
+}
+
+// Whatever JSON is there, what is not ours is the same after entering and removing the server and the hook.
+func FuzzJSON(f *testing.F) {
+	for _, seed := range []string{"", "{}", `{"mcpServers":{"quartet":{"command":"x"}}}`, `{"hooks":{"SessionStart":[{"hooks":[{"command":"quartet prime x"},{"command":"y"}]}]},"n":1e400}`} {
+		f.Add(seed)
+	}
+	w := wanted{binary: "/a/quartet", agent: "x", tool: "claude"}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, e := range []edit{editMCPServers(true), editHooks(), editCursorHooks("sessionStart")} {
+			next, err := e([]byte(text), w, false)
+			if err != nil {
+				continue
+			}
+			require.True(t, json.Valid(next), "%s", next)
+			again, err := e(next, w, false)
+			require.NoError(t, err)
+			require.Equal(t, string(next), string(again))
+			rest, err := e(next, w, true)
+			require.NoError(t, err)
+			once, err := e(rest, w, true)
+			require.NoError(t, err)
+			require.Equal(t, string(rest), string(once))
+		}
+	})
+}

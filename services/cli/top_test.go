@@ -1,0 +1,120 @@
+package cli_test
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/term"
+
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/cli"
+	"quartet/tests/dev"
+)
+
+// written is what a program has written to a terminal. wait waits for a text in what was written since the last call of wait.
+type written struct {
+	mu   sync.Mutex
+	text string
+	more chan struct{}
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text += string(p)
+	close(w.more)
+	w.more = make(chan struct{})
+	return len(p), nil
+}
+
+func (w *written) wait(t *testing.T, want string) {
+	t.Helper()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	for {
+		w.mu.Lock()
+		i, more, text := strings.Index(w.text, want), w.more, w.text
+		if i >= 0 {
+			w.text = w.text[i+len(want):]
+		}
+		w.mu.Unlock()
+		if i >= 0 {
+			return
+		}
+		select {
+		case <-more:
+		case <-limit.C:
+			require.FailNow(t, "the terminal never showed "+want, text)
+		}
+	}
+}
+
+// `quartet top` in a real terminal: it shows agents as they come, one in detail, and gives the terminal back.
+func TestTop(t *testing.T) {
+	s := dev.Start(t)
+	for _, name := range []string{"keeper", "kestrel"} {
+		code, _, errs := quartet(t, s, "agent", "spawn", name)
+		require.Zero(t, code, errs)
+	}
+	code, out, errs := quartet(t, s, "top")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "2 agents")
+	require.NotContains(t, out, "\x1b", "without a terminal it is a list")
+
+	master, tty, err := pty.Open()
+	require.NoError(t, err)
+	require.NoError(t, pty.Setsize(master, &pty.Winsize{Rows: 24, Cols: 120}))
+	before, err := term.GetState(int(tty.Fd()))
+	require.NoError(t, err)
+	screen := &written{more: make(chan struct{})}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(screen, master) // ends with the terminal
+	}()
+	t.Setenv("TERM", "xterm")
+	ended := make(chan int, 1)
+	ctx := dev.Within(t)
+	go func() {
+		ended <- cli.Run(ctx, cli.Servers{}, []string{"top", "--address", s.Cfg.GRPCAddr}, tty, tty, os.Stderr)
+	}()
+	press := func(keys string) {
+		_, err := io.WriteString(master, keys)
+		require.NoError(t, err)
+	}
+	screen.wait(t, "\x1b[?1049h")
+	screen.wait(t, "kestrel")
+	_, err = s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "later", RequestId: "r", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	require.NoError(t, err)
+	screen.wait(t, "later")
+	press("/later\r")
+	screen.wait(t, "filter: later")
+	press("\r")
+	screen.wait(t, "decision:")
+	_, err = s.Agents.PauseAgent(ctx, &agentv1.PauseAgentRequest{AgentId: "later", RequestId: "p", Reason: "for a moment"})
+	require.NoError(t, err)
+	screen.wait(t, "for a moment")
+	press("\x1b")
+	screen.wait(t, "paused")
+	press("q")
+	select {
+	case code := <-ended:
+		require.Zero(t, code)
+	case <-ctx.Done():
+		require.FailNow(t, "it did not end")
+	}
+	screen.wait(t, "\x1b[?1049l")
+	after, err := term.GetState(int(tty.Fd()))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	press("\n") // the blocked read of keys ends with the next one
+	require.NoError(t, tty.Close())
+	<-copied
+	require.NoError(t, master.Close())
+}

@@ -1,0 +1,178 @@
+package tests
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"quartet/tests/proc"
+)
+
+// A second backup does not replace the first one, unless that is demanded, and keeps it where it fails.
+func TestBackupsAreKept(t *testing.T) {
+	proc.Long(t)
+	m := newMachine(t)
+	quartet := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(soon(t), m.bin, append(args, "--address", m.srv.GRPC)...).CombinedOutput()
+		return string(out), err
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "one.backup")
+	out, err := quartet("backup", file)
+	require.NoError(t, err, out)
+	first, err := os.ReadFile(file)
+	require.NoError(t, err)
+	out, err = quartet("backup", file)
+	require.Error(t, err)
+	require.Contains(t, out, "exists and is kept")
+	require.Contains(t, out, "--replace")
+	now, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, first, now)
+	out, err = quartet("backup", file, "--replace")
+	require.NoError(t, err, out)
+	now, err = os.ReadFile(file)
+	require.NoError(t, err)
+	require.NotEqual(t, first, now, "each backup has keys of its own")
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing temporary is left")
+}
+
+// Each line of the log is JSON: what is for people is on stdout. The addresses are in the log too.
+func TestTheLogIsJSON(t *testing.T) {
+	proc.Long(t)
+	home := newMachine(t) // for its home only
+	grpc, err := proc.FreeAddr()
+	require.NoError(t, err)
+	rest, err := proc.FreeAddr()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(soon(t), home.bin, "dev", "--data-dir", filepath.Join(t.TempDir(), "data"), "--grpc-addr", grpc, "--http-addr", rest, "--worker-roots", t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	for banner := ""; !strings.Contains(banner, "  gRPC   "+grpc); banner += lines.Text() + "\n" {
+		require.True(t, lines.Scan(), banner)
+	}
+
+	// A client of REST at the gRPC address is told so, and one of gRPC at that of REST.
+	resp, err := http.Get("http://" + grpc + "/v1/agents")
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode)
+	require.Contains(t, string(body), "this is the gRPC address")
+	said, err := exec.CommandContext(soon(t), home.bin, "agent", "list", "--address", rest).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(said), "it is that of REST")
+
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	_, _ = io.Copy(io.Discard, out)
+	require.NoError(t, cmd.Wait())
+	up := false
+	for line := range strings.Lines(log.String()) {
+		var entry map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &entry), line)
+		up = up || entry["msg"] == "up" && entry["grpc_addr"] == grpc && entry["http_addr"] == rest
+	}
+	require.True(t, up, log.String())
+}
+
+// A variable that is misspelt is refused by a server, by name and without its value.
+func TestMisspeltVariablesOfAServer(t *testing.T) {
+	proc.Long(t)
+	cmd := exec.CommandContext(soon(t), binary(t), "dev", "--data-dir", filepath.Join(t.TempDir(), "data"))
+	cmd.Env = append(os.Environ(), "QUARTET_NATS_ULR=nats://secret@h:1", "QUARTET_PORT=tcp://10.0.0.1:7480")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "QUARTET_NATS_ULR is no setting; did you mean QUARTET_NATS_URL?")
+	require.NotContains(t, string(out), "QUARTET_PORT")
+	require.NotContains(t, string(out), "secret")
+}
+
+// `quartet mcp` starts the server of the user where none runs. It goes on when the session ends, a second session uses it, and
+// --no-start starts none.
+func TestC5_MCPStartsAServer(t *testing.T) {
+	proc.Long(t)
+	bin, home := binary(t), t.TempDir()
+	grpc, err := proc.FreeAddr()
+	require.NoError(t, err)
+	rest, err := proc.FreeAddr()
+	require.NoError(t, err)
+	data := filepath.Join(home, "data")
+	session := func(args ...string) (out, errs string) {
+		cmd := exec.CommandContext(soon(t), bin, append([]string{"mcp", "--agent", "keeper", "--create", "--tools", "memory", "--address", grpc}, args...)...)
+		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_GRPC_ADDR="+grpc, "QUARTET_HTTP_ADDR="+rest, "QUARTET_DATA_DIR="+data)
+		cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n" +
+			`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"tools/list"}` + "\n")
+		var o, e bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &o, &e
+		require.NoError(t, cmd.Run(), e.String())
+		return o.String(), e.String()
+	}
+	out, errs := session("--no-start")
+	require.Contains(t, out, "No Quartet server answers")
+	require.NotContains(t, errs, "started a server")
+	require.NoDirExists(t, data)
+
+	// A child of the session that outlives it becomes one of this process, which ends it.
+	require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	t.Cleanup(func() { require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)) })
+	out, errs = session()
+	server := serverOf(t, data)
+	t.Cleanup(func() {
+		require.NoError(t, syscall.Kill(server, syscall.SIGKILL))
+		_, err := syscall.Wait4(server, nil, 0, nil)
+		require.NoError(t, err)
+	})
+	require.Contains(t, errs, "started a server at "+grpc)
+	require.Contains(t, out, "CreateWorkItem")
+	require.NotContains(t, out, "No Quartet server answers")
+	require.FileExists(t, filepath.Join(home, ".local", "state", "quartet", "server.log"))
+
+	out, errs = session()
+	require.NotContains(t, errs, "started a server", "the one that runs is used")
+	require.Contains(t, out, "CreateWorkItem")
+	require.Equal(t, server, serverOf(t, data))
+	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(server), "cmdline"))
+	require.NoError(t, err)
+	require.Contains(t, string(command), "--embedded-worker\x00off", "it executes no commands")
+}
+
+// serverOf returns the process that has a data directory in its environment and is a server.
+func serverOf(t *testing.T, data string) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		command, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if bytes.Contains(environment, []byte("QUARTET_DATA_DIR="+data+"\x00")) && bytes.Contains(command, []byte("\x00dev\x00")) {
+			return pid
+		}
+	}
+	require.FailNow(t, "no server runs for "+data)
+	return 0
+}
