@@ -1,5 +1,5 @@
-import { useRef, useState } from "preact/hooks";
-import { go, href, type Route, useLive, useLiveState } from "./hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { go, href, type Route, useLive } from "./hooks";
 import { useCan, whoMay } from "./session";
 import { count, words } from "./text";
 import type { QuartetEvent } from "./types";
@@ -23,20 +23,27 @@ export function Events({ route }: { route: Route }) {
   const [gap, setGap] = useState(false);
   const seen = useRef(0);
   const held = useRef<QuartetEvent[]>([]);
-  const { state } = useLiveState();
   const may = can("EventService/WatchEvents");
-  const set = (change: Record<string, string>) => {
+  const began = useRef(false);
+  useEffect(() => {
     setList([]);
+    setGap(false);
     held.current = [];
     seen.current = 0;
+    began.current = past;
+  }, [agent, plane, type, past]);
+  const set = (change: Record<string, string>) => {
     go(href(["events"], { agent, plane, type, past: past ? "1" : "", ...change }), true);
   };
-  useLive({ agentId: agent || undefined, planes: plane ? [plane] : undefined, eventTypes: type ? type.split(",") : undefined, fromStart: past }, (batch) => {
+  const state = useLive({ agentId: agent || undefined, planes: plane ? [plane] : undefined, eventTypes: type ? type.split(",") : undefined, fromStart: past }, (batch) => {
     seen.current += batch.length;
     const newest = batch.reverse();
     if (paused) held.current = newest.concat(held.current).slice(0, kept);
     else setList((old) => newest.concat(old).slice(0, kept));
-  }, () => setGap(true), may);
+  }, () => {
+    if (began.current) setGap(true);
+    began.current = true;
+  }, may);
   if (!may) return <div class="page"><p class="note">Events: {whoMay("EventService/WatchEvents")}</p></div>;
   const toggle = () => {
     if (paused) setList((old) => held.current.concat(old).slice(0, kept));

@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { ApiError, unreachable } from "./api";
-import { type Filter, type Listener, liveState, observe, watch } from "./live";
+import { type Filter, liveState, observe, type State, watch } from "./live";
 import type { QuartetEvent } from "./types";
 
 /** Route is the view that the address names: #/agents/keeper?tab=why is path [agents, keeper]. */
@@ -112,15 +112,24 @@ export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unkn
   return { ...state, again };
 }
 
-/** useLive receives the events of a filter while the view is shown. */
-export function useLive(filter: Filter, events: (batch: QuartetEvent[]) => void, reset: () => void, on = true) {
-  const latest = useRef<Listener>({ events, reset });
+/**
+ * useLive receives the events of a filter while the view is shown, and returns whether they arrive: "live" from the
+ * moment at which the server has begun the stream of this filter. reset is as in Listener.
+ */
+export function useLive(filter: Filter, events: (batch: QuartetEvent[]) => void, reset: () => void, on = true): State {
+  const latest = useRef({ events, reset });
   latest.current = { events, reset };
   const key = JSON.stringify(filter);
+  const [of, became] = useState<{ key: string; state: State }>({ key, state: "idle" });
   useEffect(() => {
     if (!on) return;
-    return watch(JSON.parse(key) as Filter, { events: (b) => latest.current.events(b), reset: () => latest.current.reset() });
+    return watch(JSON.parse(key) as Filter, {
+      events: (b) => latest.current.events(b),
+      reset: () => latest.current.reset(),
+      became: (state) => became({ key, state }),
+    });
   }, [key, on]);
+  return of.key === key ? of.state : "idle";
 }
 
 /** useLiveState returns whether events arrive. */

@@ -16,8 +16,13 @@ export interface Filter {
 export interface Listener {
   /** events receives what happened, in batches. */
   events(batch: QuartetEvent[]): void;
-  /** reset says that events may have been missed: read everything again. */
+  /**
+   * reset says that things may have happened of which no event was received: the stream begins, and what was
+   * read before is older than it, or it could not go on where it was. Read everything again.
+   */
   reset(): void;
+  /** became says whether the events of this view arrive. */
+  became(s: State): void;
 }
 
 export type State = "idle" | "connecting" | "live" | "lost";
@@ -72,7 +77,6 @@ const maxBatch = 2000;
 async function run(w: Watch) {
   let cursor = "";
   let delay = 250;
-  let lost = false;
   let batch: QuartetEvent[] = [];
   let timer: ReturnType<typeof setTimeout> | undefined;
   const flush = () => {
@@ -82,7 +86,11 @@ async function run(w: Watch) {
     if (b.length > maxBatch) w.listener.reset();
     w.listener.events(b.slice(-maxBatch));
   };
-  become("connecting");
+  const own = (s: State, why = "") => {
+    become(s, why);
+    w.listener.became(s);
+  };
+  own("connecting");
   while (!w.abort.signal.aborted) {
     try {
       const path = "events" + query({
@@ -91,9 +99,8 @@ async function run(w: Watch) {
       });
       const opened = () => {
         if (w.abort.signal.aborted) return;
-        become("live");
-        if (lost && !cursor) w.listener.reset();
-        lost = false;
+        if (!cursor && !w.filter.fromStart) w.listener.reset();
+        own("live");
         delay = 250;
       };
       for await (const m of lines<{ event?: QuartetEvent; heartbeatCursor?: string }>(path, w.abort.signal, opened)) {
@@ -108,13 +115,12 @@ async function run(w: Watch) {
       throw new ApiError(0, "UNREACHABLE", "the connection ended");
     } catch (e) {
       if (w.abort.signal.aborted) break;
-      lost = true;
       const err = e instanceof ApiError ? e : new ApiError(0, "UNREACHABLE", "the connection broke");
       if (err.reason.startsWith("CURSOR_")) {
         cursor = ""; // it is of journals that are not there any more
         w.listener.reset();
       }
-      become("lost", err.message);
+      own("lost", err.message);
       if (err.status === 401 || err.status === 403) return;
       try {
         await pause(delay * (0.75 + Math.random() / 2), w.abort.signal);
