@@ -5,14 +5,13 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"quartet/pkg/life"
 	"quartet/pkg/rpc"
+	"quartet/services/app/memory"
 	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
@@ -83,27 +82,7 @@ func (c *Config) memory() uint64 {
 	if c.MaxMemory > 0 {
 		return uint64(c.MaxMemory) << 20
 	}
-	return uint64(float64(machineMemory()) * memoryPart)
-}
-
-// machineMemory returns the bytes of memory of the control group of this process, or of the machine; 0 if
-// the system does not say, which is so except on Linux.
-func machineMemory() uint64 {
-	var most uint64
-	if raw, err := os.ReadFile("/proc/meminfo"); err == nil {
-		for line := range strings.Lines(string(raw)) {
-			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemTotal:" {
-				kib, _ := strconv.ParseUint(fields[1], 10, 64) // 0 is unknown
-				most = kib << 10
-			}
-		}
-	}
-	if raw, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
-		if n, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64); err == nil && (most == 0 || n < most) {
-			most = n
-		}
-	}
-	return most
+	return uint64(float64(memory.OfMachine()) * memoryPart)
 }
 
 // observePeriod is how often the live heap is reported to the gate.

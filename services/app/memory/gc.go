@@ -1,4 +1,5 @@
-package app
+// Package memory says how much memory the machine has, and adjusts the garbage collector to what is used.
+package memory
 
 import (
 	"context"

@@ -1,0 +1,27 @@
+package memory
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// OfMachine returns the bytes of memory of the control group of this process, or of the machine; 0 if
+// the system does not say, which is so except on Linux.
+func OfMachine() uint64 {
+	var most uint64
+	if raw, err := os.ReadFile("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(raw)) {
+			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemTotal:" {
+				kib, _ := strconv.ParseUint(fields[1], 10, 64) // 0 is unknown
+				most = kib << 10
+			}
+		}
+	}
+	if raw, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64); err == nil && (most == 0 || n < most) {
+			most = n
+		}
+	}
+	return most
+}
