@@ -153,7 +153,7 @@ func tapUnproven(ctx context.Context, _ *tap.Info) (context.Context, error) {
 
 // connOf returns the bounded connection by which a call came, nil if there is none.
 func connOf(ctx context.Context) *connlimit.Conn {
-	if _, local := grpc.ServerTransportStreamFromContext(ctx).(*localStream); local {
+	if local(ctx) {
 		return nil // the peer in ctx is that of the call that is being served
 	}
 	return connlimit.FromContext(ctx)

@@ -39,7 +39,7 @@ func (e edge) Clone() credentials.TransportCredentials {
 // vouched refuses a service's credential that arrived over the network without a certificate
 // of this installation, so that a leaked token alone is worthless.
 func vouched(ctx context.Context) error {
-	if _, local := grpc.ServerTransportStreamFromContext(ctx).(*localStream); local {
+	if local(ctx) {
 		return nil // the peer in ctx may be that of the call that is being served
 	}
 	p, ok := peer.FromContext(ctx)
@@ -50,4 +50,13 @@ func vouched(ctx context.Context) error {
 		return nil
 	}
 	return fault.Unauthenticated.New("a service's credential is good with a service's certificate only; give its process tls-cert-file and tls-key-file")
+}
+
+// local reports whether ctx is that of a call within the process.
+func local(ctx context.Context) bool {
+	switch grpc.ServerTransportStreamFromContext(ctx).(type) {
+	case *localStream, *pipe:
+		return true
+	}
+	return false
 }

@@ -144,10 +144,6 @@ func TestSim_OneSeedOneRun(t *testing.T) {
 			return simulate(t, seed, -1)
 		}
 		first, others := on(1), []int{1, 2}
-		if first.streams {
-			require.NoError(t, first.err, "seed %d", seed)
-			continue
-		}
 		if require.NoError(t, first.err, "seed %d", seed); first.instances {
 			others = []int{1}
 		}
