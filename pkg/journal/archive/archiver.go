@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -193,8 +195,8 @@ func (a *Archiver) clean(ctx context.Context, c *Catalog) error {
 	for _, s := range c.Segments {
 		delete(names, s.GetName())
 	}
-	for name, number := range names {
-		if !c.Has(number) {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !c.Has(names[name]) {
 			continue // another process may be about to put it into the catalog
 		}
 		if err := a.log.store.Remove(ctx, name); err != nil {

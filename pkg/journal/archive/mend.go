@@ -2,6 +2,8 @@ package archive
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"quartet/pkg/journal/framelog"
@@ -15,7 +17,7 @@ func Stored(ctx context.Context, store Store, partition string) (all map[string]
 		return nil, nil, err
 	}
 	all, unreadable = map[string]Segment{}, map[string]error{}
-	for name := range names {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if s, err := stored(ctx, store, partition, name); err != nil {
 			unreadable[name] = err
 		} else {
