@@ -184,7 +184,7 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 // commands.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
-	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes < p.cfg.SnapshotBytes/16 || p.cfg.Room.Check(0, false) != nil {
+	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes.Load() < p.cfg.SnapshotBytes/16 || p.cfg.Room.Check(0, false) != nil {
 		return
 	}
 	now := p.cfg.Mono()
@@ -194,7 +194,7 @@ func (p *Partition[S]) checkSnapshot() {
 	if retry := s.retry.Load(); retry != nil && now.Before(*retry) {
 		return
 	}
-	s.due = t.Bytes >= p.cfg.SnapshotBytes || now.Sub(s.last) >= p.cfg.SnapshotTerm
+	s.due = t.Bytes.Load() >= p.cfg.SnapshotBytes || now.Sub(s.last) >= p.cfg.SnapshotTerm
 }
 
 // cut begins a snapshot that is due, once all that was applied is durable. Until then no command runs, which is for as long as

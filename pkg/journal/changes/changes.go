@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -27,8 +28,8 @@ type Tracker struct {
 	Announced snapshot.Ref
 	// Damaged says that a line was quarantined, which the pages do not tell.
 	Damaged bool
-	// Bytes are those of the frames behind the snapshot.
-	Bytes int64
+	// Bytes are those of the frames behind the snapshot. They are counted without the lock.
+	Bytes atomic.Int64
 
 	state   pages.State
 	touched map[pages.Owner]struct{}
@@ -67,10 +68,10 @@ func (t *Tracker) Before(ev *event.Event) {
 	}
 }
 
-// Wrote counts the bytes of a frame.
+// Wrote counts the bytes of a frame. It needs no lock.
 func (t *Tracker) Wrote(n int) {
 	if t != nil {
-		t.Bytes += int64(n)
+		t.Bytes.Add(int64(n))
 	}
 }
 
@@ -157,8 +158,8 @@ type Page struct {
 
 // Begin begins a cut. It returns once it knows which owners changed.
 func (t *Tracker) Begin(c snapshot.Cut, has Extent) *Cut {
-	n := &Cut{Cut: c, bytes: t.Bytes, has: has, all: slices.Collect(maps.Keys(t.touched)), left: t.touched}
-	t.touched, t.Bytes, t.cut = map[pages.Owner]struct{}{}, 0, n
+	n := &Cut{Cut: c, bytes: t.Bytes.Swap(0), has: has, all: slices.Collect(maps.Keys(t.touched)), left: t.touched}
+	t.touched, t.cut = map[pages.Owner]struct{}{}, n
 	return n
 }
 
@@ -197,7 +198,7 @@ func (t *Tracker) Written(c *Cut, base *snapshot.Base) {
 // Failed notes that the snapshot of a cut was not written: the next one has what it should have had.
 func (t *Tracker) Failed(c *Cut) {
 	t.cut = nil
-	t.Bytes += c.bytes
+	t.Bytes.Add(c.bytes)
 	for _, o := range c.all {
 		t.touched[o] = struct{}{}
 	}
