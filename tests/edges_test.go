@@ -103,6 +103,30 @@ func TestG8_AnAttackerWithoutACredentialIsBounded(t *testing.T) {
 	require.NoError(t, fresh(q))
 }
 
+// TestG8_NoKindOfConnectionCostsMuch: one kind of connection alone costs no more memory than all. With -attack it
+// prints what each costs.
+func TestG8_NoKindOfConnectionCostsMuch(t *testing.T) {
+	connections, length := 20, time.Second
+	if *strangers {
+		connections, length = 500, 10*time.Second
+	}
+	q := strict(t)
+	require.NoError(t, fresh(q))
+	try := func(context.Context) error { return fresh(q) }
+	quiet, _, err := attack.Measure(t.Context(), q.PID(), length, 100*time.Millisecond, try)
+	require.NoError(t, err)
+	for i, kind := range attack.Kinds {
+		attacker, err := attack.Begin(t.Context(), attack.Spec{Stranger: &attack.Stranger{GRPC: q.GRPC, HTTP: q.HTTP, Connections: connections, Only: i + 1}})
+		require.NoError(t, err)
+		used, _, err := attack.Measure(t.Context(), q.PID(), length, 100*time.Millisecond, try)
+		ended := attacker.End()
+		require.NoError(t, err, kind)
+		require.NoError(t, ended, kind)
+		t.Logf("%-38s memory %d MiB, processor %s of %s; quiet: %d MiB, %s", kind, used.Memory>>20, used.CPU, length, quiet.Memory>>20, quiet.CPU)
+		require.LessOrEqual(t, used.Memory-quiet.Memory, 64<<20, kind)
+	}
+}
+
 // TestG8_NestedRequestsOfAKnownCaller: brackets without end cost little wherever JSON is read, over MCP and
 // in the arguments of tools too.
 func TestG8_NestedRequestsOfAKnownCaller(t *testing.T) {

@@ -27,6 +27,7 @@ type Conn struct {
 	budget   int64     // bytes that may be read
 	filled   time.Time // when Rate was last added to budget
 	granted  int64     // bytes of a body that may be read in addition
+	indebted bool      // the budget was used up, and readMin is not there again
 	calls    int       // in progress
 	refusals int
 	quiet    time.Time // when the last call ended
@@ -94,8 +95,16 @@ func (c *Conn) Leave() {
 	c.signal()
 }
 
-// Refuse records that a call was refused for its credential. An unproven connection with too many
-// refusals is closed, after its caller could read the last one.
+// Charge counts n bytes more against the budget of an unproven connection, for what costs the server more than its
+// size. It does not block; reads wait until the budget suffices again.
+func (c *Conn) Charge(n int64) {
+	c.mu.Lock()
+	c.budget -= n
+	c.mu.Unlock()
+}
+
+// Refuse records that a call was refused for its credential. Of an unproven connection with too many
+// refusals nothing more is read, and it is closed after its caller could read the last one.
 func (c *Conn) Refuse() {
 	if c.proven.Load() {
 		return
@@ -196,8 +205,8 @@ func (c *Conn) allowed(want int, now time.Time) (n int, pause time.Duration) {
 		return want, 0
 	}
 	limits := &c.listener.limits
-	if c.calls >= limits.Calls {
-		return 0, time.Minute // Leave wakes it
+	if c.calls >= limits.Calls || c.refusals >= limits.Refusals {
+		return 0, time.Minute // Leave, Prove and Close wake it
 	}
 	if c.granted > 0 {
 		return int(min(int64(want), c.granted)), 0
@@ -205,10 +214,12 @@ func (c *Conn) allowed(want int, now time.Time) (n int, pause time.Duration) {
 	if more := int64(now.Sub(c.filled).Seconds() * float64(limits.Rate)); more > 0 {
 		c.budget, c.filled = min(c.budget+more, limits.Free), now
 	}
-	least := min(readMin, int64(want))
-	if c.budget >= least {
+	least := min(readMin, limits.Free)
+	if c.budget >= least || c.budget > 0 && !c.indebted {
+		c.indebted = false
 		return int(min(int64(want), c.budget, readMax)), 0
 	}
+	c.indebted = true
 	return 0, time.Duration(float64(least-c.budget)/float64(limits.Rate)*float64(time.Second)) + time.Millisecond
 }
 

@@ -261,6 +261,59 @@ func TestG8_Refusals(t *testing.T) {
 	require.Equal(t, 1, d.count(refused))
 }
 
+// TestG8_RefusalsEndReading: nothing is read after the last refusal, unless a credential that was read before is valid.
+func TestG8_RefusalsEndReading(t *testing.T) {
+	d := newDoor(t, Limits{Refusals: 3})
+	client, server := d.enter("127.0.0.1")
+	_, err := client.Write([]byte("abcd"))
+	require.NoError(t, err)
+	one := make([]byte, 1)
+	for range 2 {
+		server.Refuse()
+		_, err = server.Read(one)
+		require.NoError(t, err, "below the limit")
+	}
+	server.Refuse()
+	require.NoError(t, server.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err = server.Read(one)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "at the limit")
+	require.NoError(t, server.SetReadDeadline(time.Time{}))
+	server.Prove()
+	server.Refuse() // above it
+	_, err = io.ReadFull(server, make([]byte, 2))
+	require.NoError(t, err)
+}
+
+// TestG8_ADebtIsPaid: while the budget lasts, all of it may be read; once it was used up, nothing is until there are readMin bytes.
+func TestG8_ADebtIsPaid(t *testing.T) {
+	start := time.Now()
+	c := &Conn{listener: &Listener{limits: Limits{Free: 8 << 10, Rate: 1 << 10}.complete()}, budget: 8 << 10, filled: start}
+	allowed := func(after time.Duration) int {
+		n, pause := c.allowed(16<<10, start.Add(after))
+		require.Equal(t, n == 0, pause > 0)
+		return n
+	}
+	require.Equal(t, readMax, allowed(0))
+	c.Charge(8<<10 - 1)
+	require.Equal(t, 1, allowed(0), "below the limit")
+	c.Charge(1)
+	require.Zero(t, allowed(0), "at it")
+	require.Zero(t, allowed(readMin/1024*time.Second-time.Second))
+	require.Equal(t, readMax, allowed(readMin/1024*time.Second))
+	c.Charge(readMin - 1)
+	require.Equal(t, 1, allowed(readMin/1024*time.Second), "no longer in debt")
+	c.Charge(2)
+	require.Zero(t, allowed(readMin/1024*time.Second), "above it")
+	c.Charge(-1 << 20)
+	require.Equal(t, readMax, allowed(readMin/1024*time.Second+time.Second))
+	require.EqualValues(t, 8<<10, c.budget, "no more than Free is saved")
+	// A call that is expected to be small is not held back for as much.
+	c.listener.limits.Free, c.budget = 100, 0
+	require.Zero(t, allowed(readMin/1024*time.Second+time.Second))
+	c.budget = 100
+	require.Equal(t, 100, allowed(readMin/1024*time.Second+time.Second), "Free is less than readMin")
+}
+
 // TestG8_SourcesAreNetworks: one caller often has a /64 network of IPv6.
 func TestG8_SourcesAreNetworks(t *testing.T) {
 	of := func(s string) string {

@@ -26,8 +26,8 @@ type Limits struct {
 	// Calls is how many calls may be in progress on an unproven connection before no more of it is
 	// read. Default 16.
 	Calls int
-	// Refusals is how many calls may be refused on an unproven connection before it is closed.
-	// Default 8.
+	// Refusals is how many calls may be refused on an unproven connection before no more of it is read
+	// and it is closed. Default 8.
 	Refusals int
 }
 
@@ -43,9 +43,10 @@ const (
 	sweepPeriod = 500 * time.Millisecond
 	// readMax is how much is read at once from an unproven connection, so that a burst of small
 	// frames does not become as many calls before the first one is refused.
-	readMax = 4 << 10
-	// readMin is what a connection without budget waits for, so that it is not served byte by byte.
-	readMin = 1 << 10
+	readMax = 1 << 10
+	// readMin is what a connection without budget waits for, so that it is not served byte by byte: with 128 of
+	// them, one kilobyte at a time was one wake-up in 8 ms.
+	readMin = 4 << 10
 	// partingTime is how long a connection with too many refusals stays open, so that its caller
 	// can read the last one.
 	partingTime = time.Second

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 
+	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
 )
 
@@ -28,7 +29,11 @@ func (e edge) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, er
 	if conn.LocalAddr().Network() == "bufconn" {
 		return e.memory.ServerHandshake(conn)
 	}
-	return e.TransportCredentials.ServerHandshake(conn)
+	secured, info, err := e.TransportCredentials.ServerHandshake(conn)
+	if limited := connlimit.Of(conn.RemoteAddr()); limited != nil && err == nil {
+		secured = &framed{Conn: secured, limited: limited, rest: prefaceBytes}
+	}
+	return secured, info, err
 }
 
 // Clone implements credentials.TransportCredentials.

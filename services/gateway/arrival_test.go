@@ -152,6 +152,14 @@ func TestG8_PagesWithoutACredentialAreScarce(t *testing.T) {
 		resp, _ := r.raw("GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
 		return resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "1"
 	}, 20*time.Second, time.Millisecond)
+	// What follows on the connection is not answered.
+	again := "GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+	resp, conn := r.raw(strings.Repeat(again, scarceBurst))
+	for resp.StatusCode == http.StatusOK { // a second has passed
+		resp, conn = r.raw(strings.Repeat(again, scarceBurst))
+	}
+	require.True(t, resp.Close)
+	ends(t, conn)
 	for range 2 * scarceBurst { // one connection, on which every request is that of a known caller
 		require.Equal(t, http.StatusOK, r.do(http.MethodGet, "/v1/agents/keeper/work-items", "").status)
 		require.Equal(t, http.StatusOK, r.do(http.MethodGet, "/openapi.json", "").status)

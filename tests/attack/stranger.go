@@ -11,6 +11,18 @@ import (
 type Stranger struct {
 	GRPC, HTTP  string
 	Connections int
+	// Only is the one kind of connection that it makes, an index of Kinds and one more; 0: each in turn.
+	Only int
+}
+
+// Kinds are what a stranger does on a connection.
+var Kinds = []string{
+	"gRPC: nothing", "HTTP: nothing",
+	"gRPC: 20 000 streams", "HTTP: a body that does not arrive",
+	"gRPC: half a message", "HTTP: 4 MiB of brackets",
+	"gRPC: halves of four health checks", "HTTP: a delivery to a guessed trigger",
+	"gRPC: 10 000 guessed keys", "HTTP: a header without end",
+	"gRPC: 10 000 settings", "HTTP: 1 000 requests for /metrics",
 }
 
 const (
@@ -35,6 +47,9 @@ const sendTerm = 20 * time.Second
 
 // connect does one of the things that once cost a server much, on one connection, until the server closes it.
 func (s *Stranger) connect(n int) {
+	if s.Only > 0 {
+		n = s.Only - 1
+	}
 	to := s.GRPC
 	if n%2 == 1 {
 		to = s.HTTP

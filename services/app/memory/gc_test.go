@@ -14,9 +14,14 @@ func TestGCPercentForLiveHeapAndRate(t *testing.T) {
 		want       int
 	}{
 		{0, 0, 400},
-		{16 * mib, 0, 400},
-		{32 * mib, 0, 200},
+		{16 * mib, 0, 200},
+		{32 * mib, 0, 100},
+		{64 * mib, 0, 50},
 		{128 * mib, 0, 50},
+		{16 * mib, 8 * mib, 200}, // what is allocated in four seconds is no more than that
+		{16 * mib, 10 * mib, 250},
+		{16 * mib, 16 * mib, 400},
+		{20 * mib, 17 * mib, 320}, // a busy process with a small heap
 		{512 * mib, 0, 50},
 		{8192 * mib, 0, 50},
 		{512 * mib, 64 * mib, 50}, // the allocations of four seconds are the minimum headroom
@@ -24,7 +29,7 @@ func TestGCPercentForLiveHeapAndRate(t *testing.T) {
 		{512 * mib, 256 * mib, 200},
 		{512 * mib, 4096 * mib, 200}, // the maximum headroom
 		{64 * mib, 4096 * mib, 200},  // the maximum of a busy process
-		{24 * mib, 4096 * mib, 266},  // as if it were idle
+		{24 * mib, 4096 * mib, 266},  // its minimum
 		{8192 * mib, 4096 * mib, 50},
 	} {
 		require.Equal(t, c.want, gcPercentFor(c.live, c.rate, gcMaxHeadroom), "%d MiB live, %d MiB/s", c.live/mib, c.rate/mib)
@@ -46,12 +51,12 @@ func TestUnusedMemoryIsReleasedOnceWhenIdle(t *testing.T) {
 	var released []int
 	for second, mibs := range []uint64{900, 900, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 900, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} {
 		allocated += mibs << 20
-		if _, release := m.update(100<<20, allocated); release {
+		if _, release := m.update(40<<20, allocated); release {
 			released = append(released, second)
 		}
 	}
 	require.Equal(t, []int{12, 27}, released)
-	percent, _ := m.update(100<<20, allocated)
+	percent, _ := m.update(40<<20, allocated)
 	require.Zero(t, percent, "an unchanged percentage is not set again")
 	percent, _ = m.update(1000<<20, allocated)
 	require.Equal(t, gcMinPercent, percent)
