@@ -6,6 +6,7 @@
 // before a block, which a reader does not see, says what else happens:
 //
 //	<!-- test: terminal -->         a terminal of its own: the command runs until the page ends
+//	<!-- test: stop -->             the reader stops the program in the terminal that was opened last
 //	<!-- test: exit 3 -->           the last command of the block ends with this code
 //	<!-- test: file NAME -->        the block, of any language, is the file NAME
 //	<!-- test: skip REASON -->      the block is not run; REASON is one of those that the test knows

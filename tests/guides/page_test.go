@@ -32,7 +32,7 @@ var (
 	comment  = regexp.MustCompile(`(?s)^<!-- test: ([^\n]*?)(?:\n(.*?))?\s*-->$`)
 	heading  = regexp.MustCompile(`^#+ (.*)`)
 	data     = regexp.MustCompile(`^(json|yaml|go|python|typescript|toml|text|mermaid|ini)$`)
-	wordsArg = regexp.MustCompile(`^(terminal|exit|file|skip section|skip|run terminal|run)(?: (.*))?$`)
+	wordsArg = regexp.MustCompile(`^(terminal|stop|exit|file|skip section|skip|run terminal|run)(?: (.*))?$`)
 )
 
 // parse reads the blocks of a page. A comment that says nothing that this package knows, and a block that nobody
@@ -104,7 +104,7 @@ func read(text string) (directive, error) {
 
 // apply sets what the directive says of the next block or of the section. It reports whether the directive has
 // commands of its own.
-func (d directive) apply(next *block, section *string) (bool, error) {
+func (d *directive) apply(next *block, section *string) (bool, error) {
 	m := wordsArg.FindStringSubmatch(d.words)
 	if wants := m[1] == "exit" || m[1] == "file" || strings.HasPrefix(m[1], "skip"); wants != (m[2] != "") {
 		return false, fmt.Errorf("%q has too much or too little behind its word", d.words)
@@ -120,6 +120,9 @@ func (d directive) apply(next *block, section *string) (bool, error) {
 		next.skip = m[2]
 	case "skip section":
 		*section = m[2]
+	case "stop":
+		d.commands = stopTerminal
+		return true, nil
 	case "run", "run terminal":
 		next.terminal = m[1] == "run terminal"
 		if strings.TrimSpace(d.commands) == "" {

@@ -95,30 +95,39 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 
 	reports, report, err := os.Pipe()
 	require.NoError(t, err)
-	name := filepath.Base(base) + strconv.Itoa(os.Getpid())
+	name := base
 	cmd := exec.CommandContext(ctx, os.Args[0]) //nolint:gosec // this test
 	cmd.Dir, cmd.ExtraFiles, cmd.Stderr = s.dir, []*os.File{report}, &s.stderr
 	cmd.Env = append(environment(t), inNetwork+"=1", marker+"="+name, "HOME="+s.home, "PATH="+local+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL,
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
 		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
 	}
-	s.in, err = cmd.StdinPipe()
+	s.in, err = cmd.StdinPipe() // its end ends the shell, also if this test is killed, and the shell ends what it has started
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	require.NoError(t, report.Close())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
 		end(t, name)
+		_ = cmd.Wait() // which waits until nobody has its standard error
 		_ = reports.Close()
 	})
 	s.said = bufio.NewReader(reports)
-	s.send("set -eEo pipefail; trap 'printf \"failed %s: %s\\n\" \"$?\" \"${BASH_COMMAND//$'\\''\\n'\\''/ }\" >&3' ERR; trap 'echo exit >&3' EXIT")
+	context.AfterFunc(ctx, func() { _ = reports.SetReadDeadline(time.Unix(1, 0)) }) // programs in the background have the pipe too
+	s.send("set -eEo pipefail; trap 'printf \"failed %s: %s\\n\" \"$?\" \"${BASH_COMMAND//$'\\''\\n'\\''/ }\" >&3' ERR; trap '"+endAll+"' EXIT")
 	return s
 }
+
+// endAll ends the processes of the page, which know its marker.
+const endAll = `echo exit >&3; for p in /proc/[0-9]*; do [ $p != /proc/$$ ] && grep -qsz "^` + marker + `=$` + marker + `\$" $p/environ && kill -9 ${p#/proc/} 2>/dev/null; done`
+
+// stopTerminal ends the program in the terminal that was opened last, as ^C does, and waits for it. (A shell that is not
+// interactive lets its background programs ignore SIGINT.)
+const stopTerminal = `t=${terminals[-1]}; s=$(</proc/$t/task/$t/children); kill $(</proc/${s% }/task/${s% }/children); wait $t || true; unset 'terminals[-1]'
+`
 
 // environment is that of somebody who begins: nothing of Quartet is set. Go finds what it has compiled before.
 func environment(t *testing.T) []string {
@@ -165,7 +174,7 @@ func (s *shell) run(b block) (string, error) {
 	switch {
 	case b.terminal:
 		// It is the reader's next step to look whether the server answers.
-		s.send(fmt.Sprintf("( trap - ERR EXIT; exec 3>&-; %s ) || echo \"$?\" >%s.ended & until quartet ready >/dev/null 2>&1; do [ ! -e %s.ended ]; read -rt 0.05 <> <(:) || true; done; echo ok >&3", source, out, out))
+		s.send(fmt.Sprintf("( trap - ERR EXIT; exec 3>&-; %s ) || echo \"$?\" >%s.ended & terminals+=($!); until quartet ready >/dev/null 2>&1; do [ ! -e %s.ended ]; read -rt 0.05 <> <(:) || true; done; echo ok >&3", source, out, out))
 	case b.exit != "":
 		s.send(fmt.Sprintf("code=0; ( trap - ERR EXIT; %s ) || code=$?; [ $code = %s ]; echo ok >&3", source, b.exit))
 	default:
@@ -200,8 +209,8 @@ func (s *shell) ended() (out []string) {
 	for _, p := range paths {
 		code, _ := os.ReadFile(p)
 		raw, _ := os.ReadFile(strings.TrimSuffix(p, ".ended"))
-		// 137 is a program that the page has killed.
-		if c := strings.TrimSpace(string(code)); c != "137" {
+		// 137 and 143: the page has killed the program, or stopped it.
+		if c := strings.TrimSpace(string(code)); c != "137" && c != "143" {
 			out = append(out, "code "+c+"\n"+string(raw))
 		}
 	}
