@@ -42,7 +42,7 @@ func TestCommandsOfThePagesRun(t *testing.T) {
 	binary := quartet(t)
 	require.NoError(t, proc.NodePackages(t.Context(), filepath.Join(root, "examples", "typescript-runner")))
 	for _, path := range pages(t) {
-		t.Run(filepath.Base(path), func(t *testing.T) {
+		t.Run(strings.TrimPrefix(path, root+"/"), func(t *testing.T) {
 			t.Parallel()
 			blocks, err := parse(path)
 			require.NoError(t, err)

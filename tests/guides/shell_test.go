@@ -197,7 +197,13 @@ func (s *shell) shows(t *testing.T, b block, line string) {
 		return string(raw)
 	}
 	if b.terminal {
-		require.Eventually(t, func() bool { return want.MatchString(read()) }, 30*time.Second, 20*time.Millisecond, "%s\nnot in\n%s", line, path)
+		for deadline := time.NewTimer(30 * time.Second); !want.MatchString(read()); {
+			select {
+			case <-deadline.C:
+				require.Regexp(t, want, read(), b.text)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
 		return
 	}
 	require.Regexp(t, want, read(), b.text)
