@@ -46,7 +46,7 @@ func TestCommandsOfThePagesRun(t *testing.T) {
 			t.Parallel()
 			blocks, err := parse(path)
 			require.NoError(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			var s *shell
 			for _, b := range blocks {

@@ -100,7 +100,7 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 	cmd.Dir, cmd.ExtraFiles, cmd.Stderr = s.dir, []*os.File{report}, &s.stderr
 	cmd.Env = append(environment(t), inNetwork+"=1", marker+"="+name, "HOME="+s.home, "PATH="+local+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
 		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
@@ -117,7 +117,7 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 	})
 	s.said = bufio.NewReader(reports)
 	context.AfterFunc(ctx, func() { _ = reports.SetReadDeadline(time.Unix(1, 0)) }) // programs in the background have the pipe too
-	s.send("set -eEo pipefail; trap 'printf \"failed %s: %s\\n\" \"$?\" \"${BASH_COMMAND//$'\\''\\n'\\''/ }\" >&3' ERR; trap '"+endAll+"' EXIT")
+	s.send("set -eEo pipefail; trap 'printf \"failed %s: %s\\n\" \"$?\" \"${BASH_COMMAND//$'\\''\\n'\\''/ }\" >&3' ERR; trap '" + endAll + "' EXIT")
 	return s
 }
 
