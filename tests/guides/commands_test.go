@@ -28,7 +28,7 @@ type help struct {
 func (h *help) of(path []string) string {
 	key := strings.Join(path, " ")
 	if _, ok := h.known[key]; !ok {
-		said, err := exec.Command(h.binary, append(path, "--help")...).CombinedOutput() //nolint:gosec // the binary under test
+		said, err := exec.Command(h.binary, append(path, "--help")...).CombinedOutput()
 		if err != nil {
 			said = nil
 		}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -100,7 +99,7 @@ func TestSkippedBlocksSayWhy(t *testing.T) {
 					require.Contains(t, string(ci), strings.TrimSpace(command), "%s:%d: .ci/run does not run it", path, b.line)
 				}
 			default:
-				require.Regexp(t, regexp.MustCompile(`^Test\w+$`), place, "%s:%d: by a test or .ci/run", path, b.line)
+				require.Regexp(t, `^Test\w+$`, place, "%s:%d: by a test or .ci/run", path, b.line)
 				found, err := exec.Command("git", "-C", root, "grep", "-lw", "func "+place, "--", "*_test.go").CombinedOutput()
 				require.NoError(t, err, "%s:%d: there is no test %s: %s", path, b.line, place, found)
 			}

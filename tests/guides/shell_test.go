@@ -96,7 +96,7 @@ func newShell(ctx context.Context, t *testing.T, binary string) *shell {
 	reports, report, err := os.Pipe()
 	require.NoError(t, err)
 	name := base
-	cmd := exec.CommandContext(ctx, os.Args[0]) //nolint:gosec // this test
+	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Dir, cmd.ExtraFiles, cmd.Stderr = s.dir, []*os.File{report}, &s.stderr
 	cmd.Env = append(environment(t), inNetwork+"=1", marker+"="+name, "HOME="+s.home, "PATH="+local+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
