@@ -133,11 +133,11 @@ test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/
 	$(STATIC) $(GO) test -timeout 60m ./tests/cluster ./tests/sim
 
 test-race:
-	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/console$$\|/tests/cluster$$')
+	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/console$$\|/tests/guides$$\|/tests/cluster$$')
 	$(GO) test -race -short -timeout 30m ./tests
 
 test-processes:
-	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console
+	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console ./tests/guides
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.
