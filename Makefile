@@ -36,7 +36,8 @@ build: ## Build bin/quartet, static
 
 # What is weaker elsewhere than on Linux stands in docs/platforms.md. PLATFORM_ENV=QUICK compiles
 # in a third of the time, what is not to be shipped: see QUICK below.
-PLATFORMS    := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+# On Windows there are only the command line, MCP and the runner.
+PLATFORMS    := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 PLATFORM_ENV ?= STATIC
 
 # What is in the binary by its own build information, with versions and hashes. The tool is run by its
@@ -56,7 +57,7 @@ vulnerabilities: ## Scan what the product compiles for known vulnerabilities; sa
 platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet what only some of them compile
 	@set -e; for p in $(PLATFORMS); do \
 	  echo "$$p"; \
-	  GOOS=$${p%/*} GOARCH=$${p#*/} $($(PLATFORM_ENV)) $(GO) build -ldflags '$(STRIP) $(STAMP)' -o bin/quartet-$${p%/*}-$${p#*/} ./cmd/quartet; \
+	  GOOS=$${p%/*} GOARCH=$${p#*/} $($(PLATFORM_ENV)) $(GO) build -ldflags '$(STRIP) $(STAMP)' -o bin/quartet-$${p%/*}-$${p#*/}$$(case $$p in windows/*) echo .exe;; esac) ./cmd/quartet; \
 	done
 	GOOS=darwin GOARCH=arm64 $($(PLATFORM_ENV)) $(GO) vet ./pkg/proctree ./pkg/lease ./services/worker ./services/doctor ./services/work
 

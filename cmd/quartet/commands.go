@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -10,6 +12,7 @@ import (
 	"quartet/pkg/confine"
 	"quartet/pkg/fault"
 	"quartet/pkg/sandboxes"
+	"quartet/pkg/tracing"
 	"quartet/services/app"
 	"quartet/services/cli/workers"
 	"quartet/services/worker"
@@ -26,7 +29,7 @@ func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o worke
 		return err
 	}
 	defer func() { _ = logger.Sync() }() // stderr cannot always be synced
-	tracer, flush, err := app.ClientTracer(ctx, "quartet-worker", o.ID)
+	tracer, flush, err := tracing.ForClient(ctx, "quartet-worker", o.ID)
 	if err != nil {
 		return fault.InvalidArgument.New(err.Error())
 	}

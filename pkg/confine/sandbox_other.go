@@ -41,5 +41,5 @@ func (*Sandbox) Close() error { return errors.New("confine: never opened") }
 // AwaitExit returns.
 func (*Process) AwaitExit() {}
 
-// Wait returns 0.
-func (*Process) Wait() syscall.WaitStatus { return 0 }
+// Wait returns the zero status.
+func (*Process) Wait() (none syscall.WaitStatus) { return none }

@@ -8,10 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Load reads a key file.
@@ -115,22 +112,6 @@ func Update(path string, change func(Ring) (Ring, error)) (Ring, error) {
 	return next, syncDir(filepath.Dir(path))
 }
 
-// lock locks the updates of the key files in a directory, without a file that stays.
-func lock(dir string) (unlock func(), err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = d.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another process changes the key file in %s; wait for it and repeat the command", dir)
-		}
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	return func() { _ = d.Close() }, nil
-}
-
 // writeBeside writes and syncs a temporary file in the directory of path, with the owner and the
 // mode of like, if that is given, and returns its name.
 func writeBeside(path string, raw []byte, like fs.FileInfo) (string, error) {
@@ -140,8 +121,8 @@ func writeBeside(path string, raw []byte, like fs.FileInfo) (string, error) {
 	}
 	if like != nil {
 		err = f.Chmod(like.Mode().Perm())
-		if of, ok := like.Sys().(*syscall.Stat_t); ok && err == nil && (int(of.Uid) != os.Geteuid() || int(of.Gid) != os.Getegid()) {
-			err = f.Chown(int(of.Uid), int(of.Gid))
+		if err == nil {
+			err = chown(f, like)
 		}
 	}
 	if err == nil {
@@ -151,13 +132,4 @@ func writeBeside(path string, raw []byte, like fs.FileInfo) (string, error) {
 		return "", errors.Join(err, os.Remove(f.Name()))
 	}
 	return f.Name(), nil
-}
-
-// syncDir makes a rename or a link in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

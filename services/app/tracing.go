@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,7 +10,6 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/tracing"
-	"quartet/pkg/version"
 )
 
 // quiet has the methods of long polls and heartbeats. They continue a trace but do not
@@ -41,19 +39,4 @@ func (a *App) flush(ctx context.Context) {
 	if err := a.tracer.Stop(ctx); err != nil {
 		a.logger.Warn("the last traces could not be sent", zap.Error(err))
 	}
-}
-
-// ClientTracer returns the tracer of a worker or runner that is a process of its own. It
-// is off unless OpenTelemetry's variables (OTEL_EXPORTER_OTLP_ENDPOINT) name a collector.
-// flush sends the remaining spans.
-func ClientTracer(ctx context.Context, service, instance string) (t *tracing.Tracer, flush func(), err error) {
-	if os.Getenv("OTEL_SERVICE_NAME") != "" {
-		service = "" // the tracer reads that variable
-	}
-	t, err = tracing.New(ctx, tracing.Config{Ratio: 1, Service: service, Instance: instance, Version: version.Get().String()})
-	return t, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTerm)
-		defer cancel()
-		_ = t.Stop(ctx) // an unreachable collector is not an error
-	}, err
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -70,6 +71,8 @@ type Servers struct {
 	Confine []string
 	// Doctor diagnoses an installation.
 	Doctor admin.Examine
+	// ClientsOnly says that the build has no servers and workers: their commands refuse to run.
+	ClientsOnly bool
 	// Version describes the build.
 	Version version.Info
 	// Now returns the time from which ages are counted; nil: the machine's clock.
@@ -160,7 +163,7 @@ func Command(s Servers) *cobra.Command {
 		}
 	}
 	grouped("run", s.serverCommands(ss, shared)...)
-	grouped("run", workers.Command(ss, s.Worker, s.Guard, s.Confine), mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss), service.Command(ss, shared), runCommand(ss, s.Run), admin.CertsCommand(ss))
+	grouped("run", absent(workers.Command(ss, s.Worker, s.Guard, s.Confine), s.ClientsOnly), mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss), service.Command(ss, shared), runCommand(ss, s.Run), admin.CertsCommand(ss))
 	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss), contextCommand(ss))
 	grouped("see", console.Command(ss), top.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))
@@ -230,5 +233,24 @@ other processes. "all" runs all of them.`,
 	}
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
-	return []*cobra.Command{dev, serve, admin.BackupCommand(ss), admin.ExportCommand(ss), admin.RestoreCommand(ss, s.Restore, shared), admin.VerifyCommand(ss, s.Verify, shared), admin.RepairCommand(ss, s.Repair, shared), admin.DoctorCommand(ss, s.Doctor, shared)}
+	return []*cobra.Command{
+		absent(dev, s.ClientsOnly), absent(serve, s.ClientsOnly), admin.BackupCommand(ss), admin.ExportCommand(ss), absent(admin.RestoreCommand(ss, s.Restore, shared), s.ClientsOnly),
+		absent(admin.VerifyCommand(ss, s.Verify, shared), s.ClientsOnly), absent(admin.RepairCommand(ss, s.Repair, shared), s.ClientsOnly),
+		absent(admin.DoctorCommand(ss, s.Doctor, shared), s.ClientsOnly),
+	}
+}
+
+// absent makes a command that is missing refuse to run, whatever its flags and arguments: a build without servers does not know their
+// settings, and would call each of them an unknown flag.
+func absent(cmd *cobra.Command, missing bool) *cobra.Command {
+	if !missing {
+		return cmd
+	}
+	cmd.Short += " (not in this build)"
+	cmd.DisableFlagParsing, cmd.Args = true, cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return fmt.Errorf(
+			"%s: this build for %s/%s has the command line, MCP and runner only; run servers and workers on Linux or macOS, and reach them with --address HOST:PORT and --token-file", cmd.CommandPath(), runtime.GOOS, runtime.GOARCH)
+	}
+	return cmd
 }

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -187,7 +186,7 @@ func clean(name string) (string, error) {
 
 // load reads a regular file of at most writeMax bytes.
 func (w *workspace) load(name string) (string, error) {
-	f, err := w.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would block
+	f, err := w.root.OpenFile(name, os.O_RDONLY|nonblocking, 0) // a pipe would block
 	if err != nil {
 		return "", err
 	}

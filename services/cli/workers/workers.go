@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/confine"
 	"quartet/pkg/id"
-	"quartet/pkg/proctree"
 	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
@@ -257,7 +256,7 @@ func GuardProcessesCommand() *cobra.Command {
 		Use: guardVerb + " MARK", Hidden: true, Args: input.Exactly("MARK"), Short: "End the processes that a killed worker leaves behind",
 		Example: "  quartet " + guardVerb + " 1202763838112399360    # started by a worker, with a pipe as stdin",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return proctree.Guard(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), args[0])
+			return guardProcesses(cmd, args[0])
 		},
 	}
 }

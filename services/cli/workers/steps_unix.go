@@ -1,3 +1,5 @@
+//go:build unix
+
 package workers
 
 import (
@@ -46,6 +48,11 @@ const (
 	// ones are dropped, so that a blocked terminal stops no step.
 	maxPendingLines = 100
 )
+
+// guardProcesses is a guard: it returns when the worker has ended, and so has what it left behind.
+func guardProcesses(cmd *cobra.Command, mark string) error {
+	return proctree.Guard(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), mark)
+}
 
 // executeSteps runs the handler for steps of boards until the command's context
 // ends, and prints on stderr when each step starts and ends.

@@ -1,0 +1,12 @@
+//go:build !unix
+
+package main
+
+import "quartet/services/cli"
+
+// servers returns the clients: servers and workers need a Unix system.
+func servers() cli.Servers {
+	s := clients()
+	s.ClientsOnly = true
+	return s
+}
