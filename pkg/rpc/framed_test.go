@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,7 @@ func frame(n int) []byte {
 
 // TestG8_FramesAreCounted wherever the reads begin and end.
 func TestG8_FramesAreCounted(t *testing.T) {
-	text := make([]byte, prefaceBytes)
+	text := bytes.Repeat([]byte{0}, prefaceBytes)
 	for _, n := range []int{0, 0, 1, 8, 9, 10, 300, 70_000, 0} {
 		text = append(text, frame(n)...)
 	}

@@ -220,12 +220,9 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 
 // NewStream implements grpc.ClientConnInterface.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	if c.name != "" {
-		if srv := c.network.here(c.name); srv != nil {
-			s, err := srv.open(c.network.cred.attach(ctx), desc, method, opts)
-			if err == nil {
-				return clientStream{s}, nil
-			}
+	if srv := c.network.here(c.name); srv != nil { // nobody serves the name ""
+		if s, err := srv.open(c.network.cred.attach(ctx), desc, method, opts); err == nil {
+			return clientStream{s}, nil
 		}
 	}
 	return c.ClientConn.NewStream(ctx, desc, method, opts...)

@@ -125,8 +125,6 @@ type pipeServer struct {
 	ctx context.Context //nolint:containedctx // the handler's, as that of a stream
 }
 
-var _ grpc.ServerStream = pipeServer{}
-
 // Context implements grpc.ServerStream.
 func (p pipeServer) Context() context.Context { return p.ctx }
 
@@ -167,8 +165,6 @@ type pipeClient struct {
 	opts   []grpc.CallOption
 	closed bool // by CloseSend
 }
-
-var _ grpc.ClientStream = (*pipeClient)(nil)
 
 // Context implements grpc.ClientStream.
 func (p *pipeClient) Context() context.Context { return p.ctx }

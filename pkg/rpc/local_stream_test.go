@@ -105,7 +105,7 @@ func TestStreams_HeaderAndTrailer(t *testing.T) {
 		_, err = s.Recv()
 		require.ErrorIs(t, err, fault.NotReady)
 		require.Equal(t, []string{"3"}, s.Trailer().Get("at-last"))
-		for err = nil; err == nil; err = s.Send(request("late")) { //nolint:revive // until the end is known
+		for err = nil; err == nil; err = s.Send(request("late")) {
 		}
 		require.ErrorIs(t, err, io.EOF, "RecvMsg says why")
 	})
