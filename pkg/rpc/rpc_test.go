@@ -28,6 +28,16 @@ type probe struct {
 	pb.UnimplementedTestServiceServer
 	unary  func(ctx context.Context, in *pb.SimpleRequest) (*pb.SimpleResponse, error)
 	stream func(out grpc.ServerStreamingServer[pb.StreamingOutputCallResponse]) error
+	duplex func(grpc.BidiStreamingServer[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]) error
+	input  func(grpc.ClientStreamingServer[pb.StreamingInputCallRequest, pb.StreamingInputCallResponse]) error
+}
+
+func (p *probe) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]) error {
+	return p.duplex(s)
+}
+
+func (p *probe) StreamingInputCall(s grpc.ClientStreamingServer[pb.StreamingInputCallRequest, pb.StreamingInputCallResponse]) error {
+	return p.input(s)
 }
 
 func (p *probe) UnaryCall(ctx context.Context, in *pb.SimpleRequest) (*pb.SimpleResponse, error) {

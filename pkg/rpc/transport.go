@@ -59,6 +59,9 @@ func vouched(ctx context.Context) error {
 
 // local reports whether ctx is that of a call within the process.
 func local(ctx context.Context) bool {
-	_, is := grpc.ServerTransportStreamFromContext(ctx).(*localStream)
-	return is
+	switch grpc.ServerTransportStreamFromContext(ctx).(type) {
+	case *localStream, *pipe:
+		return true
+	}
+	return false
 }

@@ -163,23 +163,25 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 // awaitRun waits until a run has ended, the wait has passed or the service stops, and
 // returns the run. pending reports that it has not ended.
 func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (run *boardv1.WorkerRun, pending bool, err error) {
-	timer := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(wait))
+	until := s.deps.Clock.Now().Add(wait)
+	timer := s.deps.Clock.TimerAt(until)
 	defer timer.Stop()
 	changes := s.watches.Subscribe(boardWatch{k.Namespace, k.ID, boardID})
 	defer changes.Close()
-	for {
+	for over := false; ; {
+		over = over || !s.deps.Clock.Now().Before(until) // then the run is read once more: it may have ended just now
 		run, err := viewSession(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) { return st.FindRun(k, boardID, runID) })
 		if err != nil {
 			return nil, false, err
 		}
 		pending := run.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING
-		if !pending || wait == 0 {
+		if !pending || over {
 			return run, pending, nil
 		}
 		select {
 		case <-changes.C():
 		case <-timer.C():
-			return run, true, nil
+			over = true
 		case <-s.watches.Stopped():
 			return run, true, nil
 		case <-ctx.Done():

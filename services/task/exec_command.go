@@ -112,15 +112,16 @@ func (s *Service) awaitEnd(ctx context.Context, ns string, t *taskv1.Task, until
 	defer changes.Close()
 	timer := s.clk.TimerAt(until)
 	defer timer.Stop()
-	for last := false; ; {
+	for over := false; ; {
+		over = over || !s.clk.Now().Before(until) // then the task is read once more: it may have ended just now
 		now, err := s.read(ctx, ns, t.GetAgentId(), t.GetTaskId())
-		if err != nil || last || model.Terminal(now.GetState()) {
+		if err != nil || over || model.Terminal(now.GetState()) {
 			return now, err
 		}
 		select {
 		case <-changes.C():
 		case <-timer.C():
-			last = true // read once more: the task may have ended just now
+			over = true
 		case <-ctx.Done():
 			return nil, fault.From(ctx.Err())
 		case <-s.watches.Stopped():

@@ -52,10 +52,12 @@ func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRe
 	}
 	changes := s.watches.Subscribe(req.GetTaskId())
 	defer changes.Close()
-	timer := s.clk.TimerAt(s.clk.Now().Add(block))
+	until := s.clk.Now().Add(block)
+	timer := s.clk.TimerAt(until)
 	defer timer.Stop()
 	offset := req.GetOffset()
 	for timedOut := false; ; {
+		timedOut = timedOut || !s.clk.Now().Before(until) // then the task is read once more: it may have ended just now
 		// The task is read first: all output of an ended task is stored before its end.
 		t, err := s.read(ctx, actor.Namespace, req.GetAgentId(), req.GetTaskId())
 		if err != nil {

@@ -39,7 +39,6 @@ const (
 // report is what came of a run.
 type report struct {
 	instances bool // the world has instances with leases
-	streams   bool // the world has workers
 	restored  int  // loads that began at a snapshot
 	archived  int  // segments that are in archives at the end
 	seed      uint64
@@ -135,7 +134,6 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 			r.w.planes = journals
 		}
 		r.commands, r.boards = commands, boards
-		rep.streams = commands || boards
 		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)]                             // a segment of a few frames, or of some dozens
 		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)] // after some frames, or some dozens
 		r.w.archived = rand.New(rand.NewPCG(seed, 3)).IntN(4) > 0

@@ -78,7 +78,7 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 	// A runner that was woken for one agent may take another one's turn. Then it wakes
 	// another runner for that agent.
 	passOn := map[string]bool{actor.Namespace: true}
-	for {
+	for over := false; ; {
 		if s.deps.Arrive != nil {
 			s.deps.Arrive(ctx, "wait for a turn", "", req.GetRequestId())
 		}
@@ -97,32 +97,49 @@ func (s *Service) AcquireTurn(ctx context.Context, req *agentv1.AcquireTurnReque
 			}
 			return resp, err
 		}
+		woken, repeated := false, false
+		wake := func(k ref.Agent) { passOn[k.Namespace], woken = true, true }
+		if !over {
+			select {
+			case k := <-w.Woken:
+				wake(k)
+			case <-granted:
+				repeated = true
+			case <-deadline.C():
+				over = true
+			case <-ctx.Done():
+				s.waiters.Remove(w)
+				return nil, fault.From(ctx.Err())
+			case <-s.stopping:
+				s.waiters.Remove(w)
+				return nil, fault.NotReady.New("the service is stopping; ask another instance or again")
+			}
+		}
+		// What happened at the same time counts as well, so that the choice of select decides nothing.
 		select {
-		case k := <-w.Woken: // also if the time is over
-			passOn[k.Namespace] = true
-			s.waiters.Remove(w)
-			continue
+		case k := <-w.Woken:
+			wake(k)
 		default:
 		}
 		select {
-		case k := <-w.Woken:
-			passOn[k.Namespace] = true
 		case <-granted:
-			if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
-				s.waiters.Remove(w)
-				return resp, err
-			}
+			repeated = true
+		default:
+		}
+		select {
 		case <-deadline.C():
-			s.waiters.Remove(w)
-			return &agentv1.AcquireTurnResponse{Pending: true, PollAfter: durationpb.New(retryHint)}, nil
-		case <-ctx.Done():
-			s.waiters.Remove(w)
-			return nil, fault.From(ctx.Err())
-		case <-s.stopping:
-			s.waiters.Remove(w)
-			return nil, fault.NotReady.New("the service is stopping; ask another instance or again")
+			over = true
+		default:
 		}
 		s.waiters.Remove(w)
+		if repeated {
+			if resp, err := s.repeatedAcquire(ctx, actor, req); resp != nil || err != nil {
+				return resp, err
+			}
+		}
+		if over && !woken { // who was woken searches, also if the time is over
+			return &agentv1.AcquireTurnResponse{Pending: true, PollAfter: durationpb.New(retryHint)}, nil
+		}
 	}
 }
 
