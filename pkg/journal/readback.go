@@ -122,13 +122,9 @@ func lineSeq(line []byte) (uint64, error) {
 
 // readFrame reads the lines of one frame from the log.
 func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, error) {
-	f, err := p.cfg.Log.Get(ctx, seq)
+	f, err := framelog.Read(ctx, p.cfg.Log, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), seq) // of any core
 	if err != nil {
 		return nil, err
-	}
-	name := framelog.PartitionName(p.cfg.Plane, p.cfg.Partition) // of any core
-	if _, intact := framelog.Anchor(name, seq, f); !intact {
-		return nil, framelog.Altered(name, framelog.End{}, seq)
 	}
 	return lines.Split(f.Body), nil
 }

@@ -11,7 +11,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/services/board/model"
 	"quartet/services/board/rules"
@@ -366,4 +368,52 @@ func TestS2_186_TheLastWordOfALateRun(t *testing.T) {
 	_, err = r.service.UpdateStep(r.as("w1", runID), &boardv1.UpdateStepRequest{SessionId: owner, BoardId: "one", StepId: "a", Status: model.StepCompleted})
 	require.ErrorIs(t, err, fault.TaskTerminal)
 	require.Equal(t, lines, string(r.wal("one-wal")))
+}
+
+// TestB10_ARunBeginsOnce: a run that a batch has twice, since its worker connected while it was dispatched, or that a report
+// of the batch has ended, neither claims a second step nor ends again.
+func TestB10_ARunBeginsOnce(t *testing.T) {
+	r := newRig(t)
+	r.create("one", in("a"), in("b"))
+	k := model.Key{Namespace: "acme", ID: owner}
+	for _, c := range []struct {
+		name     string
+		allowed  []string
+		chooses  bool
+		finished bool
+		want     []string
+		assigned int
+	}{
+		{"two ready steps", nil, false, false, []string{"TaskStepClaimed"}, 1},
+		{"no step", []string{"b"}, false, false, []string{"WorkerRunEnded"}, 0},
+		{"ended by its report", nil, false, true, []string{"WorkerRunEnded"}, 0},
+		{"ended by its report, of a worker that chooses", nil, true, true, []string{"WorkerRunEnded"}, 0},
+	} {
+		if len(c.allowed) > 0 {
+			require.NoError(t, r.claim("one", "w0", r.run("one", "w0"), "b"))
+		}
+		runID := r.run("one", "w1", c.allowed...)
+		var types []string
+		_, err := r.service.do(r.owner(), change{
+			method: "test", session: k, board: "one", actor: plane.System("acme"),
+			decide: func(st *model.State, _ *board_, env journal.Env) ([]*journal.Event, error) {
+				run := &boardv1.WorkerRun{RunId: runID}
+				batch := rules.Batch{
+					Namespace: "acme", WorkerID: "w1", ChoosesSteps: c.chooses, Begin: []*boardv1.WorkerRun{run, run}, Room: 5,
+					MintToken: func(string) string { return "token" },
+				}
+				if c.finished {
+					batch.Reports = []*boardv1.StepReport{{RunId: runID, Finished: true}}
+				}
+				events, out := batch.Decide(st, env)
+				for _, ev := range events {
+					types = append(types, strings.TrimPrefix(fmt.Sprintf("%T", ev.Payload), "*boardv1."))
+				}
+				require.Len(t, out.Assigned, c.assigned, c.name)
+				return nil, nil
+			},
+		})
+		require.NoError(t, err)
+		require.Equal(t, c.want, types, c.name)
+	}
 }

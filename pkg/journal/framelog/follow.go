@@ -37,6 +37,22 @@ func Follow(ctx context.Context, log Log, partition string, after End, fn func(a
 	})
 }
 
+// Read returns the frame at seq, of which nothing before is known. The error is a *Broken if the frame was changed or is
+// gone, and otherwise the log's.
+func Read(ctx context.Context, log Log, partition string, seq uint64) (Frame, error) {
+	f, err := log.Get(ctx, seq)
+	switch {
+	case errors.Is(err, ErrGone), errors.Is(err, ErrTrimmed):
+		return Frame{}, &Broken{Partition: partition, Seq: seq, Cause: fmt.Sprintf("frame %d is gone", seq)}
+	case err != nil:
+		return Frame{}, err
+	}
+	if _, intact := Anchor(partition, seq, f); !intact {
+		return Frame{}, Altered(partition, End{}, seq)
+	}
+	return f, nil
+}
+
 // verifyAttempts is how often a frame that is not found is looked for, over 2.3 s, unless the log says that it is gone: a
 // server of a cluster that is no leader any more may not have it.
 const verifyAttempts = 10

@@ -276,3 +276,37 @@ func FuzzLink(f *testing.F) {
 		}
 	})
 }
+
+// TestRead: a frame that is gone, or was changed, is named as damage; an error of the log that may pass is not.
+func TestRead(t *testing.T) {
+	ctx, log := t.Context(), memlog.New()
+	for range 3 {
+		log.Add(framelog.Frame{ID: "f", Body: []byte("{}\n"), Link: framelog.Link{Format: framelog.Format}})
+	}
+	_, last, err := log.Tail(ctx)
+	require.NoError(t, err)
+	var broken *framelog.Broken
+	_, err = framelog.Read(ctx, log, name, last)
+	require.ErrorAs(t, err, &broken)
+	require.ErrorContains(t, err, "was changed")
+	_, err = framelog.Read(ctx, log, name, last+9)
+	require.ErrorAs(t, err, &broken)
+	require.EqualValues(t, last+9, broken.Seq)
+	require.ErrorContains(t, err, "the journal of work/3 is damaged at frame")
+	require.ErrorContains(t, err, "is gone")
+	for _, passing := range []error{framelog.ErrNoFrame, context.DeadlineExceeded} {
+		_, err = framelog.Read(ctx, failing{log, passing}, name, last)
+		require.ErrorIs(t, err, passing)
+		require.NotErrorAs(t, err, &broken)
+	}
+	_, err = framelog.Read(ctx, failing{log, framelog.ErrTrimmed}, name, 1)
+	require.ErrorAs(t, err, &broken)
+}
+
+// failing is a log whose reads fail.
+type failing struct {
+	framelog.Log
+	err error
+}
+
+func (f failing) Get(context.Context, uint64) (framelog.Frame, error) { return framelog.Frame{}, f.err }

@@ -227,6 +227,11 @@ func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 	if r == nil || !r.Running() {
 		return
 	}
+	if t := d.byBoard[r.Board]; t != nil { // this batch may have ended or begun it: a worker that connects meets what is dispatched to it
+		if _, ended := t.EndedRuns[r]; ended || t.Claimed[r] != nil {
+			return
+		}
+	}
 	if d.ChoosesSteps {
 		d.Assigned = append(d.Assigned, &boardv1.StepAssignment{Run: r.Shown(), RunToken: d.MintToken(run.GetRunId())})
 		return
