@@ -31,9 +31,22 @@ func (e edge) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, er
 	}
 	secured, info, err := e.TransportCredentials.ServerHandshake(conn)
 	if limited := connlimit.Of(conn.RemoteAddr()); limited != nil && err == nil {
-		secured = &framed{Conn: secured, limited: limited, rest: prefaceBytes}
+		secured = &framed{secured, connlimit.NewFrames(limited)}
 	}
 	return secured, info, err
+}
+
+// framed is a connection whose frames are counted.
+type framed struct {
+	net.Conn
+	frames *connlimit.Frames
+}
+
+// Read implements net.Conn.
+func (f *framed) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	f.frames.Read(p[:n])
+	return n, err
 }
 
 // Clone implements credentials.TransportCredentials.

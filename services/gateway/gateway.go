@@ -17,6 +17,7 @@ import (
 
 	"quartet/pkg/admission"
 	"quartet/pkg/connlimit"
+	"quartet/pkg/connlimit/https"
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	"quartet/pkg/life"
@@ -211,18 +212,16 @@ func (g *Service) Start(ctx context.Context) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeader,
 		// What a connection buffers before a handler reads it.
-		HTTP2:     &http.HTTP2Config{MaxReceiveBufferPerConnection: 2 << 16, MaxReceiveBufferPerStream: 1 << 16},
-		TLSConfig: g.deps.TLS,
-		ErrorLog:  zap.NewStdLog(g.deps.Logger.Named("http")),
+		HTTP2:    &http.HTTP2Config{MaxReceiveBufferPerConnection: 2 << 16, MaxReceiveBufferPerStream: 1 << 16},
+		ErrorLog: zap.NewStdLog(g.deps.Logger.Named("http")),
+	}
+	if g.deps.TLS != nil {
+		lis = https.Listen(lis, g.deps.TLS, g.server)
 	}
 	g.served = make(chan struct{})
 	go func(srv *http.Server, served chan struct{}) {
 		defer close(served)
-		serve := srv.Serve
-		if srv.TLSConfig != nil {
-			serve = func(lis net.Listener) error { return srv.ServeTLS(lis, "", "") }
-		}
-		if err := serve(lis); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(lis); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			g.deps.Logger.Error("gateway: serving ended", zap.Error(err))
 		}
 	}(g.server, g.served)

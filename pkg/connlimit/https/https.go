@@ -1,0 +1,93 @@
+// Package https serves HTTP with TLS over the connections of a connlimit.Listener, and counts the frames of HTTP/2 of
+// callers who have shown no valid credential.
+package https
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+
+	"quartet/pkg/connlimit"
+)
+
+// listener accepts connections with TLS. The HTTP server takes them for plain ones: so the frames of HTTP/2 are
+// counted as they are after decryption, which a server that decrypts itself does not show.
+type listener struct {
+	net.Listener
+	config *tls.Config
+}
+
+// Listen returns a listener that accepts connections with TLS from lis, and changes srv, which must not serve anything
+// else, so that it speaks HTTP/2 and HTTP/1.1 over them and its requests have their TLS set. config is not changed.
+func Listen(lis net.Listener, config *tls.Config, srv *http.Server) net.Listener {
+	config = config.Clone()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	srv.Protocols = &http.Protocols{}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true) // what is decrypted already
+	srv.Handler = withState(srv.Handler)
+	inner := srv.ConnContext
+	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if inner != nil {
+			ctx = inner(ctx, c)
+		}
+		if c, ok := c.(*conn); ok {
+			ctx = context.WithValue(ctx, connKey{}, c.secured)
+		}
+		return ctx
+	}
+	return listener{lis, config}
+}
+
+// Accept implements net.Listener. The handshake takes place with the first read.
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	secured := tls.Server(c, l.config)
+	return &conn{secured, secured, connlimit.NewFrames(connlimit.Of(c.RemoteAddr()))}, nil
+}
+
+// conn is a connection with TLS. It does not have the method ConnectionState: with it the HTTP server would not
+// look for HTTP/2.
+type conn struct {
+	net.Conn // secured
+	secured  *tls.Conn
+	frames   *connlimit.Frames
+}
+
+// Read implements net.Conn. A caller who speaks HTTP without TLS is told so.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.frames.Read(p[:n])
+	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader) {
+		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis port takes HTTP over TLS only; use https:// in place of http://.\n")
+	}
+	return n, err
+}
+
+// looksLikeHTTP reports whether a request of HTTP begins with header.
+func looksLikeHTTP(header [5]byte) bool {
+	switch string(header[:]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH":
+		return true
+	}
+	return false
+}
+
+type connKey struct{}
+
+// withState sets the TLS of requests that arrive over a conn.
+func withState(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(connKey{}).(*tls.Conn); ok {
+			state := c.ConnectionState()
+			r.TLS = &state
+		}
+		next.ServeHTTP(w, r)
+	})
+}
