@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
@@ -204,11 +206,11 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		web := fmt.Sprintf("%s:%d", addr, httpPort+at)
+		calls, web := fmt.Sprintf("%s:%d", addr, grpcPort+at), fmt.Sprintf("%s:%d", addr, httpPort+at)
 		args := []string{
 			"serve", group, "--nats-url", c.natsURL(), "--replicas", "3", "--auth", "required", "--bootstrap-token", token, "--data-dir", dir,
 			"--key-file", filepath.Join(c.cfg.Dir, "key"), "--home-dir", filepath.Join(c.cfg.Dir, "home"),
-			"--grpc-addr", fmt.Sprintf("%s:%d", addr, grpcPort+at), "--http-addr", web,
+			"--grpc-addr", calls, "--http-addr", web,
 			"--partition-lease", c.cfg.Lease.String(), "--log-level", "info",
 			"--snapshot-mib", "1", "--segment-mib", "1", // many of them, and an archive
 		}
@@ -221,11 +223,24 @@ func (c *Cluster) addInstance(ctx context.Context, host string) error {
 		binary, args := c.Network.Command(host, "env", append([]string{"QUARTET_TEST_CLOCK_STEP=" + in.step, c.cfg.Quartet}, args...)...)
 		in.Processes = append(in.Processes, &proc.Process{
 			Binary: binary, Args: args, Log: filepath.Join(dir, "server.log"),
-			Ready: func(ctx context.Context) bool { return proc.OK(ctx, "http://"+web+"/readyz") },
+			Ready: func(ctx context.Context) bool { return serving(ctx, calls) },
 		})
 	}
 	c.Instances = append(c.Instances, in)
 	return nil
+}
+
+// serving reports whether the process that listens for calls on addr is ready. One without a gateway has no other way to say so.
+func serving(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	return err == nil && resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
 }
 
 // Start starts what does not run of the instance, and returns when it is ready.
