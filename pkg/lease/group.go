@@ -216,8 +216,8 @@ func (g *Group) setStatus(n int, s status, again time.Duration) {
 	if again > 0 {
 		g.parts[n].again = time.Now().Add(again)
 	}
+	k.changedLocked()
 	k.mu.Unlock()
-	k.changed()
 }
 
 func (g *Group) take(n int, o *ownSession, seen part) {

@@ -167,8 +167,8 @@ func (k *Keeper) run(ctx context.Context) {
 		k.own, k.complete = nil, false
 		k.table = newTable()
 		k.expireSessionsLocked()
+		k.changedLocked()
 		k.mu.Unlock()
-		k.changed()
 		k.work.Wait()
 		k.reconcile()
 		k.work.Wait() // nothing of the old session is answered by the new one
@@ -396,8 +396,8 @@ func (k *Keeper) deleteExpired(ctx context.Context, o *ownSession, processes boo
 			delete(k.table.sessions, id)
 			k.table.ended[id] = true
 			k.expireSessionsLocked()
+			k.changedLocked()
 			k.mu.Unlock()
-			k.changed()
 			k.cfg.Logger.Warn("an instance is over, or was silent for too long; what it held is taken", zap.String("session", id))
 		}
 	}
@@ -457,19 +457,16 @@ func (k *Keeper) observe(e *Change) {
 	}
 	if changes {
 		k.expireSessionsLocked()
+		k.changedLocked()
 	}
 	k.mu.Unlock()
-	if changes {
-		k.changed()
-	}
 }
 
-// changed wakes everybody who waits for a change, and makes the loop reconcile. k.mu must not be held.
-func (k *Keeper) changed() {
-	k.mu.Lock()
+// changedLocked wakes everybody who waits for a change, and makes the loop reconcile. It is called before k.mu is unlocked
+// after the change, so that nobody sees a change and then is woken for it.
+func (k *Keeper) changedLocked() {
 	close(k.changes)
 	k.changes = make(chan struct{})
-	k.mu.Unlock()
 	k.notify()
 }
 
@@ -499,7 +496,9 @@ func (k *Keeper) Stop(ctx context.Context) error {
 	if o != nil {
 		_ = k.renew(ctx, o) // tells the others; if it fails they see it by what is given back
 	}
-	k.changed()
+	k.mu.Lock()
+	k.changedLocked()
+	k.mu.Unlock()
 	var err error
 	for err == nil && k.holds() {
 		k.mu.Lock()
