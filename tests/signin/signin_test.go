@@ -247,7 +247,7 @@ func TestG17_SettingsThatAreRefused(t *testing.T) {
 		if !strings.Contains(says, "issuer") {
 			settings = append(settings, "--oidc-issuer", r.issuer.URL, "--oidc-audience", "quartet", "--oidc-namespace", "acme", "--oidc-role-claim", "groups", "--oidc-roles", "developers=operator")
 		}
-		out, err := exec.CommandContext(r.soon(), built.path, append([]string{"dev", "--data-dir", t.TempDir()}, settings...)...).CombinedOutput() //nolint:gosec // the binary was built by this test
+		out, err := exec.CommandContext(r.soon(), built.path, append([]string{"dev", "--data-dir", t.TempDir()}, settings...)...).CombinedOutput()
 		require.Error(t, err, says)
 		require.Contains(t, string(out), says)
 	}

@@ -58,8 +58,19 @@ func newRig(t *testing.T, cfg Config) *rig {
 	return r
 }
 
+// response is a response that was received.
+type response struct {
+	StatusCode int
+	Header     http.Header
+	Body       string
+	cookies    []*http.Cookie
+}
+
+// Cookies returns the cookies that the response sets.
+func (r *response) Cookies() []*http.Cookie { return r.cookies }
+
 // get requests a path of the server as a browser with cookies does.
-func (r *rig) get(path string, cookies ...*http.Cookie) *http.Response {
+func (r *rig) get(path string, cookies ...*http.Cookie) *response {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "http://localhost:7480"+path, http.NoBody)
 	for _, c := range cookies {
@@ -74,7 +85,9 @@ func (r *rig) get(path string, cookies ...*http.Cookie) *http.Response {
 	}, func(w http.ResponseWriter, _ *http.Request, err error) {
 		http.Error(w, err.Error(), fault.HTTPStatus(fault.From(err)))
 	}).ServeHTTP(w, req)
-	return w.Result() //nolint:bodyclose // it is in memory
+	resp := w.Result()
+	require.NoError(r, resp.Body.Close())
+	return &response{resp.StatusCode, resp.Header, w.Body.String(), resp.Cookies()}
 }
 
 // start begins a sign-in, and returns its cookie and the address at the issuer.
@@ -100,7 +113,7 @@ func (r *rig) authorize(address string) string {
 }
 
 // failed demands that a callback began no session, and returns status and page of its failure.
-func (r *rig) failed(resp *http.Response) (int, string) {
+func (r *rig) failed(resp *response) (int, string) {
 	r.Helper()
 	require.Equal(r, http.StatusSeeOther, resp.StatusCode)
 	require.Equal(r, "failed", resp.Header.Get("Location"))
@@ -108,10 +121,8 @@ func (r *rig) failed(resp *http.Response) (int, string) {
 	require.Len(r, resp.Cookies(), 1, "the failure replaces the sign-in")
 	page := r.get(FailedPath, resp.Cookies()...)
 	require.Negative(r, page.Cookies()[0].MaxAge, "it is shown once")
-	body := make([]byte, 8<<10)
-	n, _ := page.Body.Read(body)
 	require.Contains(r, page.Header.Get("Content-Security-Policy"), "default-src 'none'")
-	return page.StatusCode, string(body[:n])
+	return page.StatusCode, page.Body
 }
 
 // silent demands that neither pages nor logs have a secret of a sign-in.
@@ -137,9 +148,7 @@ func (r *rig) silent(texts ...string) {
 
 func TestG17_ASignIn(t *testing.T) {
 	r := newRig(t, Config{Scopes: []string{"profile"}})
-	body := make([]byte, 1000)
-	n, _ := r.get(Path).Body.Read(body)
-	require.JSONEq(t, `{"issuer":"`+r.issuer.URL+`"}`, string(body[:n]))
+	require.JSONEq(t, `{"issuer":"`+r.issuer.URL+`"}`, r.get(Path).Body)
 
 	cookie, address := r.start("?view=agents%2Fkeeper%3Ftab%3Dwhy")
 	require.Equal(t, "quartet-signin-7480", cookie.Name)
@@ -363,7 +372,7 @@ func TestG17_RequestsOfAnAddress(t *testing.T) {
 	require.Empty(t, r.flow.slots, "all have been given back")
 	// A slow machine has earned some more meanwhile.
 	refused := http.StatusFound
-	var resp *http.Response
+	var resp *response
 	for i := 0; i < 10*atOnce && refused == http.StatusFound; i++ {
 		resp = r.get(StartPath)
 		refused = resp.StatusCode
@@ -382,9 +391,7 @@ func TestG17_RequestsThatWaitForTheIssuer(t *testing.T) {
 	r.flow.slots <- struct{}{}
 	resp := r.get(StartPath)
 	require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
-	body := make([]byte, 8<<10)
-	n, _ := resp.Body.Read(body)
-	require.Contains(t, string(body[:n]), "16 requests wait for the identity provider")
+	require.Contains(t, resp.Body, "16 requests wait for the identity provider")
 	<-r.flow.slots
 	r.start("")
 }
