@@ -23,6 +23,7 @@ import (
 	"quartet/pkg/natsd/varz"
 	"quartet/services/agent"
 	"quartet/services/board"
+	"quartet/services/console/signin"
 	"quartet/services/identity"
 	"quartet/services/task"
 	"quartet/services/worker"
@@ -97,6 +98,7 @@ type Config struct {
 	Open           bool
 	BootstrapToken string
 	OIDC           identity.TokensConfig
+	SignIn         signin.Config
 
 	NamespaceWeights map[string]string
 	MaxChildren      int
@@ -188,6 +190,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.String(&c.OIDC.NamespaceClaim, "oidc-namespace-claim", "", "Claim that names a token's namespace; may be a path such as realm.tenant")
 	s.String(&c.OIDC.RoleClaim, "oidc-role-claim", "", "Claim, a text or a list, that oidc-roles maps to roles; may be a path such as realm_access.roles")
 	s.Map(&c.OIDC.Roles, "oidc-roles", nil, "Role for each value of oidc-role-claim, as platform=installation_admin,admins=admin,developers=operator; of several the most permissive applies")
+	s.String(&c.SignIn.ClientID, "oidc-client-id", "", "Id of this server at the OpenID provider, with which people sign in to the console; empty: they sign in with keys and tokens")
+	s.String(&c.SignIn.SecretFile, "oidc-client-secret-file", "", "File with the secret of oidc-client-id; empty: the client is a public one")
+	s.Strings(&c.SignIn.Scopes, "oidc-scopes", []string{"openid"}, "Scopes that a sign-in to the console requests of the OpenID provider, for the claims of namespace and role; openid is always among them")
+	s.String(&c.SignIn.RedirectURL, "oidc-redirect-url", "", "Address at which the OpenID provider sends browsers back, which ends in /ui/oidc/callback; empty: that path at public-url, or if http-addr is loopback at the host of the browser's address")
 	s.String(&c.TLS.Cert, "tls-cert-file", "", "The server's certificate (PEM, with its chain) for grpc-addr, http-addr and calls to other services; empty: plain text")
 	s.String(&c.TLS.Key, "tls-key-file", "", "Private key of the certificate (PEM)")
 	s.String(&c.TLS.CA, "tls-ca-file", "", "Certificates of the authorities that sign the certificates of the services in addresses (PEM); empty, with tls-cert-file: the system's authorities")
@@ -263,7 +269,7 @@ func (c *Config) Complete() error {
 	if err := c.checkPartitions(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.completeAuth(), c.completeMetricsAuth(), c.TLS.Check(), c.remote().Check(), varz.CheckURLs(c.NATSMonitorURL)); err != nil {
+	if err := errors.Join(c.completeAuth(), c.completeMetricsAuth(), c.completeSignIn(), c.TLS.Check(), c.remote().Check(), varz.CheckURLs(c.NATSMonitorURL)); err != nil {
 		return err
 	}
 	if c.MaxConnections < 0 || c.MaxConnections == 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -13,6 +14,7 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	"quartet/pkg/rpc"
 	"quartet/services/app/calls"
+	"quartet/services/console/signin"
 	"quartet/services/identity"
 )
 
@@ -83,11 +85,40 @@ func (c *Config) allowedOrigins() []string {
 	return []string{u.Scheme + "://" + u.Host}
 }
 
+// completeSignIn checks the settings of the sign-in with an OpenID provider, and sets to where browsers come back.
+// On loopback that stays empty: the gateway answers to loopback hosts only, and the browser may use any of them.
+func (c *Config) completeSignIn() error {
+	if err := c.SignIn.Check(); err != nil {
+		return err
+	}
+	c.OIDC.ClientID, c.OIDC.ClientSecret = c.SignIn.ClientID, c.SignIn.SecretFile != ""
+	if c.SignIn.ClientID == "" || c.SignIn.RedirectURL != "" || !c.serves("gateway") || loopback("http-addr", c.HTTPAddr) == nil {
+		return nil
+	}
+	if c.PublicURL == "" {
+		return errors.New("oidc-client-id needs public-url or oidc-redirect-url where other machines reach http-addr: to where the identity provider sends browsers back")
+	}
+	c.SignIn.RedirectURL = strings.TrimSuffix(c.PublicURL, "/") + signin.CallbackPath
+	if err := c.SignIn.Check(); err != nil {
+		return fmt.Errorf("%w; it follows from public-url, and oidc-redirect-url sets another one", err)
+	}
+	return nil
+}
+
 // callers authenticates the callers of this process.
 type callers struct {
 	keyring       *rpc.Keyring
 	keys          *identity.Keys
 	authenticator *identity.Authenticator
+	tokens        *identity.Tokens // nil without an OpenID provider
+}
+
+// signIn returns the sign-in to the console with an OpenID provider, nil if none is configured.
+func (c *callers) signIn(cfg *Config, keys *keyfile.Source, logger *zap.Logger) (*signin.Flow, error) {
+	return signin.New(cfg.SignIn, signin.Deps{
+		Provider: c.tokens, Issuer: cfg.OIDC.Issuer, Keys: keys.Ring, Logger: logger,
+		Refused: func(ctx context.Context) { c.authenticator.Refused(ctx) },
+	})
 }
 
 // newCallers returns what authenticates the callers of this process. It accepts the credentials that
@@ -96,13 +127,13 @@ type callers struct {
 func newCallers(cfg *Config, keys *keyfile.Source, logger *zap.Logger) (*callers, error) {
 	c := &callers{keyring: rpc.KeyringOf(keys, cfg.Auth == AuthOff)}
 	c.authenticator = &identity.Authenticator{Keyring: c.keyring}
-	cfg.OIDC.Logger = logger
+	cfg.OIDC.Logger, cfg.OIDC.Keys = logger, keys.Ring
 	tokens, err := identity.NewTokens(cfg.OIDC)
 	if err != nil {
 		return nil, err
 	}
 	if tokens != nil {
-		c.authenticator.Tokens = tokens
+		c.tokens, c.authenticator.Tokens = tokens, tokens
 	}
 	return c, c.authenticator.SetBootstrap(cfg.BootstrapToken)
 }

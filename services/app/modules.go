@@ -115,7 +115,11 @@ func (w *wiring) newGateway() (life.Service, error) {
 	if err := w.newFleet(); err != nil {
 		return nil, err
 	}
-	ui, err := console.New(console.Deps{Auth: w.creds.authenticator, Keys: w.keys.Ring, Version: w.version})
+	signIn, err := w.creds.signIn(w.cfg, w.keys, w.logger)
+	if err != nil {
+		return nil, err
+	}
+	ui, err := console.New(console.Deps{Auth: w.creds.authenticator, Keys: w.keys.Ring, SignIn: signIn, Version: w.version})
 	if err != nil {
 		return nil, err
 	}

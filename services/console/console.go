@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/rpc"
+	"quartet/services/console/signin"
 )
 
 // Paths of the console, all of them below Path.
@@ -31,6 +32,8 @@ type Deps struct {
 	Keys func() keyfile.Ring
 	// Clock tells when sessions and codes end; nil: the machine's clock.
 	Clock clock.Clock
+	// SignIn is the sign-in with an identity provider; nil: there is none.
+	SignIn *signin.Flow
 	// Version is that of the build.
 	Version string
 }
@@ -123,7 +126,7 @@ func (c *Console) begin(w http.ResponseWriter, r *http.Request) error {
 	if actor.Role == rpc.RoleService {
 		return fault.Unauthenticated.New("services have no sessions; use an API key of a person")
 	}
-	cookie, err := c.cookie(r, credential)
+	cookie, err := c.cookie(r, credential, SessionTerm, overTLS(r))
 	if err != nil {
 		return err
 	}
@@ -137,7 +140,25 @@ func (c *Console) end(w http.ResponseWriter, r *http.Request) error {
 	if err := fromConsole(r); err != nil {
 		return err
 	}
-	http.SetCookie(w, cookieOf(r, "", -1))
+	http.SetCookie(w, cookieOf(r, "", -1, overTLS(r)))
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// SignIn returns the handler of signin.Path and what is below it. refuse responds to requests that no person sees
+// the response of. The caller has checked, but for signin.CallbackPath and signin.FailedPath, that no page of
+// another origin sent the request.
+func (c *Console) SignIn(refuse Refuse) http.Handler {
+	return c.deps.SignIn.Handler(func(w http.ResponseWriter, r *http.Request, credential string, ends time.Time, secure bool) error {
+		term := min(SessionTerm, ends.Sub(c.deps.Clock.Now()).Truncate(time.Second))
+		if term <= 0 {
+			return fault.Unauthenticated.New("the identity provider's token has ended already; compare the clocks of the provider and of this server")
+		}
+		cookie, err := c.cookie(r, credential, term, secure)
+		if err != nil {
+			return err
+		}
+		http.SetCookie(w, cookie)
+		return nil
+	}, refuse)
 }

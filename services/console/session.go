@@ -2,16 +2,13 @@ package console
 
 import (
 	"crypto/rand"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
-	"net"
 	"net/http"
 	"strings"
 	"time"
 
 	"quartet/pkg/fault"
-	"quartet/pkg/sealed"
+	"quartet/services/console/signin"
+	"quartet/services/console/ticket"
 )
 
 const (
@@ -30,8 +27,8 @@ const (
 	codePurpose    = "console code"
 )
 
-// ticket is what is sealed: the credential, and until when.
-type ticket struct {
+// held is what is sealed: the credential, and until when.
+type held struct {
 	Credential string `json:"c"`
 	Ends       int64  `json:"e"` // seconds since 1970
 	ID         string `json:"i"` // random; no two tickets have the same
@@ -45,79 +42,55 @@ func fromConsole(r *http.Request) error {
 	return nil
 }
 
-// seal encrypts a ticket for a purpose under the installation's active key, whose id is in the text.
-func (c *Console) seal(purpose string, t ticket) (string, error) {
-	text, err := json.Marshal(t)
+// seal encrypts a session or code for a purpose under the installation's active key.
+func (c *Console) seal(purpose string, t held) (string, error) {
+	text, err := ticket.Seal(c.deps.Keys(), purpose, t)
 	if err != nil {
 		return "", fault.Internal(err)
 	}
-	key := c.deps.Keys().Active()
-	box, err := sealed.Seal(key.Derive(purpose), purpose, string(text))
-	if err != nil {
-		return "", fault.Internal(err)
-	}
-	return key.ID + "." + base64.RawURLEncoding.EncodeToString(box), nil
+	return text, nil
 }
 
-// errTicket is why a text is no ticket: it was changed, sealed for another purpose or installation, or is over.
-var errTicket = errors.New("console: no valid ticket")
-
-// open returns the ticket that seal made for a purpose, if it has not ended.
-func (c *Console) open(purpose, text string) (ticket, error) {
-	var t ticket
-	id, box, ok := strings.Cut(text, ".")
-	key, known := c.deps.Keys().Find(id)
-	if !ok || id == "" || !known {
-		return t, errTicket
+// open returns what seal sealed for a purpose, or ticket.ErrInvalid, also if it has ended.
+func (c *Console) open(purpose, text string) (held, error) {
+	var t held
+	if err := ticket.Open(c.deps.Keys(), purpose, text, &t); err != nil {
+		return held{}, err
 	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(box)
-	if err != nil {
-		return t, errTicket
-	}
-	plain, err := sealed.Open(key.Derive(purpose), purpose, raw)
-	if err != nil || json.Unmarshal([]byte(plain), &t) != nil || !c.deps.Clock.Now().Before(time.Unix(t.Ends, 0)) {
-		return ticket{}, errTicket
+	if !c.deps.Clock.Now().Before(time.Unix(t.Ends, 0)) {
+		return held{}, ticket.ErrInvalid
 	}
 	return t, nil
 }
 
-// ticketOf returns a ticket for a credential that ends after term.
-func (c *Console) ticketOf(credential string, term time.Duration) ticket {
-	return ticket{Credential: credential, Ends: c.deps.Clock.Now().Add(term).Unix(), ID: rand.Text()}
+// ticketOf returns what is sealed for a credential that ends after term.
+func (c *Console) ticketOf(credential string, term time.Duration) held {
+	return held{Credential: credential, Ends: c.deps.Clock.Now().Add(term).Unix(), ID: rand.Text()}
 }
 
-// cookie returns the cookie of a new session.
-func (c *Console) cookie(r *http.Request, credential string) (*http.Cookie, error) {
-	value, err := c.seal(sessionPurpose, c.ticketOf(credential, SessionTerm))
+// cookie returns the cookie of a new session that lasts for term. secure says that the browser uses https.
+func (c *Console) cookie(r *http.Request, credential string, term time.Duration, secure bool) (*http.Cookie, error) {
+	value, err := c.seal(sessionPurpose, c.ticketOf(credential, term))
 	if err != nil {
 		return nil, err
 	}
 	if len(value) > maxCookie {
-		return nil, fault.TooLarge.Newf("the credential has %d bytes, which with its encryption is more than a browser keeps in a cookie; use an API key", len(credential))
+		return nil, fault.TooLarge.Newf("the credential has %d bytes, which with its encryption is more than a browser keeps in a cookie; use an API key, or let the identity provider put fewer claims into its tokens", len(credential))
 	}
-	return cookieOf(r, value, int(SessionTerm.Seconds())), nil
+	return cookieOf(r, value, int(term.Seconds()), secure), nil
 }
 
 // cookieOf returns the cookie of a session. Scripts cannot read it, and browsers send it with requests of the console's own
 // site only. A browser removes a cookie whose maxAge is negative.
-func cookieOf(r *http.Request, value string, maxAge int) *http.Cookie {
+func cookieOf(r *http.Request, value string, maxAge int, secure bool) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure where the browser uses TLS: over plain HTTP it would not send a secure cookie
-		Name: cookieName(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: overTLS(r), SameSite: http.SameSiteStrictMode,
+		Name: signin.CookieName("quartet-console", r.Host, secure), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode,
 	}
 }
 
-// cookieName returns the name of the cookie. Cookies of a host are shared by its ports, so it has the port,
-// for several servers on one machine. Over TLS it begins with __Host-: the browser then takes it from
-// this host only.
+// cookieName returns the name of the cookie.
 func cookieName(r *http.Request) string {
-	name := "quartet-console"
-	if _, port, err := net.SplitHostPort(r.Host); err == nil {
-		name += "-" + port
-	}
-	if overTLS(r) {
-		return "__Host-" + name
-	}
-	return name
+	return signin.CookieName("quartet-console", r.Host, overTLS(r))
 }
 
 // overTLS reports whether the browser uses https, also to a proxy that speaks http to this server: then the

@@ -16,6 +16,8 @@ type Console interface {
 	Pages(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
 	// Sessions returns the handler of /ui/session and /ui/code.
 	Sessions(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
+	// SignIn returns the handler of /ui/oidc and what is below it.
+	SignIn(refuse func(http.ResponseWriter, *http.Request, error)) http.Handler
 	// Bearer returns the credential of the session of a request, and when the session ends; "" without one.
 	Bearer(r *http.Request) (credential string, ends time.Time)
 }
@@ -36,4 +38,10 @@ func (g *Service) console(all *http.ServeMux, loopback bool) {
 	})))
 	all.Handle("/ui/session", sessions)
 	all.Handle("/ui/code", sessions)
+	// The identity provider's page sends browsers back to what is below /ui/oidc, where the cookie of the sign-in guards
+	// it. A sign-in is begun by pages of this server, or in the address line.
+	signIn := only(http.MethodGet, g.deps.Console.SignIn(refuse))
+	all.Handle("/ui/oidc/", g.hosts(loopback, signIn))
+	all.Handle("/ui/oidc", g.hosts(loopback, g.origins(signIn)))
+	all.Handle("/ui/oidc/start", g.hosts(loopback, g.origins(signIn)))
 }

@@ -94,7 +94,7 @@ func (a *Authenticator) authenticate(ctx context.Context, bearer string) (rpc.Ac
 		return a.Keyring.Authenticate(ctx, bearer)
 	case is(bearer, a.bootstrap):
 		return rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleInstallationAdmin}, nil
-	case a.Tokens != nil && strings.HasPrefix(bearer, jwtBegin):
+	case a.Tokens != nil && ofProvider(bearer):
 		return a.Tokens.Authenticate(ctx, bearer)
 	}
 	return a.Keyring.Authenticate(ctx, bearer)
@@ -120,7 +120,7 @@ func (a *Authenticator) Hold(ctx context.Context, bearer string) (context.Contex
 			release()
 		}
 	}
-	if h, ok := a.Tokens.(rpc.Holder); ok && strings.HasPrefix(bearer, jwtBegin) {
+	if h, ok := a.Tokens.(rpc.Holder); ok && ofProvider(bearer) {
 		return h.Hold(ctx, bearer)
 	}
 	return ctx, func() {}
@@ -144,6 +144,11 @@ func (a *Authenticator) watchRun(ctx context.Context, actor rpc.Actor, end conte
 		}
 	}
 	end(fault.Unauthenticated.Newf("run %s has ended, and its credential with it", actor.RunID).With("run_id", actor.RunID))
+}
+
+// ofProvider reports whether a credential has the form of a token of the identity provider, or of a sign-in with one.
+func ofProvider(bearer string) bool {
+	return strings.HasPrefix(bearer, jwtBegin) || strings.HasPrefix(bearer, signInPrefix)
 }
 
 // is reports whether hash is the SHA-256 of a credential. It is false for a nil hash.

@@ -17,10 +17,12 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"go.uber.org/zap"
+	"golang.org/x/oauth2"
 
 	"quartet/pkg/certs"
 	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
+	"quartet/pkg/keyfile"
 	"quartet/pkg/rpc"
 )
 
@@ -57,7 +59,13 @@ type TokensConfig struct {
 	// The names of claims may be paths: "realm_access.roles".
 	RoleClaim string
 	Roles     map[string]string
-	Logger    *zap.Logger
+	// ClientID is the id of this server at the provider, which is the audience of the ID tokens with which people
+	// sign in to the console; empty: nobody does. ClientSecret says that the client has a secret.
+	ClientID     string
+	ClientSecret bool
+	// Keys returns the keys of the installation, which mark the tokens of sign-ins.
+	Keys   func() keyfile.Ring
+	Logger *zap.Logger
 }
 
 // tokenRoles are the roles that a provider may give. Agents receive their credential with their
@@ -67,7 +75,7 @@ var tokenRoles = []string{rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOper
 // Check returns an error that names a setting that is missing or contradicts another one.
 func (c *TokensConfig) Check() error {
 	if c.Issuer == "" {
-		if c.Audience != "" || len(c.Roles) > 0 || c.Namespace != "" || c.NamespaceClaim != "" || c.RoleClaim != "" {
+		if c.Audience != "" || len(c.Roles) > 0 || c.Namespace != "" || c.NamespaceClaim != "" || c.RoleClaim != "" || c.ClientID != "" {
 			return errors.New("oidc settings need oidc-issuer, the provider's address")
 		}
 		return nil
@@ -110,12 +118,21 @@ type Tokens struct {
 	client *http.Client
 	checks *connlimit.Rates // of tokens that are not in good
 
-	discovering sync.Mutex // guards the next two, and is held during discovery
-	verifier    *oidc.IDTokenVerifier
-	tried       time.Time // when discovery was last tried
+	discovering sync.Mutex  // guards the next two, and is held during discovery
+	found       *discovered // nil before discovery has succeeded
+	tried       time.Time   // when discovery was last tried
 
 	mu   sync.Mutex
 	good map[[sha256.Size]byte]admitted // by the token's hash; emptied when it has tokensKept
+}
+
+// discovered is what the provider's discovery document gave.
+type discovered struct {
+	bearer *oidc.IDTokenVerifier // of tokens that callers send
+	client *oidc.IDTokenVerifier // of ID tokens, whose audience is ClientID
+	// endpoint is where people are authorized and tokens issued, or endpointErr why that is not known.
+	endpoint    oauth2.Endpoint
+	endpointErr error
 }
 
 // admitted is a token that was valid when it was checked.
@@ -179,6 +196,10 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	if len(token) > tokenMax {
 		return admitted{}, fault.Unauthenticated.New("the token is longer than 16 KiB")
 	}
+	idToken, signedIn, err := t.unmarked(token)
+	if err != nil {
+		return admitted{}, err
+	}
 	sum, now := sha256.Sum256([]byte(token)), time.Now()
 	t.mu.Lock()
 	a, ok := t.good[sum]
@@ -189,9 +210,13 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	if wait := t.checks.Take(connlimit.SourceOf(ctx)); wait > 0 {
 		return admitted{}, fault.RateLimited.New("too many new tokens of this address are being checked; repeat the request in a moment").WithRetryAfter(wait)
 	}
-	verifier, err := t.provider(ctx)
+	found, err := t.provider(ctx)
 	if err != nil {
 		return admitted{}, err
+	}
+	verifier := found.bearer
+	if signedIn {
+		verifier, token = found.client, idToken
 	}
 	verified, err := verifier.Verify(ctx, token)
 	if err != nil {
@@ -214,13 +239,13 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	return a, nil
 }
 
-// provider returns the verifier of the issuer, which it discovers if that has not succeeded
+// provider returns what is known of the issuer, which it discovers if that has not succeeded
 // yet. It returns NOT_READY if discovery fails or failed within the last second.
-func (t *Tokens) provider(ctx context.Context) (*oidc.IDTokenVerifier, error) {
+func (t *Tokens) provider(ctx context.Context) (*discovered, error) {
 	t.discovering.Lock()
 	defer t.discovering.Unlock()
-	if t.verifier != nil {
-		return t.verifier, nil
+	if t.found != nil {
+		return t.found, nil
 	}
 	away := fault.NotReady.New("the identity provider cannot be reached, so tokens cannot be checked; repeat the request in a moment").WithRetryAfter(time.Second)
 	if time.Since(t.tried) < time.Second {
@@ -233,8 +258,13 @@ func (t *Tokens) provider(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 		t.cfg.Logger.Warn("the identity provider could not be discovered", zap.String("issuer", t.cfg.Issuer), zap.Error(err))
 		return nil, away.WithCause(err)
 	}
-	t.verifier = p.VerifierContext(oidc.ClientContext(context.WithoutCancel(ctx), t.client), &oidc.Config{ClientID: t.cfg.Audience})
-	return t.verifier, nil
+	keys := oidc.ClientContext(context.WithoutCancel(ctx), t.client)
+	t.found = &discovered{bearer: p.VerifierContext(keys, &oidc.Config{ClientID: t.cfg.Audience})}
+	if t.cfg.ClientID != "" {
+		t.found.client = p.VerifierContext(keys, &oidc.Config{ClientID: t.cfg.ClientID})
+		t.found.endpoint, t.found.endpointErr = endpointOf(p, t.cfg.ClientSecret)
+	}
+	return t.found, nil
 }
 
 // refused returns the error for a token that could not be verified: NOT_READY with a time to retry if the

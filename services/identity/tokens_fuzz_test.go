@@ -30,8 +30,8 @@ func fuzzed(f *testing.F, seed byte) (tokens *Tokens, sign func(t require.Testin
 	})
 	require.NoError(f, err)
 	tokens.checks = connlimit.NewRates(1e9, 1e9)
-	tokens.verifier = oidc.NewVerifier(tokens.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key.Public()}},
-		&oidc.Config{ClientID: tokens.cfg.Audience, SupportedSigningAlgs: []string{oidc.ES256}})
+	tokens.found = &discovered{bearer: oidc.NewVerifier(tokens.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: []crypto.PublicKey{key.Public()}},
+		&oidc.Config{ClientID: tokens.cfg.Audience, SupportedSigningAlgs: []string{oidc.ES256}})}
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
 	require.NoError(f, err)
 	return tokens, func(t require.TestingT, payload []byte) string {

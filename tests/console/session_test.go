@@ -7,6 +7,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"quartet/tests/issuer"
 )
 
 func TestG13_QuartetConsoleSignsIn(t *testing.T) {
@@ -85,4 +87,32 @@ func TestG14_ThePageIsGuarded(t *testing.T) {
 		require.Equal(t, 403, resp.StatusCode)
 		require.Empty(t, resp.Cookies())
 	}
+}
+
+func TestG17_SignInWithAProvider(t *testing.T) {
+	provider, err := issuer.New(issuer.Behaviour{ClientID: "console", Claims: map[string]any{"groups": []string{"developers"}}})
+	require.NoError(t, err)
+	t.Cleanup(provider.Close)
+	// Another site than that of the server, so that the browser comes back from elsewhere.
+	provider.URL = strings.Replace(provider.URL, "127.0.0.1", "localhost", 1)
+	r := newRig(t, "--auth", "required", "--oidc-issuer", provider.URL, "--oidc-audience", "quartet", "--oidc-namespace", "acme", "--oidc-role-claim", "groups",
+		"--oidc-roles", "developers=operator", "--oidc-client-id", "console")
+	host := strings.TrimPrefix(provider.URL, "http://")
+	page := r.open(r.base + "/ui/#/inbox")
+	page.press("Sign in with " + host)
+	page.sees("oidc:ann")
+	page.sees("operator")
+	require.Equal(t, r.base+"/ui/#/inbox", value[string](page, "location.href"), "the view of before")
+	require.Empty(t, value[string](page, "document.cookie"))
+	page.press("Sign out")
+	page.sees("Sign in with " + host)
+
+	provider.Behave(func(b *issuer.Behaviour) { b.Claims["groups"] = "guests" })
+	page.press("Sign in with " + host)
+	page.sees("Sign-in failed")
+	page.sees("gives no role here")
+	require.Equal(t, r.base+"/ui/oidc/failed", value[string](page, "location.href"))
+	page.press("Back to the sign-in page")
+	page.sees("Sign in with " + host)
+	page.sound()
 }

@@ -143,6 +143,17 @@ export async function begin(by: { key: string } | { code: string }): Promise<voi
   await send("POST", "ui/session", by);
 }
 
+/** issuer returns the address of the identity provider with which people sign in, "" if there is none. */
+export async function issuer(): Promise<string> {
+  return (await json<{ issuer?: string }>(await send("GET", "ui/oidc", undefined))).issuer ?? "";
+}
+
+/** signInWith returns the address at which a sign-in with the identity provider begins, which then shows the current view. */
+export function signInWith(): string {
+  const view = location.hash.replace(/^#\/?/, "");
+  return new URL("ui/oidc/start", root).href + (view.startsWith("code=") ? "" : query({ view }));
+}
+
 /** end ends the session. */
 export async function end(): Promise<void> {
   await send("DELETE", "ui/session", undefined);

@@ -1,16 +1,23 @@
-import { useState } from "preact/hooks";
-import { begin } from "./api";
+import { useEffect, useState } from "preact/hooks";
+import { begin, issuer, signInWith } from "./api";
 import { ErrorNote, Field, useAct } from "./ui";
 
-/** Login asks for a key. A one-time code was tried before, and its error is shown. */
+/** hostOf returns the host and path of a provider's address, by which people know it. */
+const hostOf = (address: string) => address.replace(/^https?:\/\//, "").replace(/\/$/, "");
+
+/** Login asks for a key, and offers the sign-in with an identity provider if there is one. A one-time code was tried before, and its error is shown. */
 export function Login({ done, note }: { done: () => void; note?: preact.ComponentChildren }) {
   const [key, setKey] = useState("");
   const { busy, error, run } = useAct(done);
+  const [provider, setProvider] = useState("");
+  // Without an answer one signs in with a key; whoami has said before that the server answers.
+  useEffect(() => void issuer().then(setProvider, () => {}), []);
   return (
     <main class="login">
       <form onSubmit={(e) => { e.preventDefault(); void run(() => begin({ key: key.trim() })).then(() => setKey("")); }}>
         <h1><Mark /> Quartet</h1>
         {note}
+        {provider && <a class="button" href={signInWith()}>Sign in with {hostOf(provider)}</a>}
         <Field label="Key" hint="An API key, or a token of your identity provider. It is kept encrypted in a cookie that scripts cannot read.">
           <input type="password" autoComplete="off" spellcheck={false} value={key} onInput={(e) => setKey(e.currentTarget.value)} autoFocus required />
         </Field>

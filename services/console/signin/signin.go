@@ -1,0 +1,166 @@
+package signin
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/oauth2"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/connlimit"
+	"quartet/pkg/fault"
+	"quartet/pkg/keyfile"
+)
+
+// Paths of the sign-in.
+const (
+	// Path says whether there is a sign-in with a provider. The others are below it.
+	Path = "/ui/oidc"
+	// StartPath begins a sign-in.
+	StartPath = Path + "/start"
+	// CallbackPath is where the provider sends the browser back.
+	CallbackPath = Path + "/callback"
+	// FailedPath shows why a sign-in failed.
+	FailedPath = Path + "/failed"
+)
+
+const (
+	// FlowTerm is how long a sign-in may take at the provider.
+	FlowTerm = 10 * time.Minute
+	// exchangeTime bounds what a request waits for the provider.
+	exchangeTime = 15 * time.Second
+	// perSecond and atOnce limit the requests of a source address that begin or end a sign-in.
+	perSecond, atOnce = 2, 30
+	// maxWaiting bounds the requests of a process that wait for the provider.
+	maxWaiting = 16
+	// maxUsed bounds the sign-ins that are remembered as used. Only a token of the provider uses one.
+	maxUsed = 10_000
+)
+
+// Provider is the identity provider with the verifier of its tokens.
+type Provider interface {
+	// Endpoint returns where the provider authorizes people and issues tokens, and how a client with a secret
+	// shows that. It returns NOT_READY while the provider cannot be discovered.
+	Endpoint(ctx context.Context) (oauth2.Endpoint, error)
+	// Accept verifies an ID token as the tokens of callers are verified, but for the client as audience, with
+	// its nonce. It returns the credential of a session, which the authenticator of the installation accepts until ends.
+	// Errors: UNAUTHENTICATED for a token that is not valid, PERMISSION_DENIED for one whose claims give no
+	// namespace or no role, NOT_READY if the provider cannot be reached.
+	Accept(ctx context.Context, idToken, nonce string) (credential string, ends time.Time, err error)
+	// Client returns the HTTP client for the provider's token endpoint. Its responses are bounded in size and time,
+	// and it follows no redirects.
+	Client() *http.Client
+}
+
+// Deps is what a Flow needs of its process.
+type Deps struct {
+	Provider Provider
+	// Issuer is the provider's address, which the sign-in page names.
+	Issuer string
+	// Keys returns the keys of the installation.
+	Keys func() keyfile.Ring
+	// Refused is called for each sign-in that is refused as UNAUTHENTICATED. Optional.
+	Refused func(ctx context.Context)
+	// Clock tells when sign-ins end; nil: the machine's clock.
+	Clock  clock.Clock
+	Logger *zap.Logger
+}
+
+// Flow signs people in. A nil Flow is valid: it says that there is no sign-in with a provider. It is safe for concurrent use.
+type Flow struct {
+	cfg   Config
+	deps  Deps
+	rates *connlimit.Rates
+	slots chan struct{} // one for each request that waits for the provider
+
+	mu   sync.Mutex           // guards used
+	used map[string]time.Time // states of sign-ins that succeeded, until they would have ended
+}
+
+// New returns a Flow, or nil without a client id. It is an error if the client's secret cannot be read.
+func New(cfg Config, deps Deps) (*Flow, error) {
+	if err := cfg.Check(); err != nil || cfg.ClientID == "" {
+		return nil, err
+	}
+	if deps.Provider == nil || deps.Keys == nil {
+		return nil, errors.New("signin: Deps needs Provider and Keys")
+	}
+	if _, err := cfg.secret(); err != nil {
+		return nil, err
+	}
+	if deps.Clock == nil {
+		deps.Clock = clock.System()
+	}
+	if deps.Logger == nil {
+		deps.Logger = zap.NewNop()
+	}
+	return &Flow{cfg: cfg, deps: deps, rates: connlimit.NewRates(perSecond, atOnce), slots: make(chan struct{}, maxWaiting), used: map[string]time.Time{}}, nil
+}
+
+// Begin sets the cookie of a session of the console with a credential. secure says that the browser uses https.
+type Begin = func(w http.ResponseWriter, r *http.Request, credential string, ends time.Time, secure bool) error
+
+// Refuse responds to a request with an error, in the form of the REST API.
+type Refuse = func(w http.ResponseWriter, r *http.Request, err error)
+
+// Handler returns the handler of Path and what is below it.
+func (f *Flow) Handler(begin Begin, refuse Refuse) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Referrer-Policy", "no-referrer") // the address of the callback has the code
+		switch {
+		case r.URL.Path == Path:
+			f.offer(w)
+		case f == nil:
+			refuse(w, r, fault.NotFound.New("this server has no sign-in with an identity provider; sign in with a key at /ui/, or set oidc-client-id", "path", r.URL.Path))
+		case r.URL.Path == FailedPath:
+			f.failed(w, r)
+		case r.URL.Path == StartPath && r.Method == http.MethodGet:
+			if err := f.limited(r, f.start, w); err != nil {
+				f.show(w, f.failureOf(r.Context(), err))
+			}
+		case r.URL.Path == CallbackPath && r.Method == http.MethodGet:
+			err := f.limited(r, func(w http.ResponseWriter, r *http.Request) error { return f.callback(w, r, begin) }, w)
+			if err != nil {
+				f.leave(w, r, f.failureOf(r.Context(), err))
+			}
+		default:
+			refuse(w, r, fault.NotFound.New("the sign-in has no such page; it begins with GET "+StartPath, "path", r.URL.Path))
+		}
+	})
+}
+
+// limited calls next unless the source of the request begins and ends too many sign-ins, or too many requests
+// wait for the provider.
+func (f *Flow) limited(r *http.Request, next func(http.ResponseWriter, *http.Request) error, w http.ResponseWriter) error {
+	if wait := f.rates.Take(connlimit.SourceOf(r.Context())); wait > 0 {
+		return fault.RateLimited.Newf("too many sign-ins of this address: %d at once and %d requests per second are accepted; repeat it in a moment", atOnce, perSecond).WithRetryAfter(wait)
+	}
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	default:
+		return fault.Overloaded.Newf("%d requests wait for the identity provider already; repeat the sign-in in a moment", maxWaiting).WithRetryAfter(time.Second)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), exchangeTime)
+	defer cancel()
+	return next(w, r.WithContext(ctx))
+}
+
+// CookieName returns the name of a cookie of this server. Cookies of a host are shared by its ports, so it has the port,
+// for several servers on one machine. Over TLS it begins with __Host-: the browser then takes it from this host
+// only.
+func CookieName(name, host string, secure bool) string {
+	if _, port, err := net.SplitHostPort(host); err == nil {
+		name += "-" + port
+	}
+	if secure {
+		return "__Host-" + name
+	}
+	return name
+}
