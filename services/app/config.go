@@ -210,7 +210,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Map(&c.NamespaceQuotas, "namespace-quotas", nil, "Quotas of single namespaces, as acme.agents=100,acme.open-items=0,acme.mib=1024,acme.requests=50")
 	s.Map(&c.NamespaceWeights, "namespace-weights", nil, "Weights of namespaces for the turns that runners of all namespaces take, as a=3,b=1, 1 to 1000; default 1")
 	s.Int(&c.MaxChildren, "max-children", agent.DefaultMaxChildren, "Maximum number of private children that an agent supervises at a time")
-	s.Duration(&c.DefaultRecheck, "default-recheck", 0, "Time after which the owner of a wait is reminded of it, if WaitFor sets none; 0: never")
+	s.Duration(&c.DefaultRecheck, "default-recheck", 0, "Time after which the owner of a wait is reminded of it, if the wait sets none; 0: never")
 	s.Map(&c.NamespaceRechecks, "namespace-rechecks", nil, "default-recheck of single namespaces, as a=30m,b=0")
 	s.Duration(&c.CommandLease, "command-lease", task.LeaseTerm, "Time without a heartbeat of the worker after which a command is lost or run again, 15s to 24h")
 	s.Duration(&c.StepLease, "step-lease", board.DefaultLeaseTerm, "Time without a heartbeat of the worker after which a board's step is released, 1s to 24h")

@@ -150,11 +150,8 @@ func (w *wiring) installation() installation.Config {
 			resp, err := grpc_health_v1.NewHealthClient(w.network.Peer(p.GetAddress(), p.GetCertificateName())).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
 		},
-		Streams: func(ctx context.Context) ([]*identityv1.StreamUsage, error) {
-			return installation.Streams(ctx, w.broker.readers)
-		},
-		Journals: func(ctx context.Context) ([]*identityv1.JournalUsage, error) {
-			return installation.Journals(ctx, w.broker.readers, planes, w.broker.partitions, w.cfg.archives(w.broker.readers))
+		Stored: func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error) {
+			return installation.Stored(ctx, w.broker.readers, planes, w.broker.partitions, w.cfg.archives(w.broker.readers))
 		},
 		ManySegments: installation.ManySegments(w.cfg.SegmentSize, w.cfg.SnapshotSize),
 		Store:        w.broker.room.Used, FullIn: w.fill.FullIn,

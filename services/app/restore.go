@@ -175,6 +175,13 @@ func (b Backup) keys(cfg Config) (archive.Keys, error) {
 		return keys, fmt.Errorf("identity file: %w", err)
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return keys, fmt.Errorf("identity file: %w", err)
+	}
+	if mode := info.Mode(); mode.IsRegular() && mode.Perm()&0o077 != 0 { // a pipe of a shell has no file that others could open
+		return keys, fmt.Errorf("identity file %s has mode %04o, so other users may read or change it; it must be 0600 or stricter: chmod 600 %[1]s", b.IdentityFile, mode.Perm())
+	}
 	if keys.Identities, err = age.ParseIdentities(f); err != nil {
 		return keys, fmt.Errorf("identity file %s is not as age-keygen writes it: it must have lines with AGE-SECRET-KEY-…", b.IdentityFile)
 	}

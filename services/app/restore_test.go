@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"filippo.io/age"
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/archive"
@@ -50,5 +51,27 @@ func TestAnInterruptedRestoreCanBeRepeated(t *testing.T) {
 				require.FileExists(t, filepath.Join(cfg.DataDir, dir, "file"))
 			}
 		})
+	}
+}
+
+// A file with identities that others may read is refused with what to do about it; a pipe of a shell has no mode to speak of.
+func TestIdentityFilesOfOthersAreRefused(t *testing.T) {
+	identity, err := age.GenerateX25519Identity()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "identity")
+	require.NoError(t, os.WriteFile(path, []byte(identity.String()+"\n"), 0o600))
+	cfg := defaults(t)
+	require.NoError(t, cfg.Complete())
+	for mode, refused := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o640: true, 0o604: true, 0o620: true, 0o644: true} {
+		require.NoError(t, os.Chmod(path, mode))
+		keys, err := Backup{IdentityFile: path}.keys(cfg)
+		if !refused {
+			require.NoError(t, err, mode)
+			require.Len(t, keys.Identities, 1)
+			continue
+		}
+		require.ErrorContains(t, err, "chmod 600 "+path, mode)
+		require.ErrorContains(t, err, "0600 or stricter")
+		require.Empty(t, keys.Identities)
 	}
 }

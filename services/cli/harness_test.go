@@ -217,7 +217,7 @@ func (p *planes) WaitFor(ctx context.Context, r *waitingv1.WaitForRequest) (*wai
 }
 
 func (p *planes) CreateWait(ctx context.Context, r *waitingv1.CreateWaitRequest) (*waitingv1.CreateWaitResponse, error) {
-	return &waitingv1.CreateWaitResponse{Wait: ci, Warnings: []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: "nothing can end it"}}}, p.record(ctx, r)
+	return &waitingv1.CreateWaitResponse{Wait: ci, Warnings: []*waitingv1.WaitWarning{{Kind: waitingv1.WaitWarningKind_WAIT_WARNING_KIND_WEAK_WAIT, Message: "nothing can end it; make one with CreateExternalTrigger"}}}, p.record(ctx, r)
 }
 
 func (p *planes) GetWait(ctx context.Context, r *waitingv1.GetWaitRequest) (*waitingv1.GetWaitResponse, error) {

@@ -67,13 +67,14 @@ type index struct {
 	dirty  map[plane.Key]struct{} // agents to read
 	listed bool                   // every agent that existed at the start was marked
 	whole  bool                   // and was read
+	done   chan struct{}          // closed with whole
 }
 
 // begin returns an index that reads in the background. Events are followed from now on, and what was before is
 // read.
 func begin(ctx context.Context, deps Deps, expired func(*index) bool) (*index, error) {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
-	x := &index{deps: deps, expired: expired, stop: stop, marked: make(chan struct{}, 1), spaces: map[string]*space{}, dirty: map[plane.Key]struct{}{}}
+	x := &index{deps: deps, expired: expired, stop: stop, marked: make(chan struct{}, 1), done: make(chan struct{}), spaces: map[string]*space{}, dirty: map[plane.Key]struct{}{}}
 	for _, name := range followed {
 		sources, err := deps.Sources(name)
 		if err != nil {
@@ -244,8 +245,36 @@ func (x *index) round(ctx context.Context) {
 		}
 	case listed:
 		x.mu.Lock()
-		x.whole = true
+		if !x.whole {
+			x.whole = true
+			close(x.done)
+		}
 		x.mu.Unlock()
+	}
+}
+
+// patience is how long a call waits for the index to have looked at all agents.
+const patience = time.Second
+
+// await waits until all agents were looked at: for patience at most, and for half of the time that the caller has left, so that it
+// is answered either way.
+func (x *index) await(ctx context.Context) {
+	select {
+	case <-x.done:
+		return
+	default:
+	}
+	now := x.deps.Clock.Now()
+	term := patience
+	if end, ok := ctx.Deadline(); ok {
+		term = min(term, end.Sub(now)/2)
+	}
+	t := x.deps.Clock.TimerAt(now.Add(term))
+	defer t.Stop()
+	select {
+	case <-x.done:
+	case <-ctx.Done():
+	case <-t.C():
 	}
 }
 

@@ -85,9 +85,10 @@ func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsReq
 	if err != nil {
 		return nil, err
 	}
+	x.await(ctx)
 	namespace := rpc.ActorFrom(ctx).Namespace
 	found, total, whole := x.search(namespace, f, list)
-	resp := &fleetv1.SearchAgentsResponse{Total: int32(total), Complete: whole}
+	resp := &fleetv1.SearchAgentsResponse{Total: int32(total), Complete: whole, Incomplete: !whole}
 	if len(found) > list.Size {
 		found = found[:list.Size]
 		resp.NextPageToken = list.Next(found[len(found)-1].id)
@@ -147,6 +148,7 @@ func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsReque
 	if err != nil {
 		return nil, err
 	}
+	x.await(ctx)
 	return x.counts(rpc.ActorFrom(ctx).Namespace, req.GetIncludePrivate()), nil
 }
 
@@ -154,7 +156,7 @@ func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsReque
 func (x *index) counts(namespace string, private bool) *fleetv1.CountAgentsResponse {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	resp := &fleetv1.CountAgentsResponse{Complete: x.whole}
+	resp := &fleetv1.CountAgentsResponse{Complete: x.whole, Incomplete: !x.whole}
 	var postures [32]int32
 	var reasons [8]int32
 	s := x.of(namespace)

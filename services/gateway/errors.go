@@ -13,6 +13,7 @@ import (
 	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 
 	"quartet/pkg/fault"
+	"quartet/services/gateway/restmap"
 )
 
 // errorBody is the body of every refusal of the REST API (SPEC X5).
@@ -28,6 +29,8 @@ type errorInfo struct {
 	Message  string            `json:"message"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Fields   []errorField      `json:"fields,omitempty"`
+	// Methods are the HTTP method and path of each RPC that the message names (SPEC X5.1).
+	Methods map[string]string `json:"methods,omitempty"`
 	// RequestID is the request id that the caller gave, with which it repeats a request
 	// whose outcome is unknown (SPEC X1).
 	RequestID string `json:"requestId,omitempty"`
@@ -46,6 +49,7 @@ func errorOf(err error, httpStatus int, requestID string) errorBody {
 		Code: httpStatus, Status: rpccode.Code(e.Code()).String(), Reason: string(e.Reason()),
 		Message: strings.ToValidUTF8(e.Message(), "\uFFFD"), Metadata: e.Metadata(), RequestID: requestID,
 	}
+	info.Methods = restmap.Named(info.Message)
 	for _, v := range e.Violations() {
 		info.Fields = append(info.Fields, errorField(v))
 	}

@@ -80,7 +80,7 @@ func TestG4_PagesOfOtherOriginsAreRefused(t *testing.T) {
 	for _, path := range []string{"/healthz", "/readyz"} {
 		require.Equal(t, 200, r.do(http.MethodGet, path, "", "Origin", "http://evil.com", "Sec-Fetch-Site", "cross-site").status, path)
 	}
-	for _, path := range []string{"/metrics", "/openapi.json", "/version", "/v1/events", "/mcp/keeper"} {
+	for _, path := range []string{"/metrics", "/openapi.json", "/llms.txt", "/version", "/v1/events", "/mcp/keeper"} {
 		require.Equal(t, 403, r.do(http.MethodGet, path, "", "Origin", "http://localhost:3000").status, path)
 	}
 }

@@ -100,6 +100,16 @@ func TestX2_IdempotencyKey(t *testing.T) {
 	require.Equal(t, "k1", other.fault.RequestID)
 }
 
+// SPEC X5.1: the message names methods, and the refusal adds their paths.
+func TestX5_RefusalsHaveThePathsOfMethods(t *testing.T) {
+	r := newRig(t)
+	a := r.do(http.MethodGet, items+"/wi_00000000000000000000000000", "")
+	require.Equal(t, http.StatusNotFound, a.status)
+	require.Contains(t, a.fault.Message, "ListWorkItems")
+	require.Equal(t, map[string]string{"ListWorkItems": "GET /v1/agents/{agent_id}/work-items"}, a.fault.Methods)
+	require.NotContains(t, string(r.do(http.MethodGet, "/v1/nothing", "").body), "methods")
+}
+
 func TestX5_BadInputIsRefusedByName(t *testing.T) {
 	r := newRig(t)
 	path := items + "/" + r.create("keeper", "a")

@@ -2,15 +2,13 @@ package gateway
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
-	protofiles "quartet/proto"
+	"quartet/services/gateway/restmap"
 )
 
 // route is one line of the REST map: an HTTP method and a path that call an RPC.
@@ -36,43 +34,20 @@ func routeKey(httpMethod, pattern string) string { return httpMethod + " " + pat
 
 // newRouteTable reads the REST map that is part of the binary. waits is Deps.Waits.
 func newRouteTable(waits func(method string) bool) (routeTable, error) {
-	var file struct {
-		HTTP struct {
-			Rules []struct {
-				Selector                      string
-				Get, Put, Post, Delete, Patch string
-				Body                          string
-			}
-		}
-	}
-	if err := yaml.Unmarshal(protofiles.RESTMap, &file); err != nil {
-		return nil, fmt.Errorf("gateway: the REST map: %w", err)
+	rules, err := restmap.Rules()
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	table := routeTable{}
-	for _, rule := range file.HTTP.Rules {
-		httpMethod, pattern := "", ""
-		for m, p := range map[string]string{
-			http.MethodGet: rule.Get, http.MethodPut: rule.Put, http.MethodPost: rule.Post, http.MethodDelete: rule.Delete, http.MethodPatch: rule.Patch,
-		} {
-			if p != "" {
-				httpMethod, pattern = m, p
-			}
-		}
-		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(rule.Selector))
-		if err != nil {
-			return nil, fmt.Errorf("gateway: the REST map names %s: %w", rule.Selector, err)
-		}
-		md, ok := d.(protoreflect.MethodDescriptor)
-		if !ok {
-			return nil, fmt.Errorf("gateway: the REST map names %s, which is no RPC", rule.Selector)
-		}
+	for _, rule := range rules {
+		md := rule.RPC
 		input, err := protoregistry.GlobalTypes.FindMessageByName(md.Input().FullName())
 		if err != nil {
-			return nil, fmt.Errorf("gateway: the request of %s: %w", rule.Selector, err)
+			return nil, fmt.Errorf("gateway: the request of %s: %w", md.FullName(), err)
 		}
 		method := "/" + string(md.Parent().FullName()) + "/" + string(md.Name())
-		table[routeKey(httpMethod, strings.ReplaceAll(pattern, "}", "=*}"))] = &route{
-			pattern: pattern, method: method, input: input, body: rule.Body != "",
+		table[routeKey(rule.HTTPMethod, strings.ReplaceAll(rule.Pattern, "}", "=*}"))] = &route{
+			pattern: rule.Pattern, method: method, input: input, body: rule.Body,
 			waits:  md.IsStreamingServer() || waits != nil && waits(method),
 			traced: !md.IsStreamingServer() && method != agentv1.AgentService_AcquireTurn_FullMethodName,
 		}

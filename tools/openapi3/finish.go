@@ -29,6 +29,7 @@ const (
       "reason": {"type": "string", "description": "The documented reason, such as REVISION_CONFLICT."},
       "message": {"type": "string", "description": "What is wrong, with the offending value, and how to fix it."},
       "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+      "methods": {"type": "object", "additionalProperties": {"type": "string"}, "description": "The HTTP method and path of each RPC that the message names, such as POST /v1/agents for SpawnAgent."},
       "fields": {
         "type": "array",
         "items": {"type": "object", "properties": {"field": {"type": "string"}, "description": {"type": "string"}}}

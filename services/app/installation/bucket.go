@@ -3,7 +3,6 @@ package installation
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -106,27 +105,4 @@ func (b Bucket) List(ctx context.Context) ([]*identityv1.Process, error) {
 		all = append(all, report)
 	}
 	return all, nil
-}
-
-// Streams returns the usage of the streams that are Quartet's, in no particular order: EVENTS and
-// those whose names begin with quartet-. Streams of buckets are not among them. It is an error if
-// nc is nil, or if the server takes longer than term.
-func Streams(ctx context.Context, nc *nats.Conn) ([]*identityv1.StreamUsage, error) {
-	if nc == nil {
-		return nil, errNoBroker
-	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, term)
-	defer cancel()
-	var out []*identityv1.StreamUsage
-	all := js.ListStreams(ctx)
-	for info := range all.Info() {
-		if name := info.Config.Name; name == "EVENTS" || strings.HasPrefix(name, "quartet-") {
-			out = append(out, &identityv1.StreamUsage{Name: name, Messages: int64(info.State.Msgs), Bytes: int64(info.State.Bytes), MaxBytes: max(info.Config.MaxBytes, 0)})
-		}
-	}
-	return out, all.Err()
 }

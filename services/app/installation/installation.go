@@ -30,12 +30,10 @@ type Config struct {
 	List func(ctx context.Context) ([]*identityv1.Process, error)
 	// Ask asks a process whether it can serve. It returns an error if it does not answer.
 	Ask func(ctx context.Context, p *identityv1.Process) (ready bool, err error)
-	// Streams returns the streams that are Quartet's.
-	Streams func(ctx context.Context) ([]*identityv1.StreamUsage, error)
+	// Stored returns the streams that are Quartet's, and what of them the journals take.
+	Stored func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error)
 	// Publishers returns how far EVENTS is behind the journals; nil: events are not copied.
 	Publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
-	// Journals returns what the journals take.
-	Journals func(ctx context.Context) ([]*identityv1.JournalUsage, error)
 	// ManySegments is how many segments of a partition there may be before it is a problem that they are not archived.
 	ManySegments int
 	// Store returns how much of the store is in use and how much it can hold, 0 if that is not known.
@@ -73,12 +71,9 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 	if in := c.FullIn(); in > 0 {
 		resp.StoreFullIn = durationpb.New(in)
 	}
-	if resp.Streams, err = c.Streams(ctx); err != nil {
+	if resp.Streams, resp.Journals, err = c.Stored(ctx); err != nil {
 		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what their streams hold: %v", err), Remedy: "see whether a majority of them runs", Down: true})
 		return resp, nil // nor how far EVENTS is
-	}
-	if resp.Journals, err = c.Journals(ctx); err != nil {
-		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what the journals take: %v", err), Remedy: "see whether a majority of them runs"})
 	}
 	resp.Problems = append(resp.Problems, notArchived(resp.GetJournals(), c.ManySegments)...)
 	if c.Publishers != nil {

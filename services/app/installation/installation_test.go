@@ -44,9 +44,8 @@ func TestX17_EveryServiceIsLookedAt(t *testing.T) {
 					}
 					return p.GetProcessId() != "waits", nil
 				},
-				Streams: func(context.Context) ([]*identityv1.StreamUsage, error) { return nil, nil },
-				Journals: func(context.Context) ([]*identityv1.JournalUsage, error) {
-					return []*identityv1.JournalUsage{{Plane: "work", Segments: 8}}, nil
+				Stored: func(context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error) {
+					return nil, []*identityv1.JournalUsage{{Plane: "work", Segments: 8}}, nil
 				},
 				ManySegments: 8,
 				Store:        func() (int64, int64) { return 1, 2 }, FullIn: func() time.Duration { return time.Hour },

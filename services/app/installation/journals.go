@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,14 +20,16 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
-// Journals returns what the journals of planes take. archives returns the archive of a partition.
-func Journals(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int, archives func(plane string, partition int) (archive.Store, error)) ([]*identityv1.JournalUsage, error) {
+// Stored returns the usage of the streams that are Quartet's, in no particular order, and what of them the journals of planes take, from
+// one listing of the NATS servers. The streams are EVENTS and those whose names begin with quartet-; those of buckets are not among
+// them. archives returns the archive of a partition. It is an error if nc is nil, or if the servers take longer than term.
+func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int, archives func(plane string, partition int) (archive.Store, error)) (streams []*identityv1.StreamUsage, journals []*identityv1.JournalUsage, err error) {
 	if nc == nil {
-		return nil, errNoBroker
+		return nil, nil, errNoBroker
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
@@ -42,8 +45,11 @@ func Journals(ctx context.Context, nc *nats.Conn, planes []string, partitions fu
 			of[key{plane, i}], snapshots[jetstore.Stream(plane, i)], all = u, u, append(all, u)
 		}
 	}
-	streams := js.ListStreams(ctx)
-	for info := range streams.Info() {
+	listed := js.ListStreams(ctx)
+	for info := range listed.Info() {
+		if name := info.Config.Name; name == "EVENTS" || strings.HasPrefix(name, "quartet-") {
+			streams = append(streams, &identityv1.StreamUsage{Name: name, Messages: int64(info.State.Msgs), Bytes: int64(info.State.Bytes), MaxBytes: max(info.Config.MaxBytes, 0)})
+		}
 		if u := snapshots[info.Config.Name]; u != nil {
 			u.SnapshotBytes = int64(info.State.Bytes)
 			if info.State.Msgs > 0 {
@@ -56,8 +62,8 @@ func Journals(ctx context.Context, nc *nats.Conn, planes []string, partitions fu
 			u.Bytes += int64(info.State.Bytes)
 		}
 	}
-	if err := streams.Err(); err != nil {
-		return nil, err
+	if err := listed.Err(); err != nil {
+		return nil, nil, err
 	}
 	for _, u := range all {
 		archived(ctx, u, archives)
@@ -65,7 +71,7 @@ func Journals(ctx context.Context, nc *nats.Conn, planes []string, partitions fu
 	slices.SortStableFunc(all, func(a, b *identityv1.JournalUsage) int {
 		return cmp.Or(cmp.Compare(a.GetPlane(), b.GetPlane()), cmp.Compare(a.GetPartition(), b.GetPartition()))
 	})
-	return all, nil
+	return streams, all, nil
 }
 
 // ManySegments returns how many segments of a partition may wait until the snapshots that are kept allow that they are archived, and a few

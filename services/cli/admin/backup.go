@@ -315,7 +315,7 @@ made such a file decides what is in it, API keys of admins included.`,
 		},
 	}
 	cmd.Flags().BoolVar(&b.Check, "check", false, "Only check FILE and print what it contains")
-	cmd.Flags().StringVar(&b.IdentityFile, "identity-file", "", "File with identities of age, for a backup for recipients")
+	cmd.Flags().StringVar(&b.IdentityFile, "identity-file", "", "File with identities of age, for a backup for recipients; mode 0600 or stricter")
 	cmd.Flags().BoolVar(&b.Unauthenticated, "unauthenticated", false, "Accept a backup that cannot be authenticated")
 	for _, name := range restoreSettings {
 		if f := shared.Lookup(name); f != nil {

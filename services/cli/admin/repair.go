@@ -143,7 +143,7 @@ damaged.`,
 	}
 	cmd.Flags().BoolVar(&o.Apply, "apply", false, "Write the repaired journals; without it nothing is changed")
 	cmd.Flags().StringVar(&o.From.File, "from-backup", "", "Backup to take frames from")
-	cmd.Flags().StringVar(&o.From.IdentityFile, "identity-file", "", "File with identities of age, for a backup for recipients")
+	cmd.Flags().StringVar(&o.From.IdentityFile, "identity-file", "", "File with identities of age, for a backup for recipients; mode 0600 or stricter")
 	cmd.Flags().StringArrayVar(&o.Stores, "from-store", nil, "Directory of a NATS server, or data directory, to take frames from; may be repeated")
 	cmd.Flags().StringArrayVar(&o.AcceptLoss, "accept-loss", nil, "Let this partition, such as work/0, go on without what cannot be found; may be repeated")
 	for _, name := range restoreSettings {

@@ -98,6 +98,9 @@ func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
 	p.Printf("\n")
 	rows = nil
 	for _, st := range resp.GetStreams() {
+		if len(resp.GetJournals()) > 0 && ofJournal(st.GetName()) {
+			continue // they are in the lines of their journals
+		}
 		most := ""
 		if st.GetMaxBytes() > 0 {
 			most = fmt.Sprintf("%d MiB", st.GetMaxBytes()>>20)
@@ -126,6 +129,11 @@ func showStatus(p *output.Printer, resp *identityv1.ListProcessesResponse) {
 	} else {
 		p.Printf("\nstore: %d MiB in use; how much there is, the NATS servers do not tell\n", resp.GetStoreUsedBytes()>>20)
 	}
+}
+
+// ofJournal reports whether a stream is a segment of a journal, or has the snapshots or the archive of one.
+func ofJournal(stream string) bool {
+	return slices.ContainsFunc([]string{"quartet-journal-", "quartet-snapshot-", "quartet-archive-"}, func(prefix string) bool { return strings.HasPrefix(stream, prefix) })
 }
 
 // journalRows returns a row for each journal.

@@ -16,6 +16,7 @@ import (
 	"quartet/services/cli/events"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
+	"quartet/services/cli/remedy"
 	"quartet/services/cli/session"
 )
 
@@ -133,6 +134,9 @@ func WriteExplanation(p *output.Printer, r *schedulerv1.ExplainResponse) {
 	}
 	p.Printf("%s %s\n", p.Paint(terminal.Bold, r.GetAgentId()+":"), paintHead(p, actionColour(pbjson.EnumText(v.GetAction())), terminal.Printable(sentence)))
 	p.Printf("%s\n", p.Paint(terminal.Dim, verdictCodes(v)))
+	for _, line := range remedy.Commands(sentence, remedy.Values{"AGENT": r.GetAgentId()}) {
+		p.Printf("fix: %s\n", line)
+	}
 
 	if len(r.GetCandidates()) > 0 {
 		p.Printf("\n%s\n", p.Paint(terminal.Bold, "Work items"))

@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/terminal"
 	"quartet/services/cli/output"
+	"quartet/services/cli/remedy"
 )
 
 // The exit codes. The help of the root command documents them; scripts depend on
@@ -164,7 +165,8 @@ func code(e *fault.Error) int {
 }
 
 // advice returns what to do about a refusal where the server's message cannot know
-// it: names of flags and environment variables. It is "" for other refusals.
+// it: names of flags and environment variables, and the commands for the methods that the message
+// names (SPEC X5.1). It is "" for other refusals.
 func advice(cmd *cobra.Command, e *fault.Error) string {
 	if speaksHTTP(e) {
 		return "the server at this address speaks HTTP/1.1 or answers REST: it is that of REST, not of gRPC. --address and $QUARTET_ADDRESS take the gRPC address, host:port; by default its port is 7481"
@@ -194,9 +196,8 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 	case fault.InternalError:
 		return "the server's log has the cause under error_id " + e.Metadata()[fault.ErrorIDKey]
 	default:
-		// The server's message says it all.
 	}
-	return ""
+	return strings.Join(remedy.Commands(e.Message(), remedy.Given(cmd, e.Metadata())), ", ")
 }
 
 // speaksHTTP reports whether e is how gRPC fails where a server of REST answers: in plain text with HTTP/1.1,

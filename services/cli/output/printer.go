@@ -17,6 +17,7 @@ import (
 
 	"quartet/pkg/pbjson"
 	"quartet/pkg/terminal"
+	"quartet/services/cli/remedy"
 )
 
 // Printer writes text to a terminal, a pipe or a file. It keeps the first error
@@ -245,13 +246,16 @@ func (p *Printer) Block(indent, text string, full bool, maxLines int) {
 }
 
 // Warnings writes the warnings of a response to stderr, because they are not part of the
-// result.
+// result, with the commands for the methods that they name.
 func Warnings[Kind protoreflect.Enum, W interface {
 	GetKind() Kind
 	GetMessage() string
 }](cmd *cobra.Command, warnings []W) {
 	for _, w := range warnings {
 		cmd.PrintErrf("warning: %s: %s\n", pbjson.EnumText(w.GetKind()), terminal.Printable(w.GetMessage()))
+		for _, line := range remedy.Commands(w.GetMessage(), remedy.Given(cmd, nil)) {
+			cmd.PrintErrf("  fix: %s\n", line)
+		}
 	}
 }
 

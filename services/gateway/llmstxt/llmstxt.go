@@ -1,0 +1,84 @@
+// Package llmstxt is GET /llms.txt: what this server is and where its parts are, for a language model that has
+// nothing but its address.
+//
+// Owns: the text.
+// Never does: tell anything of the installation but which of its parts this process serves.
+// Reads: the head of the repository's llms.txt, of which it has a copy.
+// Emits: nothing.
+package llmstxt
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// head is the title and the summary of the repository's llms.txt; a test holds them together.
+//
+//go:embed head.md
+var head string
+
+// Parts are the parts of a server that it may lack.
+type Parts struct {
+	MCP     bool
+	Console bool
+}
+
+const (
+	rest = `## This server
+
+Paths are those of the address from which this page came. All but this page, /openapi.json, /version, /healthz and /readyz take a
+credential: the header "Authorization: Bearer KEY". On the machine of ` + "`quartet dev`" + ` the header is in the file that the server names when it
+starts; elsewhere an admin makes a key with ` + "`quartet key create`" + `.
+
+- [OpenAPI](/openapi.json): every path of REST, with its fields and errors
+- REST: GET /v1/agents lists agents, POST /v1/agents creates one, GET /v1/agents/{agent_id}:explain says what it waits for, POST
+  /v1/agents/{agent_id}/work-items creates a work item, GET /v1/events streams events. A mutation takes the header Idempotency-Key; repeating
+  it with the same key does nothing twice.
+- gRPC: the same methods on a port of its own (7481, unless it was set), with reflection
+`
+	mcp = `- MCP over HTTP: /mcp/AGENT, where AGENT is the agent whose memory it is; ?create=true creates it, &tools=memory offers the ten tools of
+  a coding agent only. Without a client of HTTP: quartet mcp --agent AGENT --create --tools memory
+`
+	console = `- [Console](/ui): all of it in a browser, for people
+`
+	state = `- [Version](/version), [readiness](/readyz)
+
+## Errors
+
+A refusal has a status, a reason in capitals, a message with the offending value and the remedy, and in "methods" the paths of the methods
+that the message names.
+`
+)
+
+// Text returns the page of a server with these parts.
+func Text(p Parts) string {
+	var b strings.Builder
+	b.WriteString(head + "\n" + rest)
+	if p.MCP {
+		b.WriteString(mcp)
+	}
+	if p.Console {
+		b.WriteString(console)
+	}
+	b.WriteString(state)
+	return b.String()
+}
+
+// Handler serves the page, with an ETag by which a client asks whether it changed.
+func Handler(p Parts) http.Handler {
+	text := []byte(Text(p))
+	sum := sha256.Sum256(text)
+	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		h.Set("ETag", tag)
+		h.Set("Cache-Control", "no-cache") // it may be kept, and is asked for again by its ETag
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
+	})
+}

@@ -1,0 +1,61 @@
+package llmstxt
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The summary is that of the repository's llms.txt.
+func TestTheHeadIsTheRepositorys(t *testing.T) {
+	raw, err := os.ReadFile("../../../llms.txt")
+	require.NoError(t, err)
+	own, _, ok := strings.Cut(string(raw), "\n## ")
+	require.True(t, ok)
+	require.Equal(t, strings.TrimSpace(own), strings.TrimSpace(head), "copy what is above the first section of llms.txt to services/gateway/llmstxt/head.md")
+}
+
+// A part that the process lacks is not named, and the page is small enough for any context.
+func TestThePageNamesThePartsThereAre(t *testing.T) {
+	all := Text(Parts{MCP: true, Console: true})
+	require.Less(t, len(all), 8<<10)
+	require.True(t, strings.HasPrefix(all, "# Quartet\n"))
+	for _, path := range []string{"/openapi.json", "/v1/agents", "/mcp/AGENT", "(/ui)", "/version"} {
+		require.Contains(t, all, path)
+	}
+	require.NotContains(t, Text(Parts{}), "/mcp/")
+	require.NotContains(t, Text(Parts{MCP: true}), "/ui")
+	require.NotContains(t, all, "](docs/", "a link to a file that a server does not have")
+}
+
+// A client that has the page gets 304 without it; HEAD has no body.
+func TestThePageIsAskedForByItsETag(t *testing.T) {
+	h := Handler(Parts{})
+	ask := func(method, tag string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), method, "/llms.txt", nil)
+		if tag != "" {
+			r.Header.Set("If-None-Match", tag)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	first := ask(http.MethodGet, "")
+	require.Equal(t, http.StatusOK, first.Code)
+	require.Equal(t, Text(Parts{}), first.Body.String())
+	require.Equal(t, "text/plain; charset=utf-8", first.Header().Get("Content-Type"))
+	tag := first.Header().Get("ETag")
+	require.Regexp(t, `^"[0-9a-f]{32}"$`, tag)
+	again := ask(http.MethodGet, tag)
+	require.Equal(t, http.StatusNotModified, again.Code)
+	require.Empty(t, again.Body.String())
+	require.Equal(t, http.StatusOK, ask(http.MethodGet, `"other"`).Code)
+	require.Empty(t, ask(http.MethodHead, "").Body.String())
+	w := httptest.NewRecorder()
+	Handler(Parts{MCP: true}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/llms.txt", nil))
+	require.NotEqual(t, tag, w.Header().Get("ETag"), "another text has another tag")
+}

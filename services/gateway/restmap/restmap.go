@@ -1,0 +1,108 @@
+// Package restmap reads the REST map that is part of the binary: which HTTP method and path call which RPC.
+//
+// Owns: the form of proto/rest.yaml.
+// Never does: serve a request.
+// Reads: the REST map and the descriptors of the API.
+// Emits: nothing.
+package restmap
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	protofiles "quartet/proto"
+)
+
+// Rule is one line of the map.
+type Rule struct {
+	HTTPMethod string
+	Pattern    string // such as /v1/agents/{agent_id}
+	RPC        protoreflect.MethodDescriptor
+	Body       bool // the request is the body; otherwise it is the query string of a GET or DELETE
+}
+
+// Rules returns the lines of the map in their order. It fails if the map names an RPC that this binary does not know.
+func Rules() ([]Rule, error) {
+	var file struct {
+		HTTP struct {
+			Rules []struct {
+				Selector                      string
+				Get, Put, Post, Delete, Patch string
+				Body                          string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(protofiles.RESTMap, &file); err != nil {
+		return nil, fmt.Errorf("the REST map: %w", err)
+	}
+	rules := make([]Rule, 0, len(file.HTTP.Rules))
+	for _, line := range file.HTTP.Rules {
+		rule := Rule{Body: line.Body != ""}
+		for m, p := range map[string]string{
+			http.MethodGet: line.Get, http.MethodPut: line.Put, http.MethodPost: line.Post, http.MethodDelete: line.Delete, http.MethodPatch: line.Patch,
+		} {
+			if p != "" {
+				rule.HTTPMethod, rule.Pattern = m, p
+			}
+		}
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(line.Selector))
+		if err != nil {
+			return nil, fmt.Errorf("the REST map names %s: %w", line.Selector, err)
+		}
+		md, ok := d.(protoreflect.MethodDescriptor)
+		if !ok {
+			return nil, fmt.Errorf("the REST map names %s, which is no RPC", line.Selector)
+		}
+		rule.RPC = md
+		rules = append(rules, rule)
+	}
+	return rules, nil
+}
+
+// maxNamed is the most methods of which Named returns the paths. No message of Quartet names more.
+const maxNamed = 4
+
+// compound is a word of two parts at least, as the names of methods are. Explain is left out: it begins sentences.
+var compound = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`)
+
+// paths are the HTTP method and path of each RPC by its name. A name is that of one RPC only, but for Connect.
+var paths = sync.OnceValue(func() map[string]string {
+	rules, err := Rules()
+	if err != nil {
+		return nil // the gateway does not start
+	}
+	byName := make(map[string]string, len(rules))
+	for _, r := range rules {
+		byName[string(r.RPC.Name())] = r.HTTPMethod + " " + r.Pattern
+	}
+	return byName
+})
+
+// Named returns the HTTP method and path of each method that a message names, by its name, such as "POST /v1/agents" by SpawnAgent; nil
+// if there is none. What is between double quotes is the caller's own text and names nothing.
+func Named(message string) map[string]string {
+	var named map[string]string
+	for i, part := range strings.Split(message, `"`) {
+		if i%2 == 1 {
+			continue
+		}
+		for _, name := range compound.FindAllString(part, -1) {
+			path, ok := paths()[name]
+			switch {
+			case !ok:
+			case named == nil:
+				named = map[string]string{name: path}
+			case len(named) < maxNamed:
+				named[name] = path
+			}
+		}
+	}
+	return named
+}
