@@ -225,15 +225,36 @@ func subset(all, want map[string]string) map[string]string {
 
 func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 	split := "mode: split\ntls: {enabled: true}\ninstallationKey: {secretName: k}\nnats: {url: tls://n:4222}\n"
+	_, err := render(t, split)
+	require.NoError(t, err)
 	for values, want := range map[string]string{
-		"mode: double": `mode is "double": it must be single or split`,
+		// By the schema, which names the place of the value.
+		"mode: double":                               "at '/mode': value must be one of 'single', 'split'",
+		"mod: split":                                 "additional properties 'mod' not allowed",
+		"image: {repo: x}":                           "at '/image': additional properties 'repo' not allowed",
+		"image: {pullPolicy: Sometimes}":             "at '/image/pullPolicy'",
+		"image: {repository: \"\"}":                  "at '/image/repository'",
+		"tls: {enabled: \"yes\"}":                    "at '/tls/enabled': got string, want boolean",
+		"tls: {secretName: Mine}":                    "at '/tls/secretName'",
+		"settings: {logLevel: debug}":                "at '/settings': additional properties 'logLevel' not allowed",
+		"nats: {url: \"n:4222\"}":                    "at '/nats/url'",
+		"nats: {replicas: 2}":                        "at '/nats/replicas'",
+		"single: {persistence: {size: 20 GB}}":       "at '/single/persistence/size'",
+		"single: {persistence: {accessModes: [Rw]}}": "at '/single/persistence/accessModes/0'",
+		"split: {services: {work: {replicas: 0}}}":   "at '/split/services/work/replicas': minimum: got 0, want 1",
+		"split: {services: {agents: {replicas: 1}}}": "additional properties 'agents' not allowed",
+		"publicUrl: quartet.example.com":             "at '/publicUrl'",
+		"worker: {args: --pool go}":                  "at '/worker/args': got string, want array",
+		"service: {type: Ingress}":                   "at '/service/type'",
+		"serviceMonitor: {interval: often}":          "at '/serviceMonitor/interval'",
+		// By the templates: values that do not go together.
 		"mode: split\ntls: {enabled: true}\ninstallationKey: {secretName: k}":      "nats.url is empty",
 		"mode: split\ninstallationKey: {secretName: k}\nnats: {url: tls://n:4222}": "tls.enabled is false",
 		"mode: split\ntls: {enabled: true}\nnats: {url: tls://n:4222}":             "installationKey.secretName is empty",
 		split + "split: {services: {work: {replicas: 2}}}":                         "must have ReadWriteMany",
 	} {
 		_, err := render(t, values)
-		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, want, values)
 	}
 }
 

@@ -70,7 +70,6 @@ affinity: {{ toYaml . | nindent 2 }}
 {{- end -}}
 
 {{- define "quartet.check" -}}
-{{- if not (has .Values.mode (list "single" "split")) }}{{ fail (printf "mode is %q: it must be single or split" .Values.mode) }}{{ end }}
 {{- if eq .Values.mode "split" }}
 {{- if not .Values.nats.url }}{{ fail "nats.url is empty: mode split needs a NATS cluster, as tls://nats-1:4222,tls://nats-2:4222" }}{{ end }}
 {{- if not .Values.tls.enabled }}{{ fail "tls.enabled is false: services of mode split show each other certificates" }}{{ end }}
