@@ -7,7 +7,10 @@ else
     getent passwd "$user" >/dev/null || useradd --system --user-group --home-dir "/var/lib/$user" --no-create-home --shell /usr/sbin/nologin "$user"
   done
 fi
-chgrp quartet /etc/quartet/quartet.yaml
+# An administrator may have removed the file, which a package manager respects.
+if [ -e /etc/quartet/quartet.yaml ]; then
+  chgrp quartet /etc/quartet/quartet.yaml
+fi
 if [ -d /run/systemd/system ]; then
   systemctl daemon-reload
   # After an upgrade what runs goes on with the new version; nothing is started that was not.

@@ -11,13 +11,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,14 +42,39 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// makeRelease makes a release of this machine's platform in a directory of its own.
-func makeRelease(t *testing.T) (release, map[string][]byte) {
+// makeRelease makes a release of a repository for this machine's platform.
+func makeRelease(t *testing.T, repo string) (release, map[string][]byte) {
 	r := release{
-		repo: repository(t), out: filepath.Join(t.TempDir(), "dist"), platforms: []string{"linux/" + runtime.GOARCH}, goCommand: "go",
+		repo: repo, out: filepath.Join(t.TempDir(), "dist"), platforms: []string{"linux/" + runtime.GOARCH}, goCommand: "go",
 		tags: "grpcnotrace", ldflags: "-s -w", dirty: true, log: io.Discard,
 	}
 	require.NoError(t, r.run(t.Context()))
 	return r, contents(t, r.out)
+}
+
+// elsewhere returns a clone of the repository in another directory, with the files of this one as they are, committed or not.
+func elsewhere(t *testing.T) string {
+	from, to := repository(t), filepath.Join(t.TempDir(), "another", "place")
+	output(t, "git", "clone", "--quiet", "--no-checkout", from, to)
+	output(t, "git", "-C", to, "reset", "--quiet") // the index is that of the commit, so that the same files differ from it
+	for name := range strings.SplitSeq(output(t, "git", "-C", from, "ls-files", "-z"), "\x00") {
+		info, err := os.Lstat(filepath.Join(from, name))
+		if name == "" || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755))
+		if info.Mode()&fs.ModeSymlink != 0 {
+			target, err := os.Readlink(filepath.Join(from, name))
+			require.NoError(t, err)
+			require.NoError(t, os.Symlink(target, filepath.Join(to, name)))
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(from, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), data, info.Mode().Perm()))
+	}
+	return to
 }
 
 // contents returns the files of a directory.
@@ -87,18 +112,21 @@ func unpack(t *testing.T, raw []byte, dir string) map[string]*tar.Header {
 }
 
 func TestRelease(t *testing.T) {
-	require.Equal(t, "linux", runtime.GOOS, "the packages are installed and run")
-	r, first := makeRelease(t)
+	require.Equal(t, "linux", runtime.GOOS, "the program is run")
+	r, first := makeRelease(t, repository(t))
 	base := "quartet_" + r.version + "_linux_" + runtime.GOARCH
-	for _, name := range []string{base + ".tar.gz", base + ".cdx.json", "Dockerfile", mark, "quartet_" + r.version + "-1_" + runtime.GOARCH + ".deb"} {
-		require.Contains(t, first, name)
-	}
+	deb, rpm := "quartet_"+r.version+"-1_"+runtime.GOARCH+".deb", "quartet-"+r.version+"-1."+rpmArch[runtime.GOARCH]+".rpm"
 	root := t.TempDir()
-	files := unpack(t, first[base+".tar.gz"], root)
+	archive := unpack(t, first[base+".tar.gz"], root)
 	program := filepath.Join(root, base, "quartet")
 
-	t.Run("two runs of a commit are the same bytes", func(t *testing.T) {
-		_, second := makeRelease(t)
+	t.Run("its files", func(t *testing.T) {
+		require.ElementsMatch(t, []string{base + ".tar.gz", base + ".cdx.json", deb, rpm, "Dockerfile", mark}, slices.Collect(maps.Keys(first)))
+	})
+
+	t.Run("the same commit in another directory makes the same bytes", func(t *testing.T) {
+		other, second := makeRelease(t, elsewhere(t))
+		require.Equal(t, r.revision, other.revision)
 		require.Len(t, second, len(first))
 		for name, data := range first {
 			require.Equal(t, sha256.Sum256(data), sha256.Sum256(second[name]), name)
@@ -116,12 +144,19 @@ func TestRelease(t *testing.T) {
 	})
 
 	t.Run("the archive has the program and what belongs to it", func(t *testing.T) {
-		for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "completions/quartet.bash", "completions/_quartet", "systemd/quartet.service", "sbom.cdx.json"} {
-			h := files[base+"/"+name]
-			require.NotNil(t, h, name)
+		var names []string
+		for name, h := range archive {
+			names = append(names, strings.TrimPrefix(name, base+"/"))
 			require.Equal(t, r.date, h.ModTime.UTC())
+			require.Zero(t, h.Uid+h.Gid)
 			require.NotZero(t, h.Size)
+			mode := int64(0o644)
+			if name == base+"/quartet" || strings.HasSuffix(name, ".sh") {
+				mode = 0o755
+			}
+			require.Equal(t, mode, h.Mode, name)
 		}
+		require.ElementsMatch(t, append(inEveryArchive("quartet"), inArchivesForLinux...), names)
 		var v struct{ Version, Revision, Date, Platform string }
 		require.NoError(t, json.Unmarshal([]byte(output(t, program, "version", "-o", "json")), &v))
 		require.Equal(t, r.version, v.Version)
@@ -155,79 +190,51 @@ func TestRelease(t *testing.T) {
 		require.NotContains(t, string(first["Dockerfile"]), "\nARG VERSION\n")
 	})
 
-	t.Run("the deb", func(t *testing.T) { checkDeb(t, r) })
-}
-
-// checkDeb unpacks the Debian package as dpkg does, and starts what it installs with its own settings.
-func checkDeb(t *testing.T, r release) {
-	deb := filepath.Join(r.out, "quartet_"+r.version+"-1_"+runtime.GOARCH+".deb")
-	list := output(t, "dpkg-deb", "-c", deb)
-	for _, at := range places {
-		require.Contains(t, list, " ."+at.to+"\n")
-	}
-	require.Contains(t, output(t, "dpkg-deb", "-f", deb, "Package", "Version", "Architecture"), "Version: "+r.version)
-	dir := t.TempDir()
-	output(t, "dpkg-deb", "-e", deb, filepath.Join(dir, "DEBIAN"))
-	conffiles, err := os.ReadFile(filepath.Join(dir, "DEBIAN", "conffiles"))
-	require.NoError(t, err)
-	require.Contains(t, string(conffiles), "/etc/quartet/quartet.yaml")
-	for _, script := range []string{"postinst", "prerm", "postrm"} {
-		output(t, "sh", "-n", filepath.Join(dir, "DEBIAN", script))
-	}
-	output(t, "dpkg-deb", "-x", deb, dir)
-	info, err := os.Stat(filepath.Join(dir, "etc", "quartet", "quartet.yaml"))
-	require.NoError(t, err)
-	require.Equal(t, fs.FileMode(0o640), info.Mode().Perm())
-
-	// Environment variables win over the file: the data and the ports are those of the test.
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
-	program := filepath.Join(dir, "usr", "bin", "quartet")
-	cmd := exec.CommandContext(t.Context(), program, "serve", "all", "--config", filepath.Join(dir, "etc", "quartet", "quartet.yaml"))
-	var log bytes.Buffer
-	cmd.Stderr, cmd.Stdout = &log, &log
-	data := t.TempDir()
-	env := append(os.Environ(), "QUARTET_DATA_DIR="+data, "QUARTET_GRPC_ADDR="+address, "QUARTET_HTTP_ADDR=127.0.0.1:0", "HOME="+data)
-	cmd.Env = env
-	require.NoError(t, cmd.Start())
-	client := func(args ...string) (string, error) {
-		c := exec.CommandContext(t.Context(), program, append(args, "--address", address)...)
-		c.Env = env
-		out, err := c.CombinedOutput()
-		return string(out), err
-	}
-	if !await(t, func() bool {
-		_, err := client("key", "create", "root", "--role", "installation_admin", "--bootstrap")
-		return err == nil
-	}) {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		require.Fail(t, "the server of the package does not answer", log.String())
-	}
-	out, err := client("whoami")
-	require.Error(t, err, "the settings of the package demand a credential: %s", out)
-	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, cmd.Wait(), "%s", &log)
-}
-
-// await returns whether a condition becomes true within a minute.
-func await(t *testing.T, condition func() bool) bool {
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
-			return false
-		case <-t.Context().Done():
-			return false
-		case <-tick.C:
+	// What is assembled for other systems, with this system's program as theirs: make platforms compiles for all.
+	t.Run("archives for other systems", func(t *testing.T) {
+		binary, err := os.ReadFile(program)
+		require.NoError(t, err)
+		for _, p := range []platform{{"windows", "amd64"}, {"darwin", "arm64"}} {
+			o, work := r, t.TempDir()
+			o.out = t.TempDir()
+			require.NoError(t, os.Mkdir(filepath.Join(work, p.os+"-"+p.arch), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(work, p.os+"-"+p.arch, p.binary()), binary, 0o700))
+			require.NoError(t, o.make(t.Context(), work, p, map[string][]byte{"bash": {1}, "zsh": {1}, "fish": {1}, "powershell": {1}}))
+			base := "quartet_" + r.version + "_" + p.os + "_" + p.arch
+			var names []string
+			if p.os == "windows" {
+				z, err := zip.OpenReader(filepath.Join(o.out, base+".zip"))
+				require.NoError(t, err)
+				for _, f := range z.File {
+					names = append(names, strings.TrimPrefix(f.Name, base+"/"))
+				}
+				require.NoError(t, z.Close())
+			} else {
+				for name := range unpack(t, contents(t, o.out)[base+".tar.gz"], t.TempDir()) {
+					names = append(names, strings.TrimPrefix(name, base+"/"))
+				}
+			}
+			require.ElementsMatch(t, inEveryArchive(p.binary()), names)
 		}
+	})
+
+	t.Run("the deb", func(t *testing.T) { checkDeb(t, r, first[deb]) })
+	t.Run("the rpm", func(t *testing.T) { checkRPM(t, r, first[rpm]) })
+	t.Run("the program starts with the settings of the packages", func(t *testing.T) { startAsInstalled(t, filepath.Join(root, base)) })
+}
+
+// inEveryArchive returns the names of the files that each archive has.
+func inEveryArchive(program string) []string {
+	return []string{
+		program, "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "sbom.cdx.json",
+		"completions/quartet.bash", "completions/_quartet", "completions/quartet.fish", "completions/quartet.ps1",
 	}
-	return true
+}
+
+// inArchivesForLinux are the names of the files that only these have.
+var inArchivesForLinux = []string{
+	"systemd/quartet.service", "systemd/quartet-worker.service", "systemd/quartet.yaml", "systemd/worker.env", "systemd/sysusers.conf",
+	"systemd/postinstall.sh", "systemd/preremove.sh", "systemd/postremove.sh",
 }
 
 func TestZip(t *testing.T) {
