@@ -19,12 +19,16 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
+// built is the directory of the program, once a test has needed it.
+var built string
+
 // binary builds the program once and returns its path, as make build does, so that it is in the cache after that.
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "quartet-helm-")
 	if err != nil {
 		return "", err
 	}
+	built = dir
 	path := filepath.Join(dir, "quartet")
 	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", path, "./cmd/quartet")
 	cmd.Dir = filepath.Join("..", "..")
@@ -35,8 +39,8 @@ var binary = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if path, err := binary(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path)) // what is left is in the system's temporary directory
+	if built != "" {
+		_ = os.RemoveAll(built) // what is left is in the system's temporary directory
 	}
 	os.Exit(code)
 }
