@@ -65,12 +65,12 @@ platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet wh
 # libraries, and a library of theirs that is raised does not build the other tools again.
 .PHONY: release
 release: ## Write dist/: archives, deb, rpm, SBOM, image definitions and checksums of this version; ARGS for the program, as ARGS='-platforms linux/amd64'
-	$(QUICK) $(GO) build -C tools/release -o $(CURDIR)/$(TOOLS)/release .
+	$(STATIC) $(GO) build -C tools/release -o $(CURDIR)/$(TOOLS)/release .
 	$(TOOLS)/release -go $(GO) $(ARGS)
 
 .PHONY: release-check
 release-check: ## Make a release of this platform twice, install and run it; lint the Helm chart and start what it configures
-	cd tools/release && $(QUICK) $(GO) test -count=1 -timeout 20m ./...
+	cd tools/release && $(STATIC) $(GO) test -count=1 -timeout 20m ./...
 	cd tests/helm && $(QUICK) $(GO) test -count=1 -timeout 20m ./...
 
 .PHONY: generate
@@ -130,8 +130,6 @@ lint: $(BUF) $(LINTER) ## Lint proto and Go
 	$(BUF) breaking --against $(API_IMAGE)
 	$(STATIC) $(LINTER) run ./...
 	cd bench/rivals && $(STATIC) $(CURDIR)/$(LINTER) run ./...
-	cd tools/release && $(QUICK) $(CURDIR)/$(LINTER) run ./...
-	cd tests/helm && $(QUICK) $(CURDIR)/$(LINTER) run ./...
 
 .PHONY: fmt
 fmt: $(BUF) ## Format Go and proto in place
