@@ -61,6 +61,18 @@ platforms: ## Build bin/quartet-OS-ARCH for every supported platform, and vet wh
 	done
 	GOOS=darwin GOARCH=arm64 $($(PLATFORM_ENV)) $(GO) vet ./pkg/proctree ./pkg/lease ./services/worker ./services/doctor ./services/work
 
+# The program that makes a release, and the tests of the chart, are modules of their own: the product's go.mod has none of their
+# libraries, and a library of theirs that is raised does not build the other tools again.
+.PHONY: release
+release: ## Write dist/: archives, deb, rpm, SBOM, image definitions and checksums of this version; ARGS for the program, as ARGS='-platforms linux/amd64'
+	$(STATIC) $(GO) build -C tools/release -o $(CURDIR)/$(TOOLS)/release .
+	$(TOOLS)/release -go $(GO) $(ARGS)
+
+.PHONY: release-check
+release-check: ## Make a release of this platform twice, install and run it; lint the Helm chart and start what it configures
+	cd tools/release && $(STATIC) $(GO) test -count=1 -timeout 20m ./...
+	cd tests/helm && $(QUICK) $(GO) test -count=1 -timeout 20m ./...
+
 .PHONY: generate
 generate: $(GEN) ## Write pkg/pb, deploy/openapi and the generated documents
 	rm -rf bin/.gen

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/deb" // registers the format
+	"github.com/goreleaser/nfpm/v2/files"
+	_ "github.com/goreleaser/nfpm/v2/rpm" // registers the format
+)
+
+// places are where the files of an archive are in a package. Those of /etc are the administrator's: an upgrade keeps them.
+var places = []struct {
+	name, to, kind, group string
+	mode                  os.FileMode
+}{
+	{"quartet", "/usr/bin/quartet", "", "root", 0o755},
+	{"systemd/quartet.service", "/usr/lib/systemd/system/quartet.service", "", "root", 0o644},
+	{"systemd/quartet-worker.service", "/usr/lib/systemd/system/quartet-worker.service", "", "root", 0o644},
+	{"systemd/sysusers.conf", "/usr/lib/sysusers.d/quartet.conf", "", "root", 0o644},
+	{"systemd/quartet.yaml", "/etc/quartet/quartet.yaml", files.TypeConfigNoReplace, "root", 0o640},
+	{"systemd/worker.env", "/etc/quartet/worker.env", files.TypeConfigNoReplace, "root", 0o644},
+	{"completions/quartet.bash", "/usr/share/bash-completion/completions/quartet", "", "root", 0o644},
+	{"completions/_quartet", "/usr/share/zsh/vendor-completions/_quartet", "", "root", 0o644},
+	{"completions/quartet.fish", "/usr/share/fish/vendor_completions.d/quartet.fish", "", "root", 0o644},
+	{"LICENSE", "/usr/share/doc/quartet/copyright", "", "root", 0o644},
+	{"README.md", "/usr/share/doc/quartet/README.md", "", "root", 0o644},
+	{"CHANGELOG.md", "/usr/share/doc/quartet/CHANGELOG.md", "", "root", 0o644},
+	{"sbom.cdx.json", "/usr/share/doc/quartet/sbom.cdx.json", "", "root", 0o644},
+}
+
+// packages writes a deb and an rpm of the files of a platform's archive.
+func (r *release) packages(work string, p platform, all []file) error {
+	dir := filepath.Join(work, "package-"+p.arch)
+	byName := map[string]file{}
+	for _, f := range all {
+		byName[f.name] = f
+		to := filepath.Join(dir, filepath.FromSlash(f.name))
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, f.data, f.mode); err != nil {
+			return err
+		}
+	}
+	from := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	// The package makers write into what they are given, so each gets its own.
+	contents := func() files.Contents {
+		out := files.Contents{{Destination: "/etc/quartet", Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Mode: 0o755, MTime: r.date}}}
+		for _, at := range places {
+			out = append(out, &files.Content{
+				Source: from(at.name), Destination: at.to, Type: at.kind, FileInfo: &files.ContentFileInfo{Owner: "root", Group: at.group, Mode: at.mode, MTime: r.date},
+			})
+		}
+		return out
+	}
+	for _, at := range places {
+		if _, ok := byName[at.name]; !ok {
+			return fmt.Errorf("package: %s is not among the files", at.name)
+		}
+	}
+	for _, format := range []string{"deb", "rpm"} {
+		info := nfpm.WithDefaults(&nfpm.Info{
+			Name: "quartet", Arch: p.arch, Platform: p.os, Version: r.version, Release: "1", Section: "admin", Priority: "optional", License: "Apache-2.0",
+			Maintainer: "The Quartet authors <quartet@localhost>", MTime: r.date, DisableGlobbing: true,
+			Description: "Durable control plane for long-lived AI agents\n Stores agents, their work items, tasks, boards and waits: what was answered is on disk.\n One static binary: server, command line, MCP, runner and worker.",
+			Overridables: nfpm.Overridables{
+				Contents: contents(), Recommends: []string{"ca-certificates"},
+				Scripts: nfpm.Scripts{PostInstall: from("systemd/postinstall.sh"), PreRemove: from("systemd/preremove.sh"), PostRemove: from("systemd/postremove.sh")},
+				RPM:     nfpm.RPM{BuildHost: "localhost", Summary: "Durable control plane for long-lived AI agents"},
+			},
+		})
+		maker, err := nfpm.Get(format)
+		if err != nil {
+			return err
+		}
+		if err := nfpm.PrepareForPackager(info, format); err != nil {
+			return fmt.Errorf("%s: %w", format, err)
+		}
+		var out bytes.Buffer
+		if err := maker.Package(info, &out); err != nil {
+			return fmt.Errorf("%s: %w", format, err)
+		}
+		if err := r.write(maker.ConventionalFileName(info), out.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
