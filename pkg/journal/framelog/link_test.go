@@ -291,7 +291,7 @@ func TestRead(t *testing.T) {
 	require.ErrorContains(t, err, "was changed")
 	_, err = framelog.Read(ctx, log, name, last+9)
 	require.ErrorAs(t, err, &broken)
-	require.EqualValues(t, last+9, broken.Seq)
+	require.Equal(t, last+9, broken.Seq)
 	require.ErrorContains(t, err, "the journal of work/3 is damaged at frame")
 	require.ErrorContains(t, err, "is gone")
 	for _, passing := range []error{framelog.ErrNoFrame, context.DeadlineExceeded} {
