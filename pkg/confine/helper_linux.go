@@ -37,10 +37,6 @@ type helper struct {
 // Main is the main function of a helper: it prepares the sandbox and starts processes in it.
 // It returns nil when the program that opened the sandbox ends or closes it.
 func Main() error {
-	// No process of a sandbox may read the memory or the descriptors of this one.
-	if err := Protect(); err != nil {
-		return err
-	}
 	// No process of the sandbox may end this one by a signal. Child processes inherit ignored signals,
 	// so these are received and discarded instead.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
@@ -58,6 +54,9 @@ func Main() error {
 	if err != nil || first.Setup == nil {
 		return errors.Join(errors.New("confine: no setup"), err)
 	}
+	if err := errors.Join(mapIDs(first.Setup.IDs), Protect()); err != nil { // no process of a sandbox may read the memory or the descriptors of this one
+		return c.send(response{Event: eventReady, Error: err.Error()})
+	}
 	h := &helper{channel: c, init: os.Getpid() == 1, spawn: make(chan func()), leaders: make(map[int]bool), byID: make(map[int64]int)}
 	tun, err := h.prepare(first.Setup)
 	if err != nil {
@@ -71,6 +70,24 @@ func Main() error {
 		go h.reapOrphans()
 	}
 	return h.serve()
+}
+
+// mapIDs maps the user and the group of this process, which are without a name in its user namespace, to what they are
+// outside of it. nil maps nothing.
+func mapIDs(m *ids) error {
+	if m == nil {
+		return nil
+	}
+	for _, f := range [][2]string{
+		{"uid_map", fmt.Sprintf("%d %d 1", m.UID, m.UID)},
+		{"setgroups", "deny"}, // without it nobody but root may map a group
+		{"gid_map", fmt.Sprintf("%d %d 1", m.GID, m.GID)},
+	} {
+		if err := os.WriteFile("/proc/self/"+f[0], []byte(f[1]), 0); err != nil {
+			return fmt.Errorf("user namespace: %w", err)
+		}
+	}
+	return nil
 }
 
 // prepare makes the view of the sandbox and the thread that starts its processes.

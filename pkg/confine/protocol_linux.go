@@ -24,12 +24,16 @@ type request struct {
 	Reap  int64     `json:"reap,omitempty"`  // the ID of an exited process
 }
 
+// ids are a user and a group outside of a sandbox.
+type ids struct{ UID, GID int }
+
 // setup describes the sandbox that a helper prepares.
 type setup struct {
 	Policy Policy   `json:"policy"`
 	Mounts []string `json:"mounts"` // what is visible read-only, real paths
 	Hosts  string   `json:"hosts"`  // what /etc/hosts contains; empty: the host's
 	DNS    string   `json:"dns"`    // what /etc/resolv.conf contains; empty: the host's
+	IDs    *ids     `json:"ids"`    // to map; nil: they are mapped, or there is no user namespace
 }
 
 // startMsg asks for a process.

@@ -152,9 +152,10 @@ func (p *Policy) attributes() *syscall.SysProcAttr {
 	if p.Network != NetworkAll {
 		attr.Cloneflags |= syscall.CLONE_NEWNET
 	}
-	uid, gid := os.Geteuid(), os.Getegid()
-	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
-	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+	if uid, gid := os.Geteuid(), os.Getegid(); uid == 0 {
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+	} // else the helper maps its ids, see mapIDs: the files of proc about a copy of this process, which is protected, are root's
 	// A user other than root loses capabilities at exec, unless they are ambient.
 	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP, unix.CAP_DAC_OVERRIDE}
 	return attr
@@ -163,6 +164,9 @@ func (p *Policy) attributes() *syscall.SysProcAttr {
 // prepare sends the setup to the helper and waits until the sandbox is ready.
 func (s *Sandbox) prepare(policy Policy) error {
 	m := setup{Policy: policy, Mounts: visible(policy)}
+	if policy.Level == LevelNamespaces && os.Geteuid() != 0 {
+		m.IDs = &ids{os.Geteuid(), os.Getegid()}
+	}
 	if policy.Network != NetworkAll && policy.Level == LevelNamespaces {
 		m.DNS = "nameserver " + usernet.Gateway + "\n"
 		m.Hosts = "127.0.0.1 localhost\n::1 localhost\n"

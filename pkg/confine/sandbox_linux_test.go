@@ -32,6 +32,10 @@ func TestMain(m *testing.M) {
 		fmt.Println(attacks[os.Args[2]](os.Args[3:]))
 		os.Exit(0)
 	}
+	if err := protectOrdinary(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
