@@ -88,7 +88,7 @@ func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsReq
 	x.await(ctx)
 	namespace := rpc.ActorFrom(ctx).Namespace
 	found, total, whole := x.search(namespace, f, list)
-	resp := &fleetv1.SearchAgentsResponse{Total: int32(total), Complete: whole, Incomplete: !whole}
+	resp := &fleetv1.SearchAgentsResponse{Total: int32(total), Incomplete: !whole}
 	if len(found) > list.Size {
 		found = found[:list.Size]
 		resp.NextPageToken = list.Next(found[len(found)-1].id)
@@ -156,7 +156,7 @@ func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsReque
 func (x *index) counts(namespace string, private bool) *fleetv1.CountAgentsResponse {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	resp := &fleetv1.CountAgentsResponse{Complete: x.whole, Incomplete: !x.whole}
+	resp := &fleetv1.CountAgentsResponse{Incomplete: !x.whole}
 	var postures [32]int32
 	var reasons [8]int32
 	s := x.of(namespace)

@@ -28,7 +28,7 @@ export interface Found {
   agents?: FleetAgent[];
   nextPageToken?: string;
   total?: number;
-  complete?: boolean;
+  incomplete?: boolean;
 }
 
 interface Counts {
@@ -39,7 +39,7 @@ interface Counts {
   turnsLastMinute?: number;
   inputTokensLastMinute?: string;
   outputTokensLastMinute?: string;
-  complete?: boolean;
+  incomplete?: boolean;
 }
 
 const pageSize = 100;
@@ -50,7 +50,7 @@ const every = 2000;
 function useFleet(filter: { postures?: string; attentions?: string; contains: string; include_private: boolean }) {
   const [agents, setAgents] = useState<FleetAgent[]>([]);
   const [error, setError] = useState<ApiError>();
-  const [info, setInfo] = useState<{ total: number; complete: boolean }>();
+  const [info, setInfo] = useState<{ total: number; incomplete: boolean }>();
   const at = useRef({ token: "", busy: false, generation: 0, pages: 1 });
   const key = JSON.stringify(filter);
 
@@ -72,7 +72,7 @@ function useFleet(filter: { postures?: string; attentions?: string; contains: st
         token = last.nextPageToken ?? "";
         pages++;
       } while (token && pages < wanted);
-      setInfo({ total: last.total ?? 0, complete: !!last.complete });
+      setInfo({ total: last.total ?? 0, incomplete: !!last.incomplete });
       setError(undefined);
       if (fresh && s.pages > 3) {
         // Only what was read again is replaced: somebody looks at what comes after it.
@@ -146,7 +146,7 @@ export function Fleet({ route }: { route: Route }) {
     <div class="page fill">
       <header class="head">
         <div>
-          <h1>Fleet <span class="dim">{c ? many(total, "agent") : ""}{c && !c.complete ? " so far" : ""}</span></h1>
+          <h1>Fleet <span class="dim">{c ? many(total, "agent") : ""}{c?.incomplete ? " so far" : ""}</span></h1>
           {c ? (
             <p class="reason">
               <span>{many(c.turnsLastMinute ?? 0, "turn")} a minute</span>
@@ -177,7 +177,7 @@ export function Fleet({ route }: { route: Route }) {
         ))}
       </div>
       <ErrorNote error={fleet.error} again={() => void fleet.again()} />
-      {fleet.info && !fleet.info.complete ? <p class="dim" role="status">Agents are still being looked at; more are found as that goes on.</p> : null}
+      {fleet.info?.incomplete ? <p class="dim" role="status">Agents are still being looked at; more are found as that goes on.</p> : null}
       {fleet.agents.length ? (
         <VirtualList rows={fleet.agents} label="Agents" more={fleet.more} row={(a) => <Row key={a.agentId} agent={a} />} />
       ) : !fleet.info && !fleet.error ? <Loading /> : filtered ? (

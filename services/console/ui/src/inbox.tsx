@@ -19,7 +19,7 @@ interface Asking {
 /** most is how many agents that need a person are shown at a time. */
 const most = 50;
 
-async function load(signal: AbortSignal): Promise<{ list: Asking[]; total: number; complete: boolean }> {
+async function load(signal: AbortSignal): Promise<{ list: Asking[]; total: number; incomplete: boolean }> {
   const found = await get<Found>("agents:search" + query({ page_size: most, attentions: Object.keys(attentions) }), signal);
   const list = await Promise.all((found.agents ?? []).map(async (agent): Promise<Asking> => {
     const path = agentPath(agent.agentId);
@@ -38,7 +38,7 @@ async function load(signal: AbortSignal): Promise<{ list: Asking[]; total: numbe
       boards: ((boards as { boards?: Board[] }).boards ?? []).filter((b) => b.diagnostics?.stalled || b.status === "BOARD_STATUS_BLOCKED"),
     };
   }));
-  return { list, total: found.total ?? 0, complete: !!found.complete };
+  return { list, total: found.total ?? 0, incomplete: !!found.incomplete };
 }
 
 /** Inbox shows what waits for a person, over all agents, and takes the answers. */
@@ -66,7 +66,7 @@ export function Inbox() {
       <ErrorNote error={inbox.error} again={inbox.again} />
       {!d && inbox.loading ? <Loading /> : null}
       {d && d.total > most ? <p class="note">{many(d.total, "agent")} need a person; the first {most} are shown.</p> : null}
-      {d && !d.complete ? <p class="dim" role="status">Agents are still being looked at.</p> : null}
+      {d?.incomplete ? <p class="dim" role="status">Agents are still being looked at.</p> : null}
       {questions.length ? <Section title="Questions">{questions.map((x) => x.questions.map((w) => <Question key={w.waitId} agent={x.agent} wait={w} changed={changed} />))}</Section> : null}
       {failed.length ? (
         <Section title="Messages on which turns failed">

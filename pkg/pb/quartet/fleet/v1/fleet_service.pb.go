@@ -122,12 +122,10 @@ type SearchAgentsResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// How many agents the filter selects, on all pages.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// Whether all agents were looked at. The first calls after a while begin to, which takes a
+	// Whether some agents were not looked at yet. The first calls after a while begin to look, which takes a
 	// second for some thousand agents; they wait for it for a second at most, and then find and count those
 	// that were.
-	Complete bool `protobuf:"varint,4,opt,name=complete,proto3" json:"complete,omitempty"`
-	// The opposite of complete, so that an answer in JSON, which has no field that is false, says it.
-	Incomplete    bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	Incomplete    bool `protobuf:"varint,4,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -181,13 +179,6 @@ func (x *SearchAgentsResponse) GetTotal() int32 {
 		return x.Total
 	}
 	return 0
-}
-
-func (x *SearchAgentsResponse) GetComplete() bool {
-	if x != nil {
-		return x.Complete
-	}
-	return false
 }
 
 func (x *SearchAgentsResponse) GetIncomplete() bool {
@@ -260,10 +251,8 @@ type CountAgentsResponse struct {
 	InputTokensLastMinute int64 `protobuf:"varint,6,opt,name=input_tokens_last_minute,json=inputTokensLastMinute,proto3" json:"input_tokens_last_minute,omitempty"`
 	// How many tokens models wrote in the last minute, as runners report.
 	OutputTokensLastMinute int64 `protobuf:"varint,7,opt,name=output_tokens_last_minute,json=outputTokensLastMinute,proto3" json:"output_tokens_last_minute,omitempty"`
-	// Whether all agents were looked at; see SearchAgentsResponse.
-	Complete bool `protobuf:"varint,8,opt,name=complete,proto3" json:"complete,omitempty"`
-	// The opposite of complete, so that an answer in JSON, which has no field that is false, says it.
-	Incomplete    bool `protobuf:"varint,9,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// Whether some agents were not looked at yet; see SearchAgentsResponse.
+	Incomplete    bool `protobuf:"varint,8,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -347,13 +336,6 @@ func (x *CountAgentsResponse) GetOutputTokensLastMinute() int64 {
 	return 0
 }
 
-func (x *CountAgentsResponse) GetComplete() bool {
-	if x != nil {
-		return x.Complete
-	}
-	return false
-}
-
 func (x *CountAgentsResponse) GetIncomplete() bool {
 	if x != nil {
 		return x.Incomplete
@@ -375,17 +357,16 @@ const file_quartet_fleet_v1_fleet_service_proto_rawDesc = "" +
 	"\x0finclude_private\x18\x04 \x01(\bR\x0eincludePrivate\x12\x1b\n" +
 	"\tpage_size\x18\x05 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x06 \x01(\tR\tpageToken\"\xc6\x01\n" +
+	"page_token\x18\x06 \x01(\tR\tpageToken\"\xaa\x01\n" +
 	"\x14SearchAgentsResponse\x124\n" +
 	"\x06agents\x18\x01 \x03(\v2\x1c.quartet.fleet.v1.FleetAgentR\x06agents\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x1a\n" +
-	"\bcomplete\x18\x04 \x01(\bR\bcomplete\x12\x1e\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\x12\x1e\n" +
 	"\n" +
-	"incomplete\x18\x05 \x01(\bR\n" +
+	"incomplete\x18\x04 \x01(\bR\n" +
 	"incomplete\"=\n" +
 	"\x12CountAgentsRequest\x12'\n" +
-	"\x0finclude_private\x18\x01 \x01(\bR\x0eincludePrivate\"\xae\x03\n" +
+	"\x0finclude_private\x18\x01 \x01(\bR\x0eincludePrivate\"\x92\x03\n" +
 	"\x13CountAgentsResponse\x12\x16\n" +
 	"\x06agents\x18\x01 \x01(\x05R\x06agents\x12:\n" +
 	"\bpostures\x18\x02 \x03(\v2\x1e.quartet.fleet.v1.PostureCountR\bpostures\x12@\n" +
@@ -395,10 +376,9 @@ const file_quartet_fleet_v1_fleet_service_proto_rawDesc = "" +
 	"\x0eneed_attention\x18\x04 \x01(\x05R\rneedAttention\x12*\n" +
 	"\x11turns_last_minute\x18\x05 \x01(\x05R\x0fturnsLastMinute\x127\n" +
 	"\x18input_tokens_last_minute\x18\x06 \x01(\x03R\x15inputTokensLastMinute\x129\n" +
-	"\x19output_tokens_last_minute\x18\a \x01(\x03R\x16outputTokensLastMinute\x12\x1a\n" +
-	"\bcomplete\x18\b \x01(\bR\bcomplete\x12\x1e\n" +
+	"\x19output_tokens_last_minute\x18\a \x01(\x03R\x16outputTokensLastMinute\x12\x1e\n" +
 	"\n" +
-	"incomplete\x18\t \x01(\bR\n" +
+	"incomplete\x18\b \x01(\bR\n" +
 	"incomplete2\xc9\x01\n" +
 	"\fFleetService\x12]\n" +
 	"\fSearchAgents\x12%.quartet.fleet.v1.SearchAgentsRequest\x1a&.quartet.fleet.v1.SearchAgentsResponse\x12Z\n" +
