@@ -171,7 +171,7 @@ func (r *rig) search(namespace string, req *fleetv1.SearchAgentsRequest) []strin
 	for {
 		page, err := r.SearchAgents(r.as(namespace), req)
 		require.NoError(r, err)
-		require.True(r, !page.GetIncomplete())
+		require.False(r, page.GetIncomplete())
 		for _, a := range page.GetAgents() {
 			ids = append(ids, a.GetAgentId())
 		}
@@ -367,7 +367,7 @@ func TestG16_CountsRightAfterTheStart(t *testing.T) {
 	second := count(r.as("a"))
 	close(gate)
 	got = take(second)
-	require.True(t, !got.GetIncomplete())
+	require.False(t, got.GetIncomplete())
 	require.EqualValues(t, 1, got.GetAgents())
 }
 
