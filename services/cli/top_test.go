@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -117,4 +119,41 @@ func TestTop(t *testing.T) {
 	require.NoError(t, tty.Close())
 	<-copied
 	require.NoError(t, master.Close())
+}
+
+// Of more agents than are shown, all are counted, and those that do something are shown first.
+func TestTopOfManyAgents(t *testing.T) {
+	s := dev.Start(t)
+	ctx := dev.Within(t)
+	var g errgroup.Group
+	g.SetLimit(64)
+	const many = 2050
+	for i := range many {
+		g.Go(func() error {
+			_, err := s.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: fmt.Sprintf("agent-%04d", i), RequestId: fmt.Sprint("r", i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	code, out, errs := quartet(t, s, "top")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "2000 of 2050 agents  2050 idle")
+	require.NotContains(t, out, "agent-2049")
+	code, _, errs = quartet(t, s, "agent", "pause", "agent-2049")
+	require.Zero(t, code, errs)
+	require.Eventually(t, func() bool {
+		code, out, errs = quartet(t, s, "top")
+		require.Zero(t, code, errs)
+		return strings.Contains(out, "2049 idle")
+	}, time.Minute, 100*time.Millisecond)
+	require.Contains(t, out, "2000 of 2050 agents  1 paused  2049 idle")
+	_, list, found := strings.Cut(out, "AGENT")
+	require.True(t, found)
+	require.Contains(t, strings.Split(list, "\n")[1], "agent-2049", "what needs a look comes first")
+	require.NotContains(t, list, "agent-1999", "2000 in all")
+	require.Contains(t, list, "agent-1998")
+	code, out, errs = quartet(t, s, "top", "-o", "json")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "agent-1999", "programs get the agents in order of id")
+	require.NotContains(t, out, "agent-2049")
 }

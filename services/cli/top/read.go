@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
+	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -18,7 +19,8 @@ import (
 )
 
 const (
-	// maxAgents is how many agents are read at most, and pageSize how many at once.
+	// maxAgents is how many agents are listed at most, and pageSize how many are read at once. One reading is a count and at
+	// most six pages.
 	maxAgents, pageSize = 2000, 500
 	// readTerm bounds one reading.
 	readTerm = 10 * time.Second
@@ -29,8 +31,64 @@ const (
 // reader reads what is shown.
 type reader struct{ conn grpc.ClientConnInterface }
 
-// fleet reads the first agents in order of id, and whether there are more.
-func (r reader) fleet(ctx context.Context) (fleet, error) {
+// fleet reads all agents. Where they are more than maxAgents, it reads those that do something or wait for something first,
+// then the idle ones, and those whose id contains a text, which may be empty.
+func (r reader) fleet(ctx context.Context, contains string) (fleet, error) {
+	count, err := fleetv1.NewFleetServiceClient(r.conn).CountAgents(ctx, &fleetv1.CountAgentsRequest{})
+	if err != nil || count.GetAgents() <= maxAgents { // also for a caller who may list agents only
+		return r.first(ctx)
+	}
+	out := fleet{counts: count, more: true}
+	seen := map[string]bool{}
+	search := func(req *fleetv1.SearchAgentsRequest, limit int) error {
+		for req.PageSize = pageSize; limit > 0; {
+			resp, err := fleetv1.NewFleetServiceClient(r.conn).SearchAgents(ctx, req)
+			if err != nil {
+				return err
+			}
+			for _, a := range resp.GetAgents()[:min(limit, len(resp.GetAgents()))] {
+				if !seen[a.GetAgentId()] {
+					seen[a.GetAgentId()] = true
+					out.agents = append(out.agents, agentOf(a))
+				}
+			}
+			limit -= len(resp.GetAgents())
+			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+				break
+			}
+		}
+		return nil
+	}
+	var busy, idle []agentv1.Posture
+	for _, k := range ranks {
+		if k.posture == agentv1.Posture_POSTURE_IDLE {
+			idle = append(idle, k.posture)
+		} else {
+			busy = append(busy, k.posture)
+		}
+	}
+	if err := search(&fleetv1.SearchAgentsRequest{Postures: busy}, maxAgents); err != nil {
+		return fleet{}, err
+	}
+	if err := search(&fleetv1.SearchAgentsRequest{Postures: idle}, maxAgents-len(out.agents)); err != nil {
+		return fleet{}, err
+	}
+	if contains != "" {
+		err = search(&fleetv1.SearchAgentsRequest{Contains: contains}, pageSize)
+	}
+	return out, err
+}
+
+// agentOf returns what is shown in the list of a found agent.
+func agentOf(a *fleetv1.FleetAgent) *agentv1.Agent {
+	return &agentv1.Agent{
+		AgentId: a.GetAgentId(), Posture: a.GetPosture(), PostureReason: a.GetPostureReason(), CurrentWorkItemId: a.GetCurrentWorkItemId(),
+		Lane: &agentv1.Lane{Queued: a.GetQueued(), Quarantined: a.GetQuarantined()},
+	}
+}
+
+// first reads the first agents in order of id, and whether there are more.
+func (r reader) first(ctx context.Context) (fleet, error) {
 	var out fleet
 	token := ""
 	for {

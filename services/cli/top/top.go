@@ -39,7 +39,8 @@ queue. Nothing is changed.
   enter               show in detail          s   sort by posture, name or queued
   esc                 back                    q   quit
 
-At most the first 2000 agents in order of id are shown; "quartet agent list" has all.
+Up to 2000 agents are shown. Where there are more, all are counted, those that do or
+wait for something come before idle ones, and / finds the others by their ids.
 With --once, -o json, or where the output is no terminal, the list is printed once.`,
 		Example: "  quartet top\n  quartet top --once",
 	}
@@ -68,7 +69,11 @@ With --once, -o json, or where the output is no terminal, the list is printed on
 
 // printOnce prints the list.
 func printOnce(s *session.Session, cmd *cobra.Command, conn *grpc.ClientConn) error {
-	f, err := reader{conn}.fleet(cmd.Context())
+	get := reader{conn}.first
+	if !s.JSON() {
+		get = func(ctx context.Context) (fleet, error) { return reader{conn}.fleet(ctx, "") }
+	}
+	f, err := get(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -149,7 +154,7 @@ func run(ctx context.Context, r reader, s *screen, v *view, keys <-chan key, now
 			}
 			running, wanted, last = true, false, time.Now()
 			due.Reset(idleRead)
-			go func(inside string) { results <- r.read(ctx, inside) }(v.inside)
+			go func(inside, filter string) { results <- r.read(ctx, inside, filter) }(v.inside, v.filter)
 		case got := <-results:
 			running = false
 			v.take(got)
@@ -168,15 +173,15 @@ func offer[T any](to chan<- T, v T) {
 	}
 }
 
-// read reads the agents, or one of them.
-func (r reader) read(ctx context.Context, inside string) reading {
+// read reads the agents, or one of them; see fleet for filter.
+func (r reader) read(ctx context.Context, inside, filter string) reading {
 	ctx, cancel := context.WithTimeout(ctx, readTerm)
 	defer cancel()
 	got := reading{inside: inside}
 	if inside != "" {
 		got.detail, got.err = r.detail(ctx, inside)
 	} else {
-		got.fleet, got.err = r.fleet(ctx)
+		got.fleet, got.err = r.fleet(ctx, filter)
 	}
 	return got
 }

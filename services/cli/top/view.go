@@ -9,6 +9,7 @@ import (
 	"time"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
 	schedulerv1 "quartet/pkg/pb/quartet/scheduler/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -22,7 +23,8 @@ import (
 // fleet is what was read about all agents.
 type fleet struct {
 	agents []*agentv1.Agent
-	more   bool // there are more than were read
+	more   bool                         // there are more than were read
+	counts *fleetv1.CountAgentsResponse // of all, if there are more
 }
 
 // detail is what was read about one agent.
@@ -132,6 +134,9 @@ func (v *view) press(k key) action {
 	}
 	if v.typing {
 		v.edit(k)
+		if !v.typing && v.fleet.more {
+			return load // the agents that the filter finds may not have been read
+		}
 		return nothing
 	}
 	if v.inside != "" {
@@ -263,7 +268,16 @@ func (v *view) head() string {
 		counts[a.GetPosture()]++
 	}
 	number := fmt.Sprintf("%d agents", len(v.fleet.agents))
-	switch {
+	switch all := v.fleet.counts; {
+	case all != nil:
+		number = fmt.Sprintf("%d of %d agents", len(v.fleet.agents), all.GetAgents())
+		if all.GetIncomplete() {
+			number += " so far"
+		}
+		clear(counts)
+		for _, c := range all.GetPostures() {
+			counts[c.GetPosture()] = int(c.GetAgents())
+		}
 	case v.fleet.more:
 		number = "the first " + number
 	case len(v.fleet.agents) == 1:
@@ -293,9 +307,17 @@ var header = []string{"AGENT", "POSTURE", "CONTROL", "QUEUED", "FOCUS", "WHY"}
 func row(a *agentv1.Agent) []string {
 	const longest = 40
 	return []string{
-		output.Shorten(a.GetAgentId(), longest), pbjson.EnumText(a.GetPosture()), pbjson.EnumText(a.GetControl()),
+		output.Shorten(a.GetAgentId(), longest), pbjson.EnumText(a.GetPosture()), control(a),
 		output.Number(a.GetLane().GetQueued()), a.GetCurrentWorkItemId(), output.Flexible(a.GetPostureReason()),
 	}
+}
+
+// control returns whether turns are started, nothing if it was not read.
+func control(a *agentv1.Agent) string {
+	if a.GetControl() == agentv1.Control_CONTROL_UNSPECIFIED {
+		return ""
+	}
+	return pbjson.EnumText(a.GetControl())
 }
 
 // list returns the title and the rows of the list, at most room of them, with the chosen one among them.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
 	"quartet/services/cli/output"
 )
 
@@ -173,4 +174,17 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 	require.Equal(t, key('q'), <-keys)
 	_, open := <-keys
 	require.False(t, open)
+}
+
+// Where not all agents are read, the head counts all, and a filter has them read again.
+func TestMoreAgentsThanAreRead(t *testing.T) {
+	v := sample(3)
+	require.Equal(t, nothing, v.press('/'))
+	require.Equal(t, nothing, v.press(keyEnter))
+	v.fleet.more = true
+	v.fleet.counts = &fleetv1.CountAgentsResponse{Agents: 100_000, Incomplete: true, Postures: []*fleetv1.PostureCount{{Posture: agentv1.Posture_POSTURE_BLOCKED, Agents: 7}}}
+	require.Contains(t, uncoloured(v.head()), "3 of 100000 agents so far  7 blocked  05:06:07Z")
+	v.press('/')
+	require.Equal(t, nothing, v.press('x'))
+	require.Equal(t, load, v.press(keyEnter))
 }
