@@ -150,7 +150,7 @@ test-race:
 	$(GO) test -race -short -timeout 30m ./tests
 
 test-processes:
-	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console ./tests/guides
+	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console ./tests/guides ./pkg/confine
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.

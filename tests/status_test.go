@@ -86,7 +86,8 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 	healthy := status()
 	require.NoError(t, healthy.err, healthy.errs)
 	require.Regexp(t, `(?m)^agent +up +1 +1$`, healthy.out)
-	require.Contains(t, healthy.out, "quartet-journal-work")
+	require.Regexp(t, `(?m)^work/0 +\d+ +\d`, healthy.out, "its journals")
+	require.NotContains(t, healthy.out, "quartet-journal-work", "their streams are not listed once more")
 
 	down := func() {
 		t.Helper()

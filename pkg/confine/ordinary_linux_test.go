@@ -1,3 +1,7 @@
+//go:build !race
+
+// The race detector does not start in a sandbox of an ordinary user, so make test runs these tests without it too.
+
 package confine_test
 
 import (
