@@ -255,11 +255,11 @@ func listenHost(a []string) string {
 	return done(err)
 }
 
-// segmentKey is the key of a segment of shared memory of the host.
-const segmentKey = 0x51a2
+// segmentKey is the key of a segment of shared memory of the host, which is this process's.
+var segmentKey = 0x51a20000 + os.Getpid()%0x10000
 
-func sharedMemory([]string) string {
-	id, err := unix.SysvShmGet(segmentKey, len("SECRET"), 0)
+func sharedMemory(a []string) string {
+	id, err := unix.SysvShmGet(number(a[0]), len("SECRET"), 0)
 	if err != nil {
 		return done(err)
 	}
@@ -499,7 +499,7 @@ func TestAttacks(t *testing.T) {
 				{name: "udp", args: []string{h.udp}, allowed: all},
 				{name: "killall"},
 				{name: "signal1"},
-				{name: "shm"},
+				{name: "shm", args: []string{strconv.Itoa(segmentKey)}},
 				{name: "listen", args: []string{h.tcp}},
 				{name: "vsock"},
 				{name: "packet"},
