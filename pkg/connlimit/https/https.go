@@ -7,8 +7,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"os"
 
 	"quartet/pkg/connlimit"
 )
@@ -18,6 +20,7 @@ import (
 type listener struct {
 	net.Listener
 	config *tls.Config
+	log    *log.Logger // of the server
 }
 
 // Listen returns a listener that accepts connections with TLS from lis, and changes srv, which must not serve anything
@@ -39,7 +42,11 @@ func Listen(lis net.Listener, config *tls.Config, srv *http.Server) net.Listener
 		}
 		return ctx
 	}
-	return listener{lis, config}
+	logger := srv.ErrorLog
+	if logger == nil {
+		logger = log.Default()
+	}
+	return listener{lis, config, logger}
 }
 
 // Accept implements net.Listener. The handshake takes place with the first read.
@@ -49,7 +56,7 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	secured := tls.Server(c, l.config)
-	return &conn{secured, secured, connlimit.NewFrames(connlimit.Of(c.RemoteAddr()))}, nil
+	return &conn{secured, secured, connlimit.NewFrames(connlimit.Of(c.RemoteAddr())), l.log}, nil
 }
 
 // conn is a connection with TLS. It does not have the method ConnectionState: with it the HTTP server would not
@@ -58,12 +65,19 @@ type conn struct {
 	net.Conn // secured
 	secured  *tls.Conn
 	frames   *connlimit.Frames
+	log      *log.Logger
 }
 
-// Read implements net.Conn. A caller who speaks HTTP without TLS is told so.
+// CloseWrite lets the server end its side first, so that a client whose request is refused can read the response.
+func (c *conn) CloseWrite() error { return c.secured.CloseWrite() }
+
+// Read implements net.Conn. A caller who speaks HTTP without TLS is told so, and a handshake that fails is logged.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.frames.Read(p[:n])
+	if err != nil && !c.secured.ConnectionState().HandshakeComplete && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.log.Printf("TLS handshake with %s: %v", c.RemoteAddr(), err)
+	}
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader) {
 		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis port takes HTTP over TLS only; use https:// in place of http://.\n")
 	}

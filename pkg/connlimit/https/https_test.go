@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,16 +20,25 @@ import (
 	"quartet/pkg/connlimit/https"
 )
 
+// lines are what a logger wrote.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
 // secured serves what it is asked with TLS, and returns its address and how clients trust it.
-func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tls.Config) {
+func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tls.Config, logged lines) {
 	t.Helper()
 	certificates := httptest.NewTLSServer(nil)
 	t.Cleanup(certificates.Close)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	lis = connlimit.Listen(lis, "http", limits, nil)
+	logged = make(lines, 64)
 	srv := &http.Server{
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(logged, "", 0),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprintf(w, "%s %t", r.Proto, r.TLS != nil && r.TLS.HandshakeComplete)
 		}),
@@ -42,12 +52,12 @@ func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tl
 	})
 	trusted = certificates.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	trusted.ServerName = "example.com"
-	return lis.Addr().String(), trusted
+	return lis.Addr().String(), trusted, logged
 }
 
 // TestListen_Protocols: HTTP/2 and HTTP/1.1 are served with TLS, and a caller without it is told so.
 func TestListen_Protocols(t *testing.T) {
-	address, trusted := secured(t, connlimit.Limits{})
+	address, trusted, logged := secured(t, connlimit.Limits{})
 	for _, two := range []bool{true, false} {
 		c := &http.Client{Transport: &http.Transport{TLSClientConfig: trusted, ForceAttemptHTTP2: two}}
 		t.Cleanup(c.CloseIdleConnections)
@@ -70,6 +80,7 @@ func TestListen_Protocols(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
 	require.Contains(t, string(text), "use https://")
+	require.Contains(t, <-logged, "TLS handshake with 127.0.0.1", "an operator is told")
 }
 
 // TestG8_FramesOverTLS: the frames of a caller without a credential count as they do at grpc-addr, also of one who did
@@ -77,7 +88,7 @@ func TestListen_Protocols(t *testing.T) {
 func TestG8_FramesOverTLS(t *testing.T) {
 	const free = 64 << 10
 	for name, protocols := range map[string][]string{"agreed": {"h2"}, "not agreed": nil} {
-		address, trusted := secured(t, connlimit.Limits{Free: free, Rate: 1})
+		address, trusted, _ := secured(t, connlimit.Limits{Free: free, Rate: 1})
 		config := trusted.Clone()
 		config.NextProtos = protocols
 		conn, err := tls.Dial("tcp", address, config)
