@@ -66,6 +66,7 @@ type conn struct {
 	secured  *tls.Conn
 	frames   *connlimit.Frames
 	log      *log.Logger
+	failed   bool // the handshake, which was told; a server reads once more
 }
 
 // CloseWrite lets the server end its side first, so that a client whose request is refused can read the response.
@@ -75,7 +76,11 @@ func (c *conn) CloseWrite() error { return c.secured.CloseWrite() }
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.frames.Read(p[:n])
-	if err != nil && !c.secured.ConnectionState().HandshakeComplete && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err == nil || c.failed || c.secured.ConnectionState().HandshakeComplete {
+		return n, err
+	}
+	c.failed = true
+	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.log.Printf("TLS handshake with %s: %v", c.RemoteAddr(), err)
 	}
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader) {

@@ -79,8 +79,9 @@ func TestListen_Protocols(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
-	require.Contains(t, string(text), "use https://")
+	require.Equal(t, "This port takes HTTP over TLS only; use https:// in place of http://.\n", string(text))
 	require.Contains(t, <-logged, "TLS handshake with 127.0.0.1", "an operator is told")
+	require.Empty(t, logged, "once")
 }
 
 // TestG8_FramesOverTLS: the frames of a caller without a credential count as they do at grpc-addr, also of one who did
