@@ -56,7 +56,7 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	secured := tls.Server(c, l.config)
-	return &conn{secured, secured, connlimit.NewFrames(connlimit.Of(c.RemoteAddr())), l.log}, nil
+	return &conn{Conn: secured, secured: secured, frames: connlimit.NewFrames(connlimit.Of(c.RemoteAddr())), log: l.log}, nil
 }
 
 // conn is a connection with TLS. It does not have the method ConnectionState: with it the HTTP server would not
