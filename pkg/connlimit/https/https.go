@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"os"
@@ -20,11 +19,12 @@ import (
 type listener struct {
 	net.Listener
 	config *tls.Config
-	log    *log.Logger // of the server
+	logf   func(format string, args ...any)
 }
 
 // Listen returns a listener that accepts connections with TLS from lis, and changes srv, which must not serve anything
-// else, so that it speaks HTTP/2 and HTTP/1.1 over them and its requests have their TLS set. config is not changed.
+// else, so that it speaks HTTP/2 and HTTP/1.1 over them and its requests have their TLS set. Handshakes that fail are logged to
+// its ErrorLog, if it has one. config is not changed.
 func Listen(lis net.Listener, config *tls.Config, srv *http.Server) net.Listener {
 	config = config.Clone()
 	config.NextProtos = []string{"h2", "http/1.1"}
@@ -42,11 +42,11 @@ func Listen(lis net.Listener, config *tls.Config, srv *http.Server) net.Listener
 		}
 		return ctx
 	}
-	logger := srv.ErrorLog
-	if logger == nil {
-		logger = log.Default()
+	logf := func(string, ...any) {}
+	if srv.ErrorLog != nil {
+		logf = srv.ErrorLog.Printf
 	}
-	return listener{lis, config, logger}
+	return listener{lis, config, logf}
 }
 
 // Accept implements net.Listener. The handshake takes place with the first read.
@@ -56,7 +56,7 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	secured := tls.Server(c, l.config)
-	return &conn{Conn: secured, secured: secured, frames: connlimit.NewFrames(connlimit.Of(c.RemoteAddr())), log: l.log}, nil
+	return &conn{Conn: secured, secured: secured, frames: connlimit.NewFrames(connlimit.Of(c.RemoteAddr())), logf: l.logf}, nil
 }
 
 // conn is a connection with TLS. It does not have the method ConnectionState: with it the HTTP server would not
@@ -65,7 +65,7 @@ type conn struct {
 	net.Conn // secured
 	secured  *tls.Conn
 	frames   *connlimit.Frames
-	log      *log.Logger
+	logf     func(format string, args ...any)
 	failed   bool // the handshake, which was told; a server reads once more
 }
 
@@ -81,7 +81,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	c.failed = true
 	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
-		c.log.Printf("TLS handshake with %s: %v", c.RemoteAddr(), err)
+		c.logf("TLS handshake with %s: %v", c.RemoteAddr(), err)
 	}
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) && plain.Conn != nil && looksLikeHTTP(plain.RecordHeader) {
 		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis port takes HTTP over TLS only; use https:// in place of http://.\n")

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,30 +14,24 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"quartet/pkg/connlimit"
 	"quartet/pkg/connlimit/https"
 )
 
-// lines are what a logger wrote.
-type lines chan string
-
-func (l lines) Write(p []byte) (int, error) {
-	l <- string(p)
-	return len(p), nil
-}
-
 // secured serves what it is asked with TLS, and returns its address and how clients trust it.
-func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tls.Config, logged lines) {
+func secured(t *testing.T, limits connlimit.Limits) (address string, trusted *tls.Config, logged *observer.ObservedLogs) {
 	t.Helper()
 	certificates := httptest.NewTLSServer(nil)
 	t.Cleanup(certificates.Close)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	lis = connlimit.Listen(lis, "http", limits, nil)
-	logged = make(lines, 64)
+	core, logged := observer.New(zap.InfoLevel)
 	srv := &http.Server{
-		ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(logged, "", 0),
+		ReadHeaderTimeout: 10 * time.Second, ErrorLog: zap.NewStdLog(zap.New(core)),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprintf(w, "%s %t", r.Proto, r.TLS != nil && r.TLS.HandshakeComplete)
 		}),
@@ -80,8 +73,9 @@ func TestListen_Protocols(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
 	require.Equal(t, "This port takes HTTP over TLS only; use https:// in place of http://.\n", string(text))
-	require.Contains(t, <-logged, "TLS handshake with 127.0.0.1", "an operator is told")
-	require.Empty(t, logged, "once")
+	told := logged.TakeAll()
+	require.Len(t, told, 1, "an operator is told, once")
+	require.Contains(t, told[0].Message, "TLS handshake with 127.0.0.1")
 }
 
 // TestG8_FramesOverTLS: the frames of a caller without a credential count as they do at grpc-addr, also of one who did
