@@ -5,11 +5,13 @@
 package confine_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,21 +28,24 @@ func TestOrdinaryUser(t *testing.T) {
 		return
 	}
 	const nobody = 65534
-	dir := t.TempDir()
+	// Everybody can reach /tmp; the directories of t.TempDir are those of one user, wherever they are.
+	dir, err := os.MkdirTemp("/tmp", "confine-ordinary-user-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o711))
 	tmp, program := filepath.Join(dir, "tmp"), filepath.Join(dir, "program")
 	require.NoError(t, os.Mkdir(tmp, 0o700))
 	text, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(program, text, 0o755)) // nobody else can reach the directory of the test binary
 	// But for the network outside: not every machine lets its users open /dev/net/tun.
-	cmd := exec.Command(program, "-test.v", "-test.run", "^(TestOrdinaryUser|TestCommandsWorkInTheirSandbox|TestAProcessHasANumberOfTheHost|TestCloseKillsWhatIsLeft|TestAMissingProgramIsAnError|TestOrphansAreReaped|TestAttacks)$/^(namespaces|landlock)(-none|-all)?$")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-test.v", "-test.run", "^(TestOrdinaryUser|TestCommandsWorkInTheirSandbox|TestAProcessHasANumberOfTheHost|TestCloseKillsWhatIsLeft|TestAMissingProgramIsAnError|TestOrphansAreReaped|TestAttacks)$/^(namespaces|landlock)(-none|-all)?$")
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "HOME=" + tmp, ordinaryVariable + "=1"}
 	if os.Getuid() == 0 {
 		require.NoError(t, os.Chown(tmp, nobody, nobody))
-		for above := dir; above != os.TempDir(); above = filepath.Dir(above) {
-			require.NoError(t, os.Chmod(above, 0o711))
-		}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
 	out, err := cmd.CombinedOutput()
