@@ -137,7 +137,8 @@ fmt: $(BUF) ## Format Go and proto in place
 	$(BUF) format -w
 
 # The tests of ./tests and ./tests/console that start processes take longest and mostly wait for these, so they run beside the others, without the race
-# detector, which does not see into them. What of ./tests runs in its own process runs with it.
+# detector, which does not see into them. What of ./tests runs in its own process runs with it. The sandboxes of ./pkg/confine are tested in both: the
+# detector does not start in those of an ordinary user.
 .PHONY: test test-race test-processes
 test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
