@@ -29,7 +29,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	const nobody = 65534
 	// Everybody can reach /tmp; the directories of t.TempDir are those of one user, wherever they are.
-	dir, err := os.MkdirTemp("/tmp", "confine-ordinary-user-")
+	dir, err := os.MkdirTemp("/tmp", "confine-ordinary-user-") //nolint:usetesting // which is for one user
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o711))
