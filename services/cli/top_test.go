@@ -135,17 +135,22 @@ func TestTopOfManyAgents(t *testing.T) {
 		})
 	}
 	require.NoError(t, g.Wait())
-	code, out, errs := quartet(t, s, "top")
-	require.Zero(t, code, errs)
-	require.Contains(t, out, "2000 of 2050 agents  2050 idle")
+	var out string
+	shows := func(text string) { // what is counted follows what is written
+		t.Helper()
+		require.Eventually(t, func() bool {
+			var code int
+			var errs string
+			code, out, errs = quartet(t, s, "top")
+			require.Zero(t, code, errs)
+			return strings.Contains(out, text)
+		}, time.Minute, 100*time.Millisecond, text)
+	}
+	shows("2000 of 2050 agents  2050 idle")
 	require.NotContains(t, out, "agent-2049")
-	code, _, errs = quartet(t, s, "agent", "pause", "agent-2049")
+	code, _, errs := quartet(t, s, "agent", "pause", "agent-2049")
 	require.Zero(t, code, errs)
-	require.Eventually(t, func() bool {
-		code, out, errs = quartet(t, s, "top")
-		require.Zero(t, code, errs)
-		return strings.Contains(out, "2049 idle")
-	}, time.Minute, 100*time.Millisecond)
+	shows("2049 idle")
 	require.Contains(t, out, "2000 of 2050 agents  1 paused  2049 idle")
 	_, list, found := strings.Cut(out, "AGENT")
 	require.True(t, found)
