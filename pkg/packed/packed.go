@@ -50,3 +50,15 @@ func Decode(b []byte, m proto.Message) error {
 	}
 	return nil
 }
+
+// Read is Decode for bytes that were encoded by this process or checked when they were loaded. Bytes that were changed in memory are a
+// panic, as every call that needs them would fail.
+func Read(b []byte, m proto.Message) {
+	if err := Decode(b, m); err != nil {
+		panic(unreadable(err))
+	}
+}
+
+func unreadable(err error) string {
+	return fmt.Sprintf("packed: what was kept in memory cannot be read: %v", err)
+}

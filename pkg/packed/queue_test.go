@@ -39,44 +39,67 @@ func (texts) Elements(m proto.Message) (all []*string, err error) {
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q Queue[*string, texts]
-		var all []string
-		forgotten := 0
-		for n := range rapid.IntRange(0, 100).Draw(t, "elements") {
-			s := fmt.Sprint("element ", n)
-			all = append(all, s)
-			q.Append(&s)
-			if rapid.Bool().Draw(t, "forget") {
+		all := []string{}
+		forgotten, added := 0, 0
+		for range rapid.IntRange(0, 100).Draw(t, "steps") {
+			switch step := rapid.IntRange(0, 12).Draw(t, "step"); {
+			case step == 0:
 				keep := rapid.IntRange(0, 30).Draw(t, "keep")
 				for _, f := range q.Forget(keep) {
-					require.Equal(t, all[forgotten], *f)
+					require.Equal(t, all[0], *f)
+					all = all[1:]
 					forgotten++
 				}
-				require.True(t, q.Len() < keep+GroupSize || q.Len() < GroupSize+Kept, "%d of %d", q.Len(), keep)
+				require.True(t, q.Len() < keep+GroupSize || q.Len() < 2*GroupSize+Kept, "%d of %d", q.Len(), keep)
+			case step <= 2 && len(all) > 0:
+				require.Equal(t, all[0], *q.Drop())
+				all = all[1:]
+				forgotten++
+			case step == 3 && len(all) > 0:
+				i := rapid.IntRange(0, len(all)-1).Draw(t, "replaced")
+				all = slices.Clone(all)
+				all[i] += ", again"
+				s := all[i]
+				q.Set(i, &s)
+			case step == 4 && len(all) > 0:
+				i := rapid.IntRange(0, len(all)-1).Draw(t, "removed")
+				all = slices.Delete(slices.Clone(all), i, i+1)
+				q.Remove(i)
+			default:
+				s := fmt.Sprint("element ", added)
+				added++
+				all = append(all, s)
+				q.Append(&s)
 			}
-			require.Equal(t, s, *q.Last())
+			if len(all) > 0 {
+				require.Equal(t, all[len(all)-1], *q.Last())
+			}
 		}
-		want := append([]string{}, all[forgotten:]...)
-		require.Equal(t, len(want), q.Len())
+		require.Equal(t, len(all), q.Len())
 		require.Equal(t, forgotten, q.Dropped())
-		require.Equal(t, want, values(q.All()))
+		require.Equal(t, all, values(q.All()))
+		for i := range all {
+			require.Equal(t, all[i], *q.At(i))
+		}
 		back := values(slices.Collect(q.Backward()))
 		slices.Reverse(back)
-		require.Equal(t, want, back)
-		require.Equal(t, want[max(0, len(want)-Kept):], values(q.Recent()))
+		require.Equal(t, all, back)
+		require.Equal(t, all[max(0, len(all)-Kept):], values(q.Recent()))
 		for range q.Backward() {
 			break
 		}
+		require.Less(t, len(q.tail), GroupSize+Kept)
+		require.Less(t, len(q.head), GroupSize)
 		again, err := Restored[*string, texts](q.Dropped(), q.All())
 		require.NoError(t, err)
 		require.Equal(t, append([][]byte{}, q.groups...), append([][]byte{}, again.groups...))
 		require.Equal(t, values(q.tail), values(again.tail))
+		require.Equal(t, values(q.head), values(again.head))
 	})
 	var q Queue[*string, texts]
 	require.Nil(t, q.Last())
-	_, err := Restored[*string, texts](GroupSize-1, nil)
-	require.ErrorContains(t, err, "forgotten 7")
-	_, err = Restored[*string, texts](-GroupSize, nil)
-	require.Error(t, err)
+	_, err := Restored[*string, texts](-1, nil)
+	require.ErrorContains(t, err, "forgotten -1")
 }
 
 func values(all []*string) []string {

@@ -162,9 +162,9 @@ func (s *Service) leftOf(ctx context.Context, o model.Owner) ([]string, error) {
 		if of == nil {
 			return nil, nil
 		}
-		for _, id := range of.Ids {
-			if t := st.Tasks[id].Task; model.Terminal(t.GetState()) && !model.IsChild(t) && t.GetOutputBytes() > 0 && !s.removed(t) {
-				ids = append(ids, id)
+		for r := range of.All() {
+			if t := r.Task; model.Terminal(t.GetState()) && !model.IsChild(t) && t.GetOutputBytes() > 0 && !s.removed(t) {
+				ids = append(ids, t.GetTaskId())
 			}
 		}
 		return ids, nil

@@ -22,7 +22,7 @@ import (
 
 const (
 	// Format is the version of the format that is written.
-	Format = 2
+	Format = 3
 	// Kept is how many snapshots are kept.
 	Kept = 3
 	// Slots is how many manifests a Store keeps for a partition: those that are kept, and one that was not announced.

@@ -28,31 +28,19 @@ func (s *State) ListPage(o Owner, req *taskv1.ListTasksRequest, before int64, si
 		return out
 	}
 	out.Active = len(of.Active)
-	var records []*Record
-	switch {
-	case !req.GetIncludeTerminal():
+	records := of.before(before, req.GetWorkItemId())
+	if !req.GetIncludeTerminal() {
+		var active []*Record
 		for id := range of.Active {
-			records = append(records, s.Tasks[id])
+			if r := s.Tasks[id]; r.Ordinal < before && (req.GetWorkItemId() == "" || r.Task.GetWorkItemId() == req.GetWorkItemId()) {
+				active = append(active, r)
+			}
 		}
-		slices.SortFunc(records, func(a, b *Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
-	default:
-		ids := of.Ids
-		if item := req.GetWorkItemId(); item != "" {
-			ids = s.Items[ItemKey{o, item}]
-		}
-		// The ids are sorted by ordinal, so only those of the page are read.
-		upto, _ := slices.BinarySearchFunc(ids, before, func(id string, at int64) int {
-			return cmp.Compare(s.Tasks[id].Ordinal, at)
-		})
-		for _, id := range ids[max(0, upto-size-1):upto] {
-			records = append(records, s.Tasks[id])
-		}
+		slices.SortFunc(active, func(a, b *Record) int { return cmp.Compare(b.Ordinal, a.Ordinal) })
+		records = slices.Values(active)
 	}
 	bytes := 0
-	for _, r := range slices.Backward(records) {
-		if r.Ordinal >= before || req.GetWorkItemId() != "" && r.Task.GetWorkItemId() != req.GetWorkItemId() {
-			continue
-		}
+	for r := range records {
 		bytes += proto.Size(r.Task)
 		if len(out.Tasks) == size || len(out.Tasks) > 0 && bytes > page.MaxBytes {
 			out.More = true

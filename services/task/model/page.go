@@ -33,10 +33,11 @@ func blockOf(o pages.Owner) (agent Owner, block int, ok bool) {
 	return agent, block, err == nil && block >= 0 && ownerOf(agent, block*pageTasks) == o
 }
 
-// owner returns the owner of the page with a task.
-func (r *Record) owner() pages.Owner {
-	return ownerOf(plane.KeyOf(r.Namespace, r.Task.GetAgentId()), r.index)
-}
+// owner returns the agent of a task.
+func (r *Record) owner() Owner { return plane.KeyOf(r.Namespace, r.Task.GetAgentId()) }
+
+// page returns the owner of the page with a task.
+func (r *Record) page() pages.Owner { return ownerOf(r.owner(), r.index) }
 
 // Owners implements journal.Paged.
 func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
@@ -46,17 +47,17 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 	case *taskv1.TaskQueued:
 		agent, index := plane.KeyOf(ev.Namespace, p.GetTask().GetAgentId()), 0
 		if of := s.Agents[agent]; of != nil {
-			index = len(of.Ids)
+			index = of.size()
 		}
 		touch(ownerOf(agent, index))
 	case *taskv1.TaskInputAccepted:
-		if r := s.Tasks[p.GetTaskId()]; r != nil {
-			touch(r.owner())
+		if r := s.Task(p.GetTaskId()); r != nil {
+			touch(r.page())
 		}
 	default:
 		t := TaskOf(ev)
-		if r := s.Tasks[t.GetTaskId()]; r != nil {
-			touch(r.owner())
+		if r := s.Task(t.GetTaskId()); r != nil {
+			touch(r.page())
 			s.trimmedBy(ev.Namespace, t, touch)
 		}
 	}
@@ -78,7 +79,7 @@ func (s *State) trimmedBy(ns string, t *taskv1.Task, touch func(pages.Owner)) {
 		if AwaitsWorker(now) {
 			return
 		}
-		touch(r.owner())
+		touch(r.page())
 	}
 }
 
@@ -91,25 +92,44 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	if !ok {
 		return nil
 	}
-	var ids []string
+	var groups []*group
 	if of := s.Agents[agent]; of != nil {
-		ids = of.Ids[min(block*pageTasks, len(of.Ids)):min((block+1)*pageTasks, len(of.Ids))]
+		groups = of.groups[min(block*pageGroups, len(of.groups)):min((block+1)*pageGroups, len(of.groups))]
 	}
 	page := &taskv1.AgentTasksPage{Deleted: block == 0 && s.Deleted[agent], PrivateChild: block == 0 && s.Ended[agent]}
-	if len(ids) == 0 && !page.GetDeleted() {
+	if len(groups) == 0 && !page.GetDeleted() {
 		return nil
 	}
-	stored := make([]taskv1.StoredTask, len(ids))
-	page.Tasks = make([]*taskv1.StoredTask, len(ids))
-	for i, id := range ids {
-		r := s.Tasks[id]
-		t := &stored[i]
+	for _, g := range groups {
+		if g.packed != nil {
+			page.Packed = append(page.Packed, g.page())
+		} else {
+			page.Tasks = append(page.Tasks, storedTasks(g.records)...)
+		}
+	}
+	return page
+}
+
+// storedTasks returns tasks as pages have them.
+func storedTasks(records []*Record) []*taskv1.StoredTask {
+	all, pointers := make([]taskv1.StoredTask, len(records)), make([]*taskv1.StoredTask, len(records))
+	for i, r := range records {
+		t := &all[i]
 		t.Task, t.Ordinal, t.Queued = r.Task, r.Ordinal, r.queued
 		t.WorkerNamespace, t.WorkerId, t.StopForced = r.Worker.Namespace, r.Worker.ID, r.StopForced
 		t.InputSeq, t.InputEnded, t.Inputs = r.InputSeq, r.InputEnded, r.Inputs
-		page.Tasks[i] = t
+		pointers[i] = t
 	}
-	return page
+	return pointers
+}
+
+// recordOf returns the task of an agent that storedTasks returned, but for what says whether it is queued.
+func recordOf(agent Owner, index int, t *taskv1.StoredTask) *Record {
+	return &Record{
+		Namespace: agent.Namespace, Ordinal: t.GetOrdinal(), index: index, Task: t.GetTask(),
+		Worker:     plane.KeyOf(t.GetWorkerNamespace(), t.GetWorkerId()),
+		StopForced: t.GetStopForced(), InputSeq: t.GetInputSeq(), InputEnded: t.GetInputEnded(), Inputs: t.GetInputs(),
+	}
 }
 
 // AddPage implements journal.Paged.
@@ -119,31 +139,41 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	switch {
 	case !is || !ok:
 		return fmt.Errorf("task: %q of %q has no page of type %T", o.ID, o.Namespace, page)
-	case len(p.GetTasks()) > pageTasks:
-		return fmt.Errorf("task: the page has %d tasks, and %d are the most", len(p.GetTasks()), pageTasks)
+	case len(p.GetTasks())+groupTasks*len(p.GetPacked()) > pageTasks:
+		return fmt.Errorf("task: the page has %d tasks and %d groups of %d, and %d tasks are the most", len(p.GetTasks()), len(p.GetPacked()), groupTasks, pageTasks)
 	case p.GetDeleted() && block > 0:
 		return fmt.Errorf("task: block %d says that the agent was deleted, which only the first one may", block)
 	}
 	if p.GetDeleted() {
 		s.delete(agent, p.GetPrivateChild())
 	}
-	before := int64(0)
+	var isPacked [pageGroups]bool
+	for _, g := range p.GetPacked() {
+		if err := s.addPacked(agent, block, g); err != nil {
+			return fmt.Errorf("task: agent %s/%s: %w", agent.Namespace, agent.ID, err)
+		}
+		isPacked[g.GetGroup()] = true
+	}
+	before, at := int64(0), 0 // at is the place in the page
 	for i, stored := range p.GetTasks() {
 		if err := s.checkStored(agent, stored, before); err != nil {
 			return fmt.Errorf("task: number %d of the page: %w", i+1, err)
 		}
 		before = stored.GetOrdinal()
-		r := &Record{
-			Namespace: agent.Namespace, Ordinal: before, index: block*pageTasks + i, Task: stored.GetTask(),
-			Worker:     plane.KeyOf(stored.GetWorkerNamespace(), stored.GetWorkerId()),
-			StopForced: stored.GetStopForced(), InputSeq: stored.GetInputSeq(), InputEnded: stored.GetInputEnded(), Inputs: stored.GetInputs(),
+		for at < pageTasks && isPacked[at/groupTasks] {
+			at += groupTasks
 		}
+		r := recordOf(agent, block*pageTasks+at, stored)
+		at++
 		s.add(r)
 		if HeldByWorker(r.Task.GetState()) {
 			s.addToWorker(r)
 		}
 		if stored.GetQueued() {
 			s.enqueue(r)
+		}
+		if r.index%groupTasks == groupTasks-1 {
+			s.settle(r)
 		}
 	}
 	return nil
@@ -158,7 +188,7 @@ func (s *State) checkStored(agent Owner, stored *taskv1.StoredTask, before int64
 		return fmt.Errorf("it has no task")
 	case t.GetAgentId() != agent.ID:
 		return fmt.Errorf("%s is a task of agent %q", id, t.GetAgentId())
-	case s.Tasks[id] != nil:
+	case s.Task(id) != nil:
 		return fmt.Errorf("%s was read before", id)
 	case Phase(t.GetState()) < 0:
 		return fmt.Errorf("%s is in the unknown state %d", id, t.GetState())
@@ -171,7 +201,7 @@ func (s *State) checkStored(agent Owner, stored *taskv1.StoredTask, before int64
 // AllOwners implements journal.Paged.
 func (s *State) AllOwners(fn func(pages.Owner)) {
 	for agent, of := range s.Agents {
-		for first := 0; first < len(of.Ids); first += pageTasks {
+		for first := 0; first < of.size(); first += pageTasks {
 			fn(ownerOf(agent, first))
 		}
 	}

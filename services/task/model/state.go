@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
 )
@@ -51,9 +52,9 @@ const KeptInputs = 64
 // State is one partition of the plane. Its Task messages are replaced and never
 // modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
-	Tasks   map[string]*Record                // by task id, which is unique over all namespaces
+	Tasks   map[string]*Record                // by task id, which is unique over all namespaces; but for those in packed groups, see Task
+	packed  packed.Index[*group]              // the tasks in packed groups
 	Agents  map[Owner]*ownerTasks             // the tasks of each agent
-	Items   map[ItemKey][]string              // the tasks of each work item, oldest first
 	Queues  map[string]*queue                 // commands that wait for a worker, by Placement.Key
 	Workers map[WorkerKey]map[string]struct{} // the tasks that each worker has
 	Deleted map[Owner]bool                    // agents that were deleted
@@ -67,12 +68,6 @@ type Owner = plane.Key
 // WorkerKey names a worker. The namespace is empty for a worker that serves all
 // namespaces, so that a tenant's worker never has the same key.
 type WorkerKey = plane.Key
-
-// ItemKey names a work item of an agent.
-type ItemKey struct {
-	Owner
-	Item string
-}
 
 // Record is one task. Ordinals order tasks by their creation and are what page tokens
 // have.
@@ -89,10 +84,10 @@ type Record struct {
 	queued     bool                        // it is in its queue
 }
 
-// ownerTasks has the ids of an agent's tasks.
+// ownerTasks has an agent's tasks.
 type ownerTasks struct {
-	Ids    []string            // of all, oldest first
-	Active map[string]struct{} // of those that have not ended
+	groups []*group            // all, oldest first
+	Active map[string]struct{} // the ids of those that have not ended
 }
 
 // queue has commands that the same workers may take, oldest first. Tasks that were
@@ -107,7 +102,7 @@ func NewState() *State {
 	return &State{
 		Tasks:   make(map[string]*Record),
 		Agents:  make(map[Owner]*ownerTasks),
-		Items:   make(map[ItemKey][]string),
+		packed:  make(packed.Index[*group]),
 		Queues:  make(map[string]*queue),
 		Workers: make(map[WorkerKey]map[string]struct{}),
 		Deleted: make(map[Owner]bool),
@@ -165,13 +160,11 @@ func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 	if id == "" || t.GetAgentId() == "" || t.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
 		return fmt.Errorf("task: queued event of %q in state %s", id, t.GetState())
 	}
-	if _, taken := s.Tasks[id]; taken {
+	if s.Task(id) != nil {
 		return fmt.Errorf("task: %s is queued a second time", id)
 	}
 	r := &Record{Namespace: ns, Ordinal: s.last + 1, Task: t}
-	if of := s.Agents[plane.KeyOf(ns, t.GetAgentId())]; of != nil {
-		r.index = len(of.Ids)
-	}
+	r.index = s.tasksOf(r.owner()).size()
 	s.add(r)
 	if t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK {
 		s.enqueue(r)
@@ -179,28 +172,33 @@ func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 	return nil
 }
 
-// add adds a record to the tasks and to the indexes by agent and by work item.
-func (s *State) add(r *Record) {
-	id := r.Task.GetTaskId()
-	s.Tasks[id] = r
-	s.last = max(s.last, r.Ordinal)
-	o := plane.KeyOf(r.Namespace, r.Task.GetAgentId())
+// tasksOf returns the tasks of an agent.
+func (s *State) tasksOf(o Owner) *ownerTasks {
 	of := s.Agents[o]
 	if of == nil {
 		of = &ownerTasks{Active: make(map[string]struct{})}
 		s.Agents[o] = of
 	}
-	of.Ids = s.insert(of.Ids, r)
+	return of
+}
+
+// add adds a record to the tasks and to those of its agent.
+func (s *State) add(r *Record) {
+	id := r.Task.GetTaskId()
+	s.Tasks[id] = r
+	s.last = max(s.last, r.Ordinal)
+	of := s.tasksOf(r.owner())
+	g := of.groupAt(r.owner(), r.index/groupTasks)
+	for len(g.records) <= r.index%groupTasks {
+		g.records = append(g.records, nil)
+	}
+	g.records[r.index%groupTasks] = r
 	if !Terminal(r.Task.GetState()) {
 		of.Active[id] = struct{}{}
 	}
-	if item := r.Task.GetWorkItemId(); item != "" {
-		k := ItemKey{o, item}
-		s.Items[k] = s.insert(s.Items[k], r)
-	}
 }
 
-// insert inserts the id of a task into ids of tasks, which are in the order of their creation.
+// insert inserts the id of a task into ids of queued tasks, which are in the order of their creation.
 func (s *State) insert(ids []string, r *Record) []string {
 	at := len(ids)
 	if at > 0 && s.Tasks[ids[at-1]].Ordinal > r.Ordinal {
@@ -247,7 +245,7 @@ func (s *State) applyRestarting(ns string, t *taskv1.Task) error {
 // after its creation goes through it. One that would move the task backwards, skips a revision, or
 // changes one that has ended is an error. also, if not nil, changes the rest of the record.
 func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
-	r := s.Tasks[t.GetTaskId()]
+	r := s.Task(t.GetTaskId())
 	if r == nil || r.Namespace != ns || r.Task.GetAgentId() != t.GetAgentId() {
 		return fmt.Errorf("task: %q of agent %q in %q is not known", t.GetTaskId(), t.GetAgentId(), ns)
 	}
@@ -267,11 +265,14 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	case HeldByWorker(to):
 		s.addToWorker(r)
 	case Terminal(to):
-		delete(s.Agents[plane.KeyOf(ns, t.GetAgentId())].Active, t.GetTaskId())
+		delete(s.Agents[r.owner()].Active, t.GetTaskId())
 		s.removeFromWorker(r)
 		r.Inputs = nil
 	}
 	s.trimQueue(PlacementOf(ns, t).Key())
+	if Terminal(to) {
+		s.settle(r)
+	}
 	return nil
 }
 
@@ -302,8 +303,12 @@ func (s *State) trimQueue(key string) {
 		return
 	}
 	for len(q.Ids) > 0 && !AwaitsWorker(s.Tasks[q.Ids[0]].Task) {
-		s.Tasks[q.Ids[0]].queued = false
+		r := s.Tasks[q.Ids[0]]
+		r.queued = false
 		q.Ids = q.Ids[1:]
+		if Terminal(r.Task.GetState()) {
+			s.settle(r)
+		}
 	}
 	if len(q.Ids) == 0 {
 		delete(s.Queues, key)
@@ -328,7 +333,7 @@ func (s *State) applyInput(p *taskv1.TaskInputAccepted) error {
 
 // FindTask returns a task of an agent, active or not; nil if the agent has none of that id.
 func (s *State) FindTask(namespace, agent, taskID string) *Record {
-	r := s.Tasks[taskID]
+	r := s.Task(taskID)
 	if r == nil || r.Namespace != namespace || r.Task.GetAgentId() != agent {
 		return nil
 	}

@@ -1,6 +1,9 @@
 package rules
 
 import (
+	"cmp"
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal"
@@ -32,7 +35,7 @@ func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event
 // openHandle creates the parent's handle of a child, unless it exists. It is running at once,
 // since a child needs no worker.
 func openHandle(s *model.State, env journal.Env, ns string, d *agentv1.Delegation) []*journal.Event {
-	if s.Tasks[d.GetTaskId()] != nil {
+	if s.Task(d.GetTaskId()) != nil {
 		return nil
 	}
 	queued := &taskv1.Task{
@@ -82,12 +85,15 @@ func ownerDeleted(s *model.State, env journal.Env, ns, agent string, private boo
 	}
 	events := []*journal.Event{{Namespace: ns, AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent, PrivateChild: private}}}
 	if of := s.Agents[o]; of != nil {
-		for _, taskID := range of.Ids {
-			r := s.Tasks[taskID]
-			if _, active := of.Active[taskID]; !active || model.IsChild(r.Task) || r.Task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING {
-				continue
+		var active []*model.Record
+		for taskID := range of.Active {
+			active = append(active, s.Tasks[taskID])
+		}
+		slices.SortFunc(active, func(a, b *model.Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+		for _, r := range active {
+			if !model.IsChild(r.Task) && r.Task.GetState() != taskv1.TaskState_TASK_STATE_CANCELLING {
+				events = append(events, stopEvent(env, ns, r, "stopped: its agent was deleted"))
 			}
-			events = append(events, stopEvent(env, ns, r, "stopped: its agent was deleted"))
 		}
 	}
 	return events

@@ -52,7 +52,7 @@ type End struct {
 // false.
 func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool], error) {
 	var d journal.Decision[bool]
-	r := s.Tasks[end.TaskID]
+	r := s.Task(end.TaskID)
 	if r == nil || !model.HeldByWorker(r.Task.GetState()) || model.AwaitsWorker(r.Task) || r.Task.GetLeaseGeneration() != end.Generation {
 		return d, nil
 	}

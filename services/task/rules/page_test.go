@@ -59,6 +59,7 @@ func TestPagesHaveAllOfATask(t *testing.T) {
 	react(&journal.Event{AgentID: "without-tasks", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{Visibility: agentv1.Visibility_VISIBILITY_PRIVATE}}})
 	require.NoError(t, w.paged.Check())
 	require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
+	ended(t, 32, &seen)
 	require.Empty(t, seen.Missing(&taskv1.AgentTasksPage{}))
 }
 

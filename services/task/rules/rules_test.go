@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -114,13 +115,14 @@ func (w *world) input(t require.TestingT, taskID string, end bool, to Reach) *ta
 	return resp
 }
 
-func (w *world) task(id string) *taskv1.Task { return w.state.Tasks[id].Task }
+func (w *world) task(id string) *taskv1.Task { return w.state.Task(id).Task }
 
 // dump writes a state out, stable, for comparison.
 func dump(s *model.State) string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	for id, r := range s.Tasks {
+	for _, r := range allTasks(s) {
+		id := r.Task.GetTaskId()
 		raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(r.Task)
 		add("task %s %s %d %v %t %d %t %d %x", id, r.Namespace, r.Ordinal, r.Worker, r.StopForced, r.InputSeq, r.InputEnded, len(r.Inputs), raw)
 	}
@@ -130,10 +132,11 @@ func dump(s *model.State) string {
 			active = append(active, id)
 		}
 		slices.Sort(active)
-		add("agent %v %v active %v", o, of.Ids, active)
-	}
-	for k, ids := range s.Items {
-		add("item %v %v", k, ids)
+		ids := []string{}
+		for r := range of.All() {
+			ids = append(ids, r.Task.GetTaskId())
+		}
+		add("agent %v %v active %v", o, ids, active)
 	}
 	for ns, q := range s.Queues {
 		add("queue %s %v", ns, q.Ids)
@@ -413,7 +416,7 @@ func TestX9_ListPages(t *testing.T) {
 	}
 	_, _ = w.exec(t, &taskv1.ExecCommandRequest{AgentId: "other", Command: &taskv1.CommandSpec{Cmd: "x"}})
 	for i := 1; i <= 3; i++ {
-		require.NoError(t, w.stop(t, "keeper", w.state.Agents[model.Owner{Namespace: "acme", ID: "keeper"}].Ids[i]))
+		require.NoError(t, w.stop(t, "keeper", allTasks(w.state)[i].Task.GetTaskId()))
 	}
 	names := func(l model.Page) string {
 		var out []string
@@ -532,17 +535,23 @@ func throughTheWire(t require.TestingT, ev *journal.Event) *journal.Event {
 	return &c
 }
 
+// allTasks returns all tasks of a state, oldest first.
+func allTasks(s *model.State) (all []*model.Record) {
+	for _, of := range s.Agents {
+		all = slices.AppendSeq(all, of.All())
+	}
+	slices.SortFunc(all, func(a, b *model.Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	return all
+}
+
 func requireIndexes(t require.TestingT, s *model.State) {
 	held := 0
-	for id, r := range s.Tasks {
-		state := r.Task.GetState()
+	for _, r := range allTasks(s) {
+		id, state := r.Task.GetTaskId(), r.Task.GetState()
+		require.Equal(t, r.Task, s.Task(id).Task)
 		o := model.Owner{Namespace: r.Namespace, ID: r.Task.GetAgentId()}
 		_, active := s.Agents[o].Active[id]
 		require.Equal(t, !model.Terminal(state), active)
-		require.Contains(t, s.Agents[o].Ids, id)
-		if item := r.Task.GetWorkItemId(); item != "" {
-			require.Contains(t, s.Items[model.ItemKey{Owner: o, Item: item}], id)
-		}
 		if model.AwaitsWorker(r.Task) {
 			require.Contains(t, s.Queues[model.PlacementOf(r.Namespace, r.Task).Key()].Ids, id)
 		}

@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
+	v1 "quartet/pkg/pb/quartet/snapshot/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -271,14 +272,16 @@ func (x *AgentPage) GetDecisionsBefore() int64 {
 // LanePage is the messages of an agent that are in memory.
 type LanePage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The messages, in the order of their arrival.
+	// The messages, in the order of their arrival; those that are finished only up to format 2.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// For each of messages the wal_seq of its message_queued; 0 once it was finished.
 	QueuedAt []uint64 `protobuf:"varint,2,rep,packed,name=queued_at,json=queuedAt,proto3" json:"queued_at,omitempty"`
 	// The indexes in messages of the queued ones, in the order in which turns take them.
 	Queued []uint32 `protobuf:"varint,3,rep,packed,name=queued,proto3" json:"queued,omitempty"`
-	// The indexes in messages of the finished ones, in the order in which they finished.
-	Finished      []uint32 `protobuf:"varint,4,rep,packed,name=finished,proto3" json:"finished,omitempty"`
+	// Up to format 2: the indexes in messages of the finished ones, in the order in which they finished.
+	Finished []uint32 `protobuf:"varint,4,rep,packed,name=finished,proto3" json:"finished,omitempty"`
+	// The finished messages; unset up to format 2.
+	Ended         *v1.EndedRecords `protobuf:"bytes,5,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -337,6 +340,13 @@ func (x *LanePage) GetQueued() []uint32 {
 func (x *LanePage) GetFinished() []uint32 {
 	if x != nil {
 		return x.Finished
+	}
+	return nil
+}
+
+func (x *LanePage) GetEnded() *v1.EndedRecords {
+	if x != nil {
+		return x.Ended
 	}
 	return nil
 }
@@ -1165,7 +1175,7 @@ var File_quartet_agent_v1_agent_page_proto protoreflect.FileDescriptor
 
 const file_quartet_agent_v1_agent_page_proto_rawDesc = "" +
 	"\n" +
-	"!quartet/agent/v1/agent_page.proto\x12\x10quartet.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a\"quartet/agent/v1/agent_event.proto\"\x92\t\n" +
+	"!quartet/agent/v1/agent_page.proto\x12\x10quartet.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a\"quartet/agent/v1/agent_event.proto\x1a\"quartet/snapshot/v1/snapshot.proto\"\x92\t\n" +
 	"\tAgentPage\x12-\n" +
 	"\x05agent\x18\x01 \x01(\v2\x17.quartet.agent.v1.AgentR\x05agent\x12.\n" +
 	"\x04lane\x18\x02 \x01(\v2\x1a.quartet.agent.v1.LanePageR\x04lane\x127\n" +
@@ -1195,12 +1205,13 @@ const file_quartet_agent_v1_agent_page_proto_rawDesc = "" +
 	"\fconversation\x18\x14 \x01(\v2\".quartet.agent.v1.ConversationPageR\fconversation\x123\n" +
 	"\x06stalls\x18\x15 \x03(\v2\x1b.quartet.agent.v1.StallPageR\x06stalls\x12,\n" +
 	"\x12ended_turns_before\x18\x16 \x01(\x03R\x10endedTurnsBefore\x12)\n" +
-	"\x10decisions_before\x18\x17 \x01(\x03R\x0fdecisionsBefore\"\x92\x01\n" +
+	"\x10decisions_before\x18\x17 \x01(\x03R\x0fdecisionsBefore\"\xcb\x01\n" +
 	"\bLanePage\x125\n" +
 	"\bmessages\x18\x01 \x03(\v2\x19.quartet.agent.v1.MessageR\bmessages\x12\x1b\n" +
 	"\tqueued_at\x18\x02 \x03(\x04R\bqueuedAt\x12\x16\n" +
 	"\x06queued\x18\x03 \x03(\rR\x06queued\x12\x1a\n" +
-	"\bfinished\x18\x04 \x03(\rR\bfinished\"\xe1\x04\n" +
+	"\bfinished\x18\x04 \x03(\rR\bfinished\x127\n" +
+	"\x05ended\x18\x05 \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\x05ended\"\xe1\x04\n" +
 	"\bTurnPage\x12*\n" +
 	"\x04turn\x18\x01 \x01(\v2\x16.quartet.agent.v1.TurnR\x04turn\x12/\n" +
 	"\x06rounds\x18\x02 \x03(\v2\x17.quartet.agent.v1.RoundR\x06rounds\x12A\n" +
@@ -1321,13 +1332,14 @@ var file_quartet_agent_v1_agent_page_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 	(*AgentDeleting)(nil),         // 19: quartet.agent.v1.AgentDeleting
 	(*Message)(nil),               // 20: quartet.agent.v1.Message
-	(*Turn)(nil),                  // 21: quartet.agent.v1.Turn
-	(*Round)(nil),                 // 22: quartet.agent.v1.Round
-	(*ToolCall)(nil),              // 23: quartet.agent.v1.ToolCall
-	(BriefKind)(0),                // 24: quartet.agent.v1.BriefKind
-	(*Delegation)(nil),            // 25: quartet.agent.v1.Delegation
-	(Authority)(0),                // 26: quartet.agent.v1.Authority
-	(*RoundSettled)(nil),          // 27: quartet.agent.v1.RoundSettled
+	(*v1.EndedRecords)(nil),       // 21: quartet.snapshot.v1.EndedRecords
+	(*Turn)(nil),                  // 22: quartet.agent.v1.Turn
+	(*Round)(nil),                 // 23: quartet.agent.v1.Round
+	(*ToolCall)(nil),              // 24: quartet.agent.v1.ToolCall
+	(BriefKind)(0),                // 25: quartet.agent.v1.BriefKind
+	(*Delegation)(nil),            // 26: quartet.agent.v1.Delegation
+	(Authority)(0),                // 27: quartet.agent.v1.Authority
+	(*RoundSettled)(nil),          // 28: quartet.agent.v1.RoundSettled
 }
 var file_quartet_agent_v1_agent_page_proto_depIdxs = []int32{
 	15, // 0: quartet.agent.v1.AgentPage.agent:type_name -> quartet.agent.v1.Agent
@@ -1345,29 +1357,30 @@ var file_quartet_agent_v1_agent_page_proto_depIdxs = []int32{
 	7,  // 12: quartet.agent.v1.AgentPage.conversation:type_name -> quartet.agent.v1.ConversationPage
 	11, // 13: quartet.agent.v1.AgentPage.stalls:type_name -> quartet.agent.v1.StallPage
 	20, // 14: quartet.agent.v1.LanePage.messages:type_name -> quartet.agent.v1.Message
-	21, // 15: quartet.agent.v1.TurnPage.turn:type_name -> quartet.agent.v1.Turn
-	22, // 16: quartet.agent.v1.TurnPage.rounds:type_name -> quartet.agent.v1.Round
-	12, // 17: quartet.agent.v1.TurnPage.settled:type_name -> quartet.agent.v1.TurnPage.SettledEntry
-	23, // 18: quartet.agent.v1.TurnPage.started_calls:type_name -> quartet.agent.v1.ToolCall
-	17, // 19: quartet.agent.v1.TurnPage.shown_wake:type_name -> quartet.agent.v1.AgentWoken
-	13, // 20: quartet.agent.v1.TranscriptPage.items:type_name -> quartet.agent.v1.TranscriptPage.ItemsEntry
-	14, // 21: quartet.agent.v1.TranscriptPage.started_calls:type_name -> quartet.agent.v1.TranscriptPage.StartedCallsEntry
-	24, // 22: quartet.agent.v1.BriefsPage.kinds:type_name -> quartet.agent.v1.BriefKind
-	8,  // 23: quartet.agent.v1.ConversationPage.utterances:type_name -> quartet.agent.v1.UtterancePage
-	9,  // 24: quartet.agent.v1.ConversationPage.summaries:type_name -> quartet.agent.v1.SummaryPage
-	18, // 25: quartet.agent.v1.SummaryPage.through:type_name -> google.protobuf.Timestamp
-	25, // 26: quartet.agent.v1.DelegationPage.delegation:type_name -> quartet.agent.v1.Delegation
-	15, // 27: quartet.agent.v1.DelegationPage.child:type_name -> quartet.agent.v1.Agent
-	26, // 28: quartet.agent.v1.DelegationPage.max_authority:type_name -> quartet.agent.v1.Authority
-	18, // 29: quartet.agent.v1.StallPage.since:type_name -> google.protobuf.Timestamp
-	27, // 30: quartet.agent.v1.TurnPage.SettledEntry.value:type_name -> quartet.agent.v1.RoundSettled
-	4,  // 31: quartet.agent.v1.TranscriptPage.ItemsEntry.value:type_name -> quartet.agent.v1.ItemRoundsPage
-	5,  // 32: quartet.agent.v1.TranscriptPage.StartedCallsEntry.value:type_name -> quartet.agent.v1.StartedCallsPage
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	21, // 15: quartet.agent.v1.LanePage.ended:type_name -> quartet.snapshot.v1.EndedRecords
+	22, // 16: quartet.agent.v1.TurnPage.turn:type_name -> quartet.agent.v1.Turn
+	23, // 17: quartet.agent.v1.TurnPage.rounds:type_name -> quartet.agent.v1.Round
+	12, // 18: quartet.agent.v1.TurnPage.settled:type_name -> quartet.agent.v1.TurnPage.SettledEntry
+	24, // 19: quartet.agent.v1.TurnPage.started_calls:type_name -> quartet.agent.v1.ToolCall
+	17, // 20: quartet.agent.v1.TurnPage.shown_wake:type_name -> quartet.agent.v1.AgentWoken
+	13, // 21: quartet.agent.v1.TranscriptPage.items:type_name -> quartet.agent.v1.TranscriptPage.ItemsEntry
+	14, // 22: quartet.agent.v1.TranscriptPage.started_calls:type_name -> quartet.agent.v1.TranscriptPage.StartedCallsEntry
+	25, // 23: quartet.agent.v1.BriefsPage.kinds:type_name -> quartet.agent.v1.BriefKind
+	8,  // 24: quartet.agent.v1.ConversationPage.utterances:type_name -> quartet.agent.v1.UtterancePage
+	9,  // 25: quartet.agent.v1.ConversationPage.summaries:type_name -> quartet.agent.v1.SummaryPage
+	18, // 26: quartet.agent.v1.SummaryPage.through:type_name -> google.protobuf.Timestamp
+	26, // 27: quartet.agent.v1.DelegationPage.delegation:type_name -> quartet.agent.v1.Delegation
+	15, // 28: quartet.agent.v1.DelegationPage.child:type_name -> quartet.agent.v1.Agent
+	27, // 29: quartet.agent.v1.DelegationPage.max_authority:type_name -> quartet.agent.v1.Authority
+	18, // 30: quartet.agent.v1.StallPage.since:type_name -> google.protobuf.Timestamp
+	28, // 31: quartet.agent.v1.TurnPage.SettledEntry.value:type_name -> quartet.agent.v1.RoundSettled
+	4,  // 32: quartet.agent.v1.TranscriptPage.ItemsEntry.value:type_name -> quartet.agent.v1.ItemRoundsPage
+	5,  // 33: quartet.agent.v1.TranscriptPage.StartedCallsEntry.value:type_name -> quartet.agent.v1.StartedCallsPage
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_quartet_agent_v1_agent_page_proto_init() }

@@ -578,6 +578,115 @@ func (x *Frames) GetSequenceSteps() []uint64 {
 	return nil
 }
 
+// EndedRecords are records of one kind in a page that have ended, as they are kept in memory: most of them in groups of eight that are compressed.
+type EndedRecords struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many others ended before these and were forgotten.
+	Forgotten int64 `protobuf:"varint,1,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
+	// The groups, oldest first: each a message with eight records, compressed by pkg/packed, with a checksum.
+	Groups [][]byte `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
+	// A message with the records before the groups: those that are left of a group of which others were forgotten.
+	Oldest []byte `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	// A message with the records behind the groups.
+	Newest []byte `protobuf:"bytes,4,opt,name=newest,proto3" json:"newest,omitempty"`
+	// For each record, in the order of their ends: the first eight bytes of the SHA-256 of "/<id>", little endian.
+	IdHashes []uint64 `protobuf:"fixed64,5,rep,packed,name=id_hashes,json=idHashes,proto3" json:"id_hashes,omitempty"`
+	// For each record, in the same order: its place in the order in which all records of the kind were made, from 0.
+	Places []uint64 `protobuf:"varint,6,rep,packed,name=places,proto3" json:"places,omitempty"`
+	// The places of the records of the kind that have not ended, in order.
+	OpenPlaces []uint64 `protobuf:"varint,7,rep,packed,name=open_places,json=openPlaces,proto3" json:"open_places,omitempty"`
+	// The place of the next record.
+	NextPlace     uint64 `protobuf:"varint,8,opt,name=next_place,json=nextPlace,proto3" json:"next_place,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndedRecords) Reset() {
+	*x = EndedRecords{}
+	mi := &file_quartet_snapshot_v1_snapshot_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndedRecords) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndedRecords) ProtoMessage() {}
+
+func (x *EndedRecords) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_snapshot_v1_snapshot_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndedRecords.ProtoReflect.Descriptor instead.
+func (*EndedRecords) Descriptor() ([]byte, []int) {
+	return file_quartet_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *EndedRecords) GetForgotten() int64 {
+	if x != nil {
+		return x.Forgotten
+	}
+	return 0
+}
+
+func (x *EndedRecords) GetGroups() [][]byte {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *EndedRecords) GetOldest() []byte {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
+func (x *EndedRecords) GetNewest() []byte {
+	if x != nil {
+		return x.Newest
+	}
+	return nil
+}
+
+func (x *EndedRecords) GetIdHashes() []uint64 {
+	if x != nil {
+		return x.IdHashes
+	}
+	return nil
+}
+
+func (x *EndedRecords) GetPlaces() []uint64 {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+func (x *EndedRecords) GetOpenPlaces() []uint64 {
+	if x != nil {
+		return x.OpenPlaces
+	}
+	return nil
+}
+
+func (x *EndedRecords) GetNextPlace() uint64 {
+	if x != nil {
+		return x.NextPlace
+	}
+	return 0
+}
+
 var File_quartet_snapshot_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quartet_snapshot_v1_snapshot_proto_rawDesc = "" +
@@ -627,7 +736,18 @@ const file_quartet_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"executedAt\"S\n" +
 	"\x06Frames\x12\"\n" +
 	"\rwal_seq_steps\x18\x01 \x03(\x04R\vwalSeqSteps\x12%\n" +
-	"\x0esequence_steps\x18\x02 \x03(\x04R\rsequenceStepsB/Z-quartet/pkg/pb/quartet/snapshot/v1;snapshotv1b\x06proto3"
+	"\x0esequence_steps\x18\x02 \x03(\x04R\rsequenceSteps\"\xe9\x01\n" +
+	"\fEndedRecords\x12\x1c\n" +
+	"\tforgotten\x18\x01 \x01(\x03R\tforgotten\x12\x16\n" +
+	"\x06groups\x18\x02 \x03(\fR\x06groups\x12\x16\n" +
+	"\x06oldest\x18\x03 \x01(\fR\x06oldest\x12\x16\n" +
+	"\x06newest\x18\x04 \x01(\fR\x06newest\x12\x1b\n" +
+	"\tid_hashes\x18\x05 \x03(\x06R\bidHashes\x12\x16\n" +
+	"\x06places\x18\x06 \x03(\x04R\x06places\x12\x1f\n" +
+	"\vopen_places\x18\a \x03(\x04R\n" +
+	"openPlaces\x12\x1d\n" +
+	"\n" +
+	"next_place\x18\b \x01(\x04R\tnextPlaceB/Z-quartet/pkg/pb/quartet/snapshot/v1;snapshotv1b\x06proto3"
 
 var (
 	file_quartet_snapshot_v1_snapshot_proto_rawDescOnce sync.Once
@@ -641,7 +761,7 @@ func file_quartet_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quartet_snapshot_v1_snapshot_proto_rawDescData
 }
 
-var file_quartet_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_quartet_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_quartet_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*Manifest)(nil),              // 0: quartet.snapshot.v1.Manifest
 	(*Position)(nil),              // 1: quartet.snapshot.v1.Position
@@ -650,10 +770,11 @@ var file_quartet_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*Page)(nil),                  // 4: quartet.snapshot.v1.Page
 	(*Requests)(nil),              // 5: quartet.snapshot.v1.Requests
 	(*Frames)(nil),                // 6: quartet.snapshot.v1.Frames
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*EndedRecords)(nil),          // 7: quartet.snapshot.v1.EndedRecords
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_quartet_snapshot_v1_snapshot_proto_depIdxs = []int32{
-	7, // 0: quartet.snapshot.v1.Manifest.taken_at:type_name -> google.protobuf.Timestamp
+	8, // 0: quartet.snapshot.v1.Manifest.taken_at:type_name -> google.protobuf.Timestamp
 	1, // 1: quartet.snapshot.v1.Manifest.positions:type_name -> quartet.snapshot.v1.Position
 	2, // 2: quartet.snapshot.v1.Manifest.pages:type_name -> quartet.snapshot.v1.Object
 	2, // 3: quartet.snapshot.v1.Manifest.requests:type_name -> quartet.snapshot.v1.Object
@@ -677,7 +798,7 @@ func file_quartet_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_snapshot_v1_snapshot_proto_rawDesc), len(file_quartet_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

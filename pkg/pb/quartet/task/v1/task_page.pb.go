@@ -26,12 +26,14 @@ const (
 // those that ended long ago are not written again with each new one.
 type AgentTasksPage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tasks of the block, oldest first.
+	// The tasks of the block that are not packed, oldest first.
 	Tasks []*StoredTask `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Whether the agent was deleted. Set in its first block only, which then may have no tasks.
 	Deleted bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// Whether it was a private child. Set together with deleted only.
-	PrivateChild  bool `protobuf:"varint,3,opt,name=private_child,json=privateChild,proto3" json:"private_child,omitempty"`
+	PrivateChild bool `protobuf:"varint,3,opt,name=private_child,json=privateChild,proto3" json:"private_child,omitempty"`
+	// The groups of sixteen tasks of the block that are packed, in order.
+	Packed        []*PackedTasks `protobuf:"bytes,4,rep,name=packed,proto3" json:"packed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -87,6 +89,104 @@ func (x *AgentTasksPage) GetPrivateChild() bool {
 	return false
 }
 
+func (x *AgentTasksPage) GetPacked() []*PackedTasks {
+	if x != nil {
+		return x.Packed
+	}
+	return nil
+}
+
+// PackedTasks are sixteen tasks of an agent in a page that have ended, as they are kept in memory.
+type PackedTasks struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which sixteen of the block: 0 to 7.
+	Group uint32 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	// An AgentTasksPage that has them as tasks, compressed by pkg/packed, with a checksum.
+	Content []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	// For each, in order, the first eight bytes of the SHA-256 of "/<task_id>", little endian.
+	IdHashes []uint64 `protobuf:"fixed64,3,rep,packed,name=id_hashes,json=idHashes,proto3" json:"id_hashes,omitempty"`
+	// For each, in order, the first four bytes of the SHA-256 of "/<work_item_id>", little endian; 0 if it has no work item.
+	ItemHashes []uint32 `protobuf:"fixed32,4,rep,packed,name=item_hashes,json=itemHashes,proto3" json:"item_hashes,omitempty"`
+	// The ordinal of the first of them.
+	FirstOrdinal int64 `protobuf:"varint,5,opt,name=first_ordinal,json=firstOrdinal,proto3" json:"first_ordinal,omitempty"`
+	// The ordinal of the last of them.
+	LastOrdinal   int64 `protobuf:"varint,6,opt,name=last_ordinal,json=lastOrdinal,proto3" json:"last_ordinal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackedTasks) Reset() {
+	*x = PackedTasks{}
+	mi := &file_quartet_task_v1_task_page_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackedTasks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackedTasks) ProtoMessage() {}
+
+func (x *PackedTasks) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_task_v1_task_page_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackedTasks.ProtoReflect.Descriptor instead.
+func (*PackedTasks) Descriptor() ([]byte, []int) {
+	return file_quartet_task_v1_task_page_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PackedTasks) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *PackedTasks) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *PackedTasks) GetIdHashes() []uint64 {
+	if x != nil {
+		return x.IdHashes
+	}
+	return nil
+}
+
+func (x *PackedTasks) GetItemHashes() []uint32 {
+	if x != nil {
+		return x.ItemHashes
+	}
+	return nil
+}
+
+func (x *PackedTasks) GetFirstOrdinal() int64 {
+	if x != nil {
+		return x.FirstOrdinal
+	}
+	return 0
+}
+
+func (x *PackedTasks) GetLastOrdinal() int64 {
+	if x != nil {
+		return x.LastOrdinal
+	}
+	return 0
+}
+
 // StoredTask is a task with what the plane knows of it in addition to its record.
 type StoredTask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -116,7 +216,7 @@ type StoredTask struct {
 
 func (x *StoredTask) Reset() {
 	*x = StoredTask{}
-	mi := &file_quartet_task_v1_task_page_proto_msgTypes[1]
+	mi := &file_quartet_task_v1_task_page_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -128,7 +228,7 @@ func (x *StoredTask) String() string {
 func (*StoredTask) ProtoMessage() {}
 
 func (x *StoredTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_task_v1_task_page_proto_msgTypes[1]
+	mi := &file_quartet_task_v1_task_page_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -141,7 +241,7 @@ func (x *StoredTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredTask.ProtoReflect.Descriptor instead.
 func (*StoredTask) Descriptor() ([]byte, []int) {
-	return file_quartet_task_v1_task_page_proto_rawDescGZIP(), []int{1}
+	return file_quartet_task_v1_task_page_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *StoredTask) GetTask() *Task {
@@ -211,11 +311,20 @@ var File_quartet_task_v1_task_page_proto protoreflect.FileDescriptor
 
 const file_quartet_task_v1_task_page_proto_rawDesc = "" +
 	"\n" +
-	"\x1fquartet/task/v1/task_page.proto\x12\x0fquartet.task.v1\x1a\x1aquartet/task/v1/task.proto\x1a quartet/task/v1/task_event.proto\"\x82\x01\n" +
+	"\x1fquartet/task/v1/task_page.proto\x12\x0fquartet.task.v1\x1a\x1aquartet/task/v1/task.proto\x1a quartet/task/v1/task_event.proto\"\xb8\x01\n" +
 	"\x0eAgentTasksPage\x121\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x1b.quartet.task.v1.StoredTaskR\x05tasks\x12\x18\n" +
 	"\adeleted\x18\x02 \x01(\bR\adeleted\x12#\n" +
-	"\rprivate_child\x18\x03 \x01(\bR\fprivateChild\"\xcc\x02\n" +
+	"\rprivate_child\x18\x03 \x01(\bR\fprivateChild\x124\n" +
+	"\x06packed\x18\x04 \x03(\v2\x1c.quartet.task.v1.PackedTasksR\x06packed\"\xc3\x01\n" +
+	"\vPackedTasks\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\x12\x1b\n" +
+	"\tid_hashes\x18\x03 \x03(\x06R\bidHashes\x12\x1f\n" +
+	"\vitem_hashes\x18\x04 \x03(\aR\n" +
+	"itemHashes\x12#\n" +
+	"\rfirst_ordinal\x18\x05 \x01(\x03R\ffirstOrdinal\x12!\n" +
+	"\flast_ordinal\x18\x06 \x01(\x03R\vlastOrdinal\"\xcc\x02\n" +
 	"\n" +
 	"StoredTask\x12)\n" +
 	"\x04task\x18\x01 \x01(\v2\x15.quartet.task.v1.TaskR\x04task\x12\x18\n" +
@@ -242,22 +351,24 @@ func file_quartet_task_v1_task_page_proto_rawDescGZIP() []byte {
 	return file_quartet_task_v1_task_page_proto_rawDescData
 }
 
-var file_quartet_task_v1_task_page_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_quartet_task_v1_task_page_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_quartet_task_v1_task_page_proto_goTypes = []any{
 	(*AgentTasksPage)(nil),    // 0: quartet.task.v1.AgentTasksPage
-	(*StoredTask)(nil),        // 1: quartet.task.v1.StoredTask
-	(*Task)(nil),              // 2: quartet.task.v1.Task
-	(*TaskInputAccepted)(nil), // 3: quartet.task.v1.TaskInputAccepted
+	(*PackedTasks)(nil),       // 1: quartet.task.v1.PackedTasks
+	(*StoredTask)(nil),        // 2: quartet.task.v1.StoredTask
+	(*Task)(nil),              // 3: quartet.task.v1.Task
+	(*TaskInputAccepted)(nil), // 4: quartet.task.v1.TaskInputAccepted
 }
 var file_quartet_task_v1_task_page_proto_depIdxs = []int32{
-	1, // 0: quartet.task.v1.AgentTasksPage.tasks:type_name -> quartet.task.v1.StoredTask
-	2, // 1: quartet.task.v1.StoredTask.task:type_name -> quartet.task.v1.Task
-	3, // 2: quartet.task.v1.StoredTask.inputs:type_name -> quartet.task.v1.TaskInputAccepted
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 0: quartet.task.v1.AgentTasksPage.tasks:type_name -> quartet.task.v1.StoredTask
+	1, // 1: quartet.task.v1.AgentTasksPage.packed:type_name -> quartet.task.v1.PackedTasks
+	3, // 2: quartet.task.v1.StoredTask.task:type_name -> quartet.task.v1.Task
+	4, // 3: quartet.task.v1.StoredTask.inputs:type_name -> quartet.task.v1.TaskInputAccepted
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_page_proto_init() }
@@ -273,7 +384,7 @@ func file_quartet_task_v1_task_page_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_task_v1_task_page_proto_rawDesc), len(file_quartet_task_v1_task_page_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -9,6 +9,7 @@ package waitingv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	v1 "quartet/pkg/pb/quartet/snapshot/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -25,17 +26,17 @@ const (
 // agent. It is internal to the journal.
 type AgentWaitsPage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its waits and intents, in order of creation.
+	// Its waits and intents, in order of creation; those that have ended only up to format 2.
 	Waits []*Wait `protobuf:"bytes,1,rep,name=waits,proto3" json:"waits,omitempty"`
-	// The ids of those of them that have ended, in the order of their ends.
+	// Up to format 2: the ids of those of them that have ended, in the order of their ends.
 	EndedWaitIds []string `protobuf:"bytes,2,rep,name=ended_wait_ids,json=endedWaitIds,proto3" json:"ended_wait_ids,omitempty"`
-	// Its triggers, in order of creation.
+	// Its triggers, in order of creation; those that have ended only up to format 2.
 	Triggers []*Trigger `protobuf:"bytes,3,rep,name=triggers,proto3" json:"triggers,omitempty"`
-	// The ids of those of them that have ended, in the order of their ends.
+	// Up to format 2: the ids of those of them that have ended, in the order of their ends.
 	EndedTriggerIds []string `protobuf:"bytes,4,rep,name=ended_trigger_ids,json=endedTriggerIds,proto3" json:"ended_trigger_ids,omitempty"`
-	// Its timers, in order of creation.
+	// Its timers, in order of creation; those that have ended only up to format 2.
 	Timers []*Timer `protobuf:"bytes,5,rep,name=timers,proto3" json:"timers,omitempty"`
-	// The ids of those of them that have ended, in the order of their ends.
+	// Up to format 2: the ids of those of them that have ended, in the order of their ends.
 	EndedTimerIds []string `protobuf:"bytes,6,rep,name=ended_timer_ids,json=endedTimerIds,proto3" json:"ended_timer_ids,omitempty"`
 	// The secrets of all its triggers, also of those that are no longer in memory, oldest first.
 	Secrets []*TriggerSecret `protobuf:"bytes,7,rep,name=secrets,proto3" json:"secrets,omitempty"`
@@ -50,7 +51,13 @@ type AgentWaitsPage struct {
 	// Whether an operator stopped the agent.
 	Stopped bool `protobuf:"varint,12,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	// Whether the agent is deleted, or is being deleted.
-	Deleted       bool `protobuf:"varint,13,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted bool `protobuf:"varint,13,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Its waits and intents that have ended; unset up to format 2.
+	EndedWaits *v1.EndedRecords `protobuf:"bytes,14,opt,name=ended_waits,json=endedWaits,proto3" json:"ended_waits,omitempty"`
+	// Its triggers that have ended; unset up to format 2.
+	EndedTriggers *v1.EndedRecords `protobuf:"bytes,15,opt,name=ended_triggers,json=endedTriggers,proto3" json:"ended_triggers,omitempty"`
+	// Its timers that have ended; unset up to format 2.
+	EndedTimers   *v1.EndedRecords `protobuf:"bytes,16,opt,name=ended_timers,json=endedTimers,proto3" json:"ended_timers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -174,6 +181,27 @@ func (x *AgentWaitsPage) GetDeleted() bool {
 		return x.Deleted
 	}
 	return false
+}
+
+func (x *AgentWaitsPage) GetEndedWaits() *v1.EndedRecords {
+	if x != nil {
+		return x.EndedWaits
+	}
+	return nil
+}
+
+func (x *AgentWaitsPage) GetEndedTriggers() *v1.EndedRecords {
+	if x != nil {
+		return x.EndedTriggers
+	}
+	return nil
+}
+
+func (x *AgentWaitsPage) GetEndedTimers() *v1.EndedRecords {
+	if x != nil {
+		return x.EndedTimers
+	}
+	return nil
 }
 
 // TriggerSecret is what the secret of a trigger leads to.
@@ -381,7 +409,7 @@ var File_quartet_waiting_v1_waiting_page_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_page_proto_rawDesc = "" +
 	"\n" +
-	"%quartet/waiting/v1/waiting_page.proto\x12\x12quartet.waiting.v1\x1a quartet/waiting/v1/waiting.proto\"\xfc\x04\n" +
+	"%quartet/waiting/v1/waiting_page.proto\x12\x12quartet.waiting.v1\x1a\"quartet/snapshot/v1/snapshot.proto\x1a quartet/waiting/v1/waiting.proto\"\xd0\x06\n" +
 	"\x0eAgentWaitsPage\x12.\n" +
 	"\x05waits\x18\x01 \x03(\v2\x18.quartet.waiting.v1.WaitR\x05waits\x12$\n" +
 	"\x0eended_wait_ids\x18\x02 \x03(\tR\fendedWaitIds\x127\n" +
@@ -398,7 +426,11 @@ const file_quartet_waiting_v1_waiting_page_proto_rawDesc = "" +
 	"mismatches\x18\v \x03(\v2$.quartet.waiting.v1.RecordedMismatchR\n" +
 	"mismatches\x12\x18\n" +
 	"\astopped\x18\f \x01(\bR\astopped\x12\x18\n" +
-	"\adeleted\x18\r \x01(\bR\adeleted\"}\n" +
+	"\adeleted\x18\r \x01(\bR\adeleted\x12B\n" +
+	"\vended_waits\x18\x0e \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\n" +
+	"endedWaits\x12H\n" +
+	"\x0eended_triggers\x18\x0f \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\rendedTriggers\x12D\n" +
+	"\fended_timers\x18\x10 \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\vendedTimers\"}\n" +
 	"\rTriggerSecret\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x1d\n" +
 	"\n" +
@@ -437,23 +469,27 @@ var file_quartet_waiting_v1_waiting_page_proto_goTypes = []any{
 	(*Wait)(nil),             // 4: quartet.waiting.v1.Wait
 	(*Trigger)(nil),          // 5: quartet.waiting.v1.Trigger
 	(*Timer)(nil),            // 6: quartet.waiting.v1.Timer
-	(TriggerStatus)(0),       // 7: quartet.waiting.v1.TriggerStatus
-	(WaitCause)(0),           // 8: quartet.waiting.v1.WaitCause
+	(*v1.EndedRecords)(nil),  // 7: quartet.snapshot.v1.EndedRecords
+	(TriggerStatus)(0),       // 8: quartet.waiting.v1.TriggerStatus
+	(WaitCause)(0),           // 9: quartet.waiting.v1.WaitCause
 }
 var file_quartet_waiting_v1_waiting_page_proto_depIdxs = []int32{
-	4, // 0: quartet.waiting.v1.AgentWaitsPage.waits:type_name -> quartet.waiting.v1.Wait
-	5, // 1: quartet.waiting.v1.AgentWaitsPage.triggers:type_name -> quartet.waiting.v1.Trigger
-	6, // 2: quartet.waiting.v1.AgentWaitsPage.timers:type_name -> quartet.waiting.v1.Timer
-	1, // 3: quartet.waiting.v1.AgentWaitsPage.secrets:type_name -> quartet.waiting.v1.TriggerSecret
-	2, // 4: quartet.waiting.v1.AgentWaitsPage.published:type_name -> quartet.waiting.v1.PublishedCount
-	3, // 5: quartet.waiting.v1.AgentWaitsPage.mismatches:type_name -> quartet.waiting.v1.RecordedMismatch
-	7, // 6: quartet.waiting.v1.TriggerSecret.status:type_name -> quartet.waiting.v1.TriggerStatus
-	8, // 7: quartet.waiting.v1.RecordedMismatch.cause:type_name -> quartet.waiting.v1.WaitCause
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4,  // 0: quartet.waiting.v1.AgentWaitsPage.waits:type_name -> quartet.waiting.v1.Wait
+	5,  // 1: quartet.waiting.v1.AgentWaitsPage.triggers:type_name -> quartet.waiting.v1.Trigger
+	6,  // 2: quartet.waiting.v1.AgentWaitsPage.timers:type_name -> quartet.waiting.v1.Timer
+	1,  // 3: quartet.waiting.v1.AgentWaitsPage.secrets:type_name -> quartet.waiting.v1.TriggerSecret
+	2,  // 4: quartet.waiting.v1.AgentWaitsPage.published:type_name -> quartet.waiting.v1.PublishedCount
+	3,  // 5: quartet.waiting.v1.AgentWaitsPage.mismatches:type_name -> quartet.waiting.v1.RecordedMismatch
+	7,  // 6: quartet.waiting.v1.AgentWaitsPage.ended_waits:type_name -> quartet.snapshot.v1.EndedRecords
+	7,  // 7: quartet.waiting.v1.AgentWaitsPage.ended_triggers:type_name -> quartet.snapshot.v1.EndedRecords
+	7,  // 8: quartet.waiting.v1.AgentWaitsPage.ended_timers:type_name -> quartet.snapshot.v1.EndedRecords
+	8,  // 9: quartet.waiting.v1.TriggerSecret.status:type_name -> quartet.waiting.v1.TriggerStatus
+	9,  // 10: quartet.waiting.v1.RecordedMismatch.cause:type_name -> quartet.waiting.v1.WaitCause
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_page_proto_init() }
