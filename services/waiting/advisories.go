@@ -115,7 +115,7 @@ func (a *agentWaits) liveTriggers(now time.Time) []*waitingv1.Trigger {
 	if a == nil {
 		return nil
 	}
-	return a.triggers.List("", a.triggers.Len(), func(t *waitingv1.Trigger) bool { return lives(t) && !expired(t, now) })
+	return slices.DeleteFunc(a.triggers.Living(), func(t *waitingv1.Trigger) bool { return expired(t, now) })
 }
 
 // weakened returns the ids of the active waits that would be weak without the trigger t: no

@@ -60,9 +60,7 @@ func (s *Service) GetTimer(ctx context.Context, req *waitingv1.GetTimerRequest) 
 func (s *Service) ListTimers(ctx context.Context, req *waitingv1.ListTimersRequest) (*waitingv1.ListTimersResponse, error) {
 	ts, next, _, err := listed(ctx, s, "timers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records.Set[*waitingv1.Timer] { return &a.timers },
-		func(t *waitingv1.Timer) bool {
-			return req.GetIncludeEnded() || ticking(t)
-		},
+		req.GetIncludeEnded(), func(t *waitingv1.Timer) bool { return req.GetIncludeEnded() || ticking(t) },
 		func(_ *agentWaits, t *waitingv1.Timer) *waitingv1.Timer { return t })
 	return &waitingv1.ListTimersResponse{Timers: ts, NextPageToken: next}, err
 }

@@ -117,10 +117,10 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event
 	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return !ownInterest(w) }) {
 		events = append(events, cancelled(k.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_AGENT_DELETED))
 	}
-	for _, t := range a.triggers.List("", a.triggers.Len(), lives) {
+	for _, t := range a.triggers.Living() {
 		events = append(events, a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)...)
 	}
-	for _, t := range a.timers.List("", a.timers.Len(), ticking) {
+	for _, t := range a.timers.Living() {
 		events = append(events, cancelledTimer(k.Namespace, t))
 	}
 	return events
@@ -172,8 +172,10 @@ func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) 
 	if a == nil {
 		return events
 	}
-	for _, t := range a.timers.List("", a.timers.Len(), func(t *waitingv1.Timer) bool { return ticking(t) && t.GetWorkItemId() == itemID }) {
-		events = append(events, cancelledTimer(k.Namespace, t))
+	for _, t := range a.timers.Living() {
+		if t.GetWorkItemId() == itemID {
+			events = append(events, cancelledTimer(k.Namespace, t))
+		}
 	}
 	return events
 }

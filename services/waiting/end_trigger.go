@@ -91,7 +91,7 @@ func (s *Service) GetExternalTrigger(ctx context.Context, req *waitingv1.GetExte
 func (s *Service) ListExternalTriggers(ctx context.Context, req *waitingv1.ListExternalTriggersRequest) (*waitingv1.ListExternalTriggersResponse, error) {
 	ts, next, _, err := listed(ctx, s, "triggers", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records.Set[*waitingv1.Trigger] { return &a.triggers },
-		func(t *waitingv1.Trigger) bool { return req.GetIncludeRevoked() || lives(t) },
+		req.GetIncludeRevoked(), func(t *waitingv1.Trigger) bool { return req.GetIncludeRevoked() || lives(t) },
 		func(_ *agentWaits, t *waitingv1.Trigger) *waitingv1.Trigger { return publicTrigger(t) })
 	if err != nil {
 		return nil, err

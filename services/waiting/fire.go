@@ -135,16 +135,16 @@ func (s *Service) reindex(st *State) {
 	// In order, since what is due at one time fires in the order in which it was set.
 	for _, k := range slices.SortedFunc(maps.Keys(st.agents), plane.Key.Compare) {
 		a := st.agents[k]
-		for _, w := range a.waits.ByID() {
+		for _, w := range a.waits.LivingByID() {
 			s.indexWait(k.Namespace, w)
 			if a.unpublished(w) {
 				s.schedulePublication(dueKey(duePublish, k.Namespace, k.ID, w.GetWaitId()))
 			}
 		}
-		for _, t := range a.timers.ByID() {
+		for _, t := range a.timers.LivingByID() {
 			s.indexTimer(k.Namespace, t)
 		}
-		for _, t := range a.triggers.ByID() {
+		for _, t := range a.triggers.LivingByID() {
 			s.indexTrigger(k.Namespace, t)
 		}
 	}

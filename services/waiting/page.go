@@ -38,15 +38,16 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	if a == nil {
 		return nil
 	}
-	return &waitingv1.AgentWaitsPage{
-		Waits: a.waits.All(), EndedWaitIds: a.waits.Ended(),
-		Triggers: a.triggers.All(), EndedTriggerIds: a.triggers.Ended(),
-		Timers: a.timers.All(), EndedTimerIds: a.timers.Ended(),
+	p := &waitingv1.AgentWaitsPage{
 		Secrets:      s.secretsPage(a),
 		EndedTaskIds: a.tasks.IDs(), CompletedWorkItemIds: a.items.IDs(),
 		Published: a.publishedPage(), Mismatches: a.mismatchedPage(),
 		Stopped: a.stopped, Deleted: a.deleted,
 	}
+	p.Waits, p.EndedWaits = a.waits.Page()
+	p.Triggers, p.EndedTriggers = a.triggers.Page()
+	p.Timers, p.EndedTimers = a.timers.Page()
+	return p
 }
 
 // secretsPage returns what the secrets of an agent lead to, as its page has it.
@@ -103,13 +104,13 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 // addAgent adds an agent as its page has it.
 func (s *State) addAgent(k plane.Key, p *waitingv1.AgentWaitsPage) error {
 	a := s.newAgent(k)
-	if err := a.waits.Restore(p.GetWaits(), p.GetEndedWaitIds()); err != nil {
+	if err := a.waits.Restore(p.GetWaits(), p.GetEndedWaits(), p.GetEndedWaitIds()); err != nil {
 		return fmt.Errorf("waits: %w", err)
 	}
-	if err := a.triggers.Restore(p.GetTriggers(), p.GetEndedTriggerIds()); err != nil {
+	if err := a.triggers.Restore(p.GetTriggers(), p.GetEndedTriggers(), p.GetEndedTriggerIds()); err != nil {
 		return fmt.Errorf("triggers: %w", err)
 	}
-	if err := a.timers.Restore(p.GetTimers(), p.GetEndedTimerIds()); err != nil {
+	if err := a.timers.Restore(p.GetTimers(), p.GetEndedTimers(), p.GetEndedTimerIds()); err != nil {
 		return fmt.Errorf("timers: %w", err)
 	}
 	for _, w := range p.GetWaits() {

@@ -41,7 +41,8 @@ func TestPagesOfRandomEvents(t *testing.T) {
 		}
 		require.NoError(rt, s.Check())
 	})
-	require.Empty(t, seen.Missing(&waitingv1.AgentWaitsPage{}))
+	const of2 = "quartet.waiting.v1.AgentWaitsPage." // what pages of format 2 have
+	require.Equal(t, []string{of2 + "ended_timer_ids", of2 + "ended_trigger_ids", of2 + "ended_wait_ids"}, seen.Missing(&waitingv1.AgentWaitsPage{}))
 }
 
 // randomPayload returns a payload about an agent. generations has how often triggers were rotated.
@@ -106,7 +107,8 @@ func TestPagesOfALongLife(t *testing.T) {
 	require.NoError(t, s.Check())
 	keeper := pages.Owner{Namespace: "acme", ID: "keeper"}
 	page := s.Paged.Page(keeper).(*waitingv1.AgentWaitsPage)
-	require.Len(t, page.GetWaits(), 133+records.KeptEnded)
+	require.Len(t, page.GetWaits(), 133)
+	require.Len(t, page.GetEndedWaits().GetPlaces(), records.KeptEnded)
 	require.Len(t, page.GetSecrets(), 3*133)
 	const remembered = 256
 	for i := range remembered + 100 {
@@ -125,14 +127,14 @@ func TestPagesThatAreInvalid(t *testing.T) {
 	wait := &waitingv1.Wait{WaitId: "wt_1"}
 	secret := &waitingv1.TriggerSecret{Hash: "hash", TriggerId: "trg_1"}
 	for want, page := range map[string]proto.Message{
-		"a page of type *emptypb.Empty":                           &emptypb.Empty{},
-		"agent acme/keeper: waits: a record without an id":        &waitingv1.AgentWaitsPage{Waits: []*waitingv1.Wait{{}}},
-		"agent acme/keeper: waits: wt_1 is there twice":           &waitingv1.AgentWaitsPage{Waits: []*waitingv1.Wait{wait, wait}},
-		"waits: wt_2 has ended and is not there":                  &waitingv1.AgentWaitsPage{Waits: []*waitingv1.Wait{wait}, EndedWaitIds: []string{"wt_1", "wt_2"}},
-		"triggers: trg_1 has ended and is not there":              &waitingv1.AgentWaitsPage{EndedTriggerIds: []string{"trg_1"}},
-		"timers: tmr_1 has ended and is not there":                &waitingv1.AgentWaitsPage{EndedTimerIds: []string{"tmr_1"}},
-		`a secret of trigger "trg_1" is there twice`:              &waitingv1.AgentWaitsPage{Secrets: []*waitingv1.TriggerSecret{secret, secret}},
-		`a secret of trigger "" is there twice, or leads nowhere`: &waitingv1.AgentWaitsPage{Secrets: []*waitingv1.TriggerSecret{{Hash: "hash"}}},
+		"a page of type *emptypb.Empty":                               &emptypb.Empty{},
+		"agent acme/keeper: waits: \"\" is there twice, or no id":     &waitingv1.AgentWaitsPage{Waits: []*waitingv1.Wait{{}}},
+		"agent acme/keeper: waits: \"wt_1\" is there twice, or no id": &waitingv1.AgentWaitsPage{Waits: []*waitingv1.Wait{wait, wait}},
+		"waits: wt_2 has ended and is not there":                      &waitingv1.AgentWaitsPage{Waits: []*waitingv1.Wait{wait}, EndedWaitIds: []string{"wt_1", "wt_2"}},
+		"triggers: trg_1 has ended and is not there":                  &waitingv1.AgentWaitsPage{EndedTriggerIds: []string{"trg_1"}},
+		"timers: tmr_1 has ended and is not there":                    &waitingv1.AgentWaitsPage{EndedTimerIds: []string{"tmr_1"}},
+		`a secret of trigger "trg_1" is there twice`:                  &waitingv1.AgentWaitsPage{Secrets: []*waitingv1.TriggerSecret{secret, secret}},
+		`a secret of trigger "" is there twice, or leads nowhere`:     &waitingv1.AgentWaitsPage{Secrets: []*waitingv1.TriggerSecret{{Hash: "hash"}}},
 	} {
 		require.ErrorContains(t, NewState().AddPage(keeper, page), want)
 	}

@@ -1,6 +1,8 @@
 package waiting
 
 import (
+	"slices"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
@@ -226,7 +228,7 @@ func (a *agentWaits) activeWaits(keep func(*waitingv1.Wait) bool) []*waitingv1.W
 	if a == nil {
 		return nil
 	}
-	return a.waits.List("", a.waits.Len(), func(w *waitingv1.Wait) bool { return active(w) && keep(w) })
+	return slices.DeleteFunc(a.waits.Living(), func(w *waitingv1.Wait) bool { return !keep(w) })
 }
 
 // blockingWait returns the active wait of mode wait of an owner, which is an item or, for "",

@@ -149,6 +149,7 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 	now := s.deps.Clock.Now()
 	ws, next, seq, err := listed(ctx, s, "waits", req.GetAgentId(), req.GetPageSize(), req.GetPageToken(),
 		func(a *agentWaits) *records.Set[*waitingv1.Wait] { return &a.waits },
+		req.GetIncludeEnded() || len(req.GetWaitIds()) > 0 || req.GetEndedBy() != "",
 		func(w *waitingv1.Wait) bool { return listsWait(req, w) },
 		func(a *agentWaits, w *waitingv1.Wait) *waitingv1.Wait { return a.shown(w, now) })
 	if err != nil {
@@ -164,11 +165,11 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 }
 
 // listed checks that the caller may read what belongs to an agent, and returns one page of its
-// records of one kind: those of the collection of that keep accepts, as shown returns them.
+// records of one kind: those of the collection of that keep accepts, as shown returns them. ended says that it may accept some that have ended.
 // next is the token of the next page, empty on the last, and seq the revision that was read.
 // An agent that never existed is NOT_FOUND.
 func listed[R records.Record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
-	of func(*agentWaits) *records.Set[R], keep func(R) bool, shown func(*agentWaits, R) R,
+	of func(*agentWaits) *records.Set[R], ended bool, keep func(R) bool, shown func(*agentWaits, R) R,
 ) (out []R, next string, seq int64, err error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := admit(actor, agentID); err != nil {
@@ -193,7 +194,7 @@ func listed[R records.Record](ctx context.Context, s *Service, kind, agentID str
 			return nil, nil
 		}
 		met = true
-		rs := of(a).List(after, size+1, keep)
+		rs := of(a).List(after, size+1, ended, keep)
 		for i, r := range rs {
 			rs[i] = shown(a, r)
 		}

@@ -3,10 +3,10 @@ package records
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
 
+	"quartet/pkg/packed"
+	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 
 	"google.golang.org/protobuf/proto"
@@ -17,11 +17,9 @@ import (
 const KeptEnded = 256
 
 // Set holds the records of one kind in order of creation: all that have not ended and the
-// newest KeptEnded of those that have. The zero Set is empty.
+// newest KeptEnded of those that have, which are packed. The zero Set is empty.
 type Set[R Record] struct {
-	byID  map[string]R
-	order []string // ids in order of creation
-	ended []string // ids of those that have ended, in the order of their ends
+	all packed.Records[R, codec[R]]
 }
 
 // Record is a wait, a trigger or a timer.
@@ -44,98 +42,110 @@ func ID(r proto.Message) string {
 	return ""
 }
 
+// codec packs records of one kind as an AgentWaitsPage.
+type codec[R Record] struct{}
+
+// Message implements packed.Codec.
+func (codec[R]) Message(all []R) proto.Message {
+	p := &waitingv1.AgentWaitsPage{}
+	switch all := any(all).(type) {
+	case []*waitingv1.Wait:
+		p.Waits = all
+	case []*waitingv1.Trigger:
+		p.Triggers = all
+	case []*waitingv1.Timer:
+		p.Timers = all
+	}
+	return p
+}
+
+// New implements packed.Codec.
+func (codec[R]) New() proto.Message { return &waitingv1.AgentWaitsPage{} }
+
+// Elements implements packed.Codec.
+func (codec[R]) Elements(m proto.Message) (all []R, err error) {
+	p, _ := m.(*waitingv1.AgentWaitsPage)
+	switch all := any(&all).(type) {
+	case *[]*waitingv1.Wait:
+		*all = p.GetWaits()
+	case *[]*waitingv1.Trigger:
+		*all = p.GetTriggers()
+	case *[]*waitingv1.Timer:
+		*all = p.GetTimers()
+	}
+	return all, nil
+}
+
+// ID implements packed.Named.
+func (codec[R]) ID(r R) string { return ID(r) }
+
 // Put stores a record in place of the one with its id. lives says that it has not ended. If it
 // has, the record that ended first is dropped when more than KeptEnded are held.
 func (s *Set[R]) Put(r R, lives bool) {
-	id := ID(r)
-	if s.byID == nil {
-		s.byID = map[string]R{}
-	}
-	if _, known := s.byID[id]; !known {
-		s.order = append(s.order, id)
-	}
-	s.byID[id] = r
-	if lives || slices.Contains(s.ended, id) {
+	if lives {
+		s.all.PutOpen(r)
 		return
 	}
-	s.ended = append(s.ended, id)
-	if len(s.ended) > KeptEnded {
-		gone := s.ended[0]
-		s.ended = slices.Delete(s.ended, 0, 1)
-		delete(s.byID, gone)
-		if i := slices.Index(s.order, gone); i >= 0 {
-			s.order = slices.Delete(s.order, i, i+1)
-		}
+	s.all.PutEnded(r)
+	if s.all.EndedLen() > KeptEnded {
+		s.all.Drop()
 	}
 }
 
-// Get returns the record with an id, nil if there is none.
-func (s *Set[R]) Get(id string) R { return s.byID[id] }
+// Get returns the record with an id, nil if there is none. One that has ended may be a copy.
+func (s *Set[R]) Get(id string) R {
+	r, _ := s.all.Get(id)
+	return r
+}
 
 // Len returns the number of records.
-func (s *Set[R]) Len() int { return len(s.order) }
+func (s *Set[R]) Len() int { return s.all.Len() }
 
-// ByID returns all records in order of their ids.
-func (s *Set[R]) ByID() []R {
-	out := s.All()
+// Living returns the records that have not ended, in order of creation.
+func (s *Set[R]) Living() []R { return s.all.Open() }
+
+// LivingByID is Living in order of the ids.
+func (s *Set[R]) LivingByID() []R {
+	out := s.all.Open()
 	slices.SortFunc(out, func(a, b R) int { return cmp.Compare(ID(a), ID(b)) })
 	return out
 }
 
-// All returns all records in order of creation.
-func (s *Set[R]) All() []R {
-	out := make([]R, 0, len(s.order))
-	for _, id := range s.order {
-		out = append(out, s.byID[id])
-	}
-	return out
-}
+// Page returns the records that have not ended, in order of creation, and the rest as pages have it.
+func (s *Set[R]) Page() ([]R, *snapshotv1.EndedRecords) { return s.all.Page() }
 
-// Ended returns the ids of the records that have ended, in the order of their ends.
-func (s *Set[R]) Ended() []string { return slices.Clone(s.ended) }
-
-// Restore fills an empty Set with what All and Ended returned.
-func (s *Set[R]) Restore(all []R, ended []string) error {
-	if len(all) > 0 {
-		s.byID = make(map[string]R, len(all))
+// Restore fills an empty Set with what Page returned. A page of format 2 has no rest: there all has all records in order of creation, and ended
+// the ids of those that have ended, in the order of their ends.
+func (s *Set[R]) Restore(all []R, rest *snapshotv1.EndedRecords, ended []string) error {
+	if rest == nil {
+		return s.all.RestoreAll(all, ended)
 	}
-	for _, r := range all {
-		id := ID(r)
-		if id == "" {
-			return errors.New("a record without an id")
-		}
-		if _, known := s.byID[id]; known {
-			return fmt.Errorf("%s is there twice", id)
-		}
-		s.byID[id] = r
-		s.order = append(s.order, id)
-	}
-	for _, id := range ended {
-		if _, known := s.byID[id]; !known {
-			return fmt.Errorf("%s has ended and is not there", id)
-		}
-	}
-	s.ended = ended
-	return nil
+	return s.all.Restore(all, rest)
 }
 
 // List returns up to limit records that keep accepts, in order of creation, beginning behind
-// the record with the id after; "" is the beginning.
-func (s *Set[R]) List(after string, limit int, keep func(R) bool) []R {
-	var out []R
-	start := 0
+// the record with the id after; "" is the beginning. Those that have ended are among them only if ended says so.
+func (s *Set[R]) List(after string, limit int, ended bool, keep func(R) bool) []R {
+	var all []R
+	if after == "" && !ended {
+		all = s.all.Open()
+	} else {
+		all = s.all.All()
+	}
 	if after != "" {
 		// Ids grow with creation, so the position is found also if that record was dropped.
-		start = len(s.order)
-		if i := slices.IndexFunc(s.order, func(id string) bool { return id > after }); i >= 0 {
-			start = i
+		start := slices.IndexFunc(all, func(r R) bool { return ID(r) > after })
+		if start < 0 {
+			return nil
 		}
+		all = all[start:]
 	}
-	for _, id := range s.order[start:] {
+	var out []R
+	for _, r := range all {
 		if len(out) == limit {
 			break
 		}
-		if r := s.byID[id]; keep(r) {
+		if keep(r) {
 			out = append(out, r)
 		}
 	}
