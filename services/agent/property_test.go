@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"testing"
 	"time"
 
@@ -121,10 +122,10 @@ func (h *history) step() {
 
 func sameAgent(t require.TestingT, a, b *state.Agent) {
 	require.True(t, proto.Equal(a.Record, b.Record), "live %v\nreplayed %v", a.Record, b.Record)
-	require.Equal(t, []any{a.Lane.Arrivals(""), ids(a.Lane.Queued()), ids(a.Lane.Finished()), a.PendingTick, a.TickDropped, a.FactsRevision, a.ReadySince.UnixMicro()}, []any{b.Lane.Arrivals(""), ids(b.Lane.Queued()), ids(b.Lane.Finished()), b.PendingTick, b.TickDropped, b.FactsRevision, b.ReadySince.UnixMicro()})
+	require.Equal(t, []any{idsOf(a.Lane.Arrived("")), ids(a.Lane.Queued()), idsOf(a.Lane.Finished()), a.PendingTick, a.TickDropped, a.FactsRevision, a.ReadySince.UnixMicro()}, []any{idsOf(b.Lane.Arrived("")), ids(b.Lane.Queued()), idsOf(b.Lane.Finished()), b.PendingTick, b.TickDropped, b.FactsRevision, b.ReadySince.UnixMicro()})
 	require.True(t, proto.Equal(a.Wake, b.Wake))
 	require.Equal(t, a.Conversation, b.Conversation)
-	for _, id := range a.Lane.Arrivals("") {
+	for _, id := range idsOf(a.Lane.Arrived("")) {
 		m := a.Lane.Get(id)
 		require.True(t, proto.Equal(m, b.Lane.Get(id)), "live %v\nreplayed %v", m, b.Lane.Get(id))
 	}
@@ -144,6 +145,8 @@ func sameAgent(t require.TestingT, a, b *state.Agent) {
 	}
 }
 
+func idsOf(messages []*agentv1.Message) []string { return ids(slices.Values(messages)) }
+
 func ids(messages iter.Seq[*agentv1.Message]) []string {
 	var out []string
 	for m := range messages {
@@ -161,7 +164,7 @@ func soundAgent(t require.TestingT, s *state.State, a *state.Agent) {
 		inLane[m.GetMessageId()] = true
 	}
 	ticks := 0
-	for _, id := range a.Lane.Arrivals("") {
+	for _, id := range idsOf(a.Lane.Arrived("")) {
 		m := a.Lane.Get(id)
 		require.Equal(t, m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED, inLane[id])
 		require.LessOrEqual(t, m.GetAttempts(), int32(lane.MaxAttempts))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/packed"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -43,13 +44,12 @@ const (
 // Lane is the messages of one agent. The zero value is an empty lane. Records are
 // replaced, never edited, so a record that was returned stays valid.
 type Lane struct {
-	bands    [bandCount][]*agentv1.Message // queued, first in first out
-	records  map[string]*agentv1.Message   // nil until there is one
-	finished []string                      // ids of the finished messages in memory, oldest first
-	arrivals []string                      // message ids in order of arrival
-	queuedAt map[string]uint64             // wal_seq of message_queued, until the message is finished
+	bands    [bandCount][]*agentv1.Message           // queued, first in first out
+	messages packed.Records[*agentv1.Message, codec] // in order of arrival; those that are finished have ended
+	queuedAt map[string]uint64                       // wal_seq of message_queued, until the message is finished
 	// queuedBytes and finishedBytes are the bytes of text of the queued and of the finished messages.
 	queuedBytes, finishedBytes int
+	quarantined                int // how many finished messages are quarantined
 }
 
 // size returns the bytes of text of a message.
@@ -97,12 +97,11 @@ func isTick(m *agentv1.Message) bool {
 // band move behind it (see ticksYield). walSeq is the position in the journal of the event that
 // queued the message.
 func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
-	l.arrivals = append(l.arrivals, m.GetMessageId())
 	if l.queuedAt == nil {
 		l.queuedAt = map[string]uint64{}
 	}
 	l.queuedAt[m.GetMessageId()] = walSeq
-	l.record(m)
+	l.messages.PutOpen(m)
 	l.queuedBytes += size(m)
 	b := band(m.GetPriority())
 	l.bands[b] = append(l.bands[b], m)
@@ -114,15 +113,8 @@ func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
 // Requeue puts a message whose turn ended without processing it at the front of its band; a tick
 // goes behind the operator's prompts of its band.
 func (l *Lane) Requeue(m *agentv1.Message) {
-	l.record(m)
-	// An interjected message was finished and is queued again if its turn is lost.
-	l.finished = slices.DeleteFunc(l.finished, func(id string) bool {
-		if id != m.GetMessageId() {
-			return false
-		}
-		l.finishedBytes -= size(m)
-		return true
-	})
+	l.unfinish(m.GetMessageId()) // an interjected message was finished and is queued again if its turn is lost
+	l.messages.PutOpen(m)
 	l.queuedBytes += size(m)
 	b := band(m.GetPriority())
 	l.bands[b] = slices.Insert(slices.Clone(l.bands[b]), 0, m)
@@ -133,7 +125,12 @@ func (l *Lane) Requeue(m *agentv1.Message) {
 
 // Take removes a message from its band and keeps its new record.
 func (l *Lane) Take(m *agentv1.Message) {
-	l.record(m)
+	l.remove(m)
+	l.messages.PutOpen(m)
+}
+
+// remove removes a message from its band.
+func (l *Lane) remove(m *agentv1.Message) {
 	b := band(m.GetPriority())
 	l.bands[b] = slices.DeleteFunc(slices.Clone(l.bands[b]), func(q *agentv1.Message) bool {
 		if q.GetMessageId() != m.GetMessageId() {
@@ -147,30 +144,39 @@ func (l *Lane) Take(m *agentv1.Message) {
 // Finish removes a message from its band and keeps its last record. Only the
 // newest keptMessages finished messages stay in memory, of keptBytes at most.
 func (l *Lane) Finish(m *agentv1.Message) {
-	l.Take(m)
+	l.remove(m)
 	delete(l.queuedAt, m.GetMessageId())
-	l.finished = append(l.finished, m.GetMessageId())
-	l.finishedBytes += size(m)
-	for len(l.finished) > keptMessages || l.finishedBytes > keptBytes && len(l.finished) > 1 {
-		oldest := l.finished[0]
-		l.finishedBytes -= size(l.records[oldest])
-		l.finished = slices.Delete(l.finished, 0, 1)
-		delete(l.records, oldest)
-		if i := slices.Index(l.arrivals, oldest); i >= 0 {
-			l.arrivals = slices.Delete(l.arrivals, i, i+1)
-		}
+	l.unfinish(m.GetMessageId())
+	l.messages.PutEnded(m)
+	l.countFinished(m, 1)
+	for n := l.messages.EndedLen(); n > keptMessages || l.finishedBytes > keptBytes && n > 1; n-- {
+		l.countFinished(l.messages.Drop(), -1)
 	}
 }
 
-func (l *Lane) record(m *agentv1.Message) {
-	if l.records == nil {
-		l.records = map[string]*agentv1.Message{}
+// unfinish counts a message no longer as finished, if it is.
+func (l *Lane) unfinish(messageID string) {
+	if l.messages.IsOpen(messageID) {
+		return
 	}
-	l.records[m.GetMessageId()] = m
+	if m := l.Get(messageID); m != nil {
+		l.countFinished(m, -1)
+	}
 }
 
-// Get returns the current record of a message, or nil if it is not in memory.
-func (l *Lane) Get(messageID string) *agentv1.Message { return l.records[messageID] }
+// countFinished adds n times a finished message to what is counted of these.
+func (l *Lane) countFinished(m *agentv1.Message, n int) {
+	l.finishedBytes += n * size(m)
+	if m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUARANTINED {
+		l.quarantined += n
+	}
+}
+
+// Get returns the current record of a message, or nil if it is not in memory. That of a finished message may be a copy.
+func (l *Lane) Get(messageID string) *agentv1.Message {
+	m, _ := l.messages.Get(messageID)
+	return m
+}
 
 // Head returns the message that the next turn takes, or nil.
 func (l *Lane) Head() *agentv1.Message {
@@ -240,37 +246,36 @@ func (l *Lane) Heads() []*agentv1.Message {
 	return out
 }
 
-// Arrivals returns the ids of the messages in memory that arrived after the given
-// one, oldest first; of all messages if after is empty or no longer in memory.
-func (l *Lane) Arrivals(after string) []string {
+// Arrived returns the messages in memory that arrived after the given one, oldest first; all messages if after is empty or no longer in memory.
+func (l *Lane) Arrived(after string) []*agentv1.Message {
+	all := l.messages.All()
 	start := 0
 	if after != "" {
-		start = slices.Index(l.arrivals, after) + 1
+		start = slices.IndexFunc(all, func(m *agentv1.Message) bool { return m.GetMessageId() == after }) + 1
 	}
-	return l.arrivals[start:]
+	return all[start:]
+}
+
+// LastQueuedAt returns the wal_seq of the event that queued the newest message that is not finished, 0 if there is none.
+func (l *Lane) LastQueuedAt() (last uint64) {
+	for _, at := range l.queuedAt {
+		last = max(last, at)
+	}
+	return last
 }
 
 // Finished returns the finished messages in memory, in the order in which they finished.
-func (l *Lane) Finished() iter.Seq[*agentv1.Message] {
-	return func(yield func(*agentv1.Message) bool) {
-		for _, id := range l.finished {
-			if !yield(l.records[id]) {
-				return
-			}
-		}
-	}
-}
+func (l *Lane) Finished() []*agentv1.Message { return l.messages.Ended() }
+
+// Quarantined returns how many of the finished messages in memory are quarantined.
+func (l *Lane) Quarantined() int { return l.quarantined }
 
 // Counts returns how many messages are queued, in the open turn, and quarantined.
 func (l *Lane) Counts() *agentv1.Lane {
-	c := &agentv1.Lane{Queued: int32(l.Len()), QueuedBytes: int64(l.queuedBytes)}
-	for _, m := range l.records {
-		switch m.GetState() {
-		case agentv1.MessageState_MESSAGE_STATE_DEQUEUED:
+	c := &agentv1.Lane{Queued: int32(l.Len()), QueuedBytes: int64(l.queuedBytes), Quarantined: int32(l.quarantined)}
+	for m := range l.messages.EachOpen() {
+		if m.GetState() == agentv1.MessageState_MESSAGE_STATE_DEQUEUED {
 			c.Dequeued++
-		case agentv1.MessageState_MESSAGE_STATE_QUARANTINED:
-			c.Quarantined++
-		default:
 		}
 	}
 	return c

@@ -7,9 +7,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/pages/pagestest"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
@@ -173,14 +175,141 @@ func TestA5_BytesOfALane(t *testing.T) {
 				for m := range l.Queued() {
 					queued += size(m)
 				}
-				for m := range l.Finished() {
+				for _, m := range l.Finished() {
 					kept += size(m)
 				}
 				require.Equal(rt, queued, l.Bytes())
 				require.EqualValues(rt, queued, l.Counts().GetQueuedBytes())
 				require.Equal(rt, kept, l.finishedBytes)
-				require.True(rt, kept <= keptBytes || len(l.finished) == 1, "%d bytes of %d messages", kept, len(l.finished))
+				require.True(rt, kept <= keptBytes || l.messages.EndedLen() == 1, "%d bytes of %d messages", kept, l.messages.EndedLen())
 			},
 		})
+	})
+}
+
+// plain is a lane's messages without anything packed.
+type plain struct {
+	records  map[string]*agentv1.Message
+	arrivals []string
+	finished []string
+}
+
+func (p *plain) finish(m *agentv1.Message) {
+	p.records[m.GetMessageId()] = m
+	p.finished = append(p.finished, m.GetMessageId())
+	bytes := func() (n int) {
+		for _, id := range p.finished {
+			n += size(p.records[id])
+		}
+		return n
+	}
+	for len(p.finished) > keptMessages || bytes() > keptBytes && len(p.finished) > 1 {
+		oldest := p.finished[0]
+		p.finished = p.finished[1:]
+		delete(p.records, oldest)
+		p.arrivals = slices.DeleteFunc(p.arrivals, func(id string) bool { return id == oldest })
+	}
+}
+
+// Whether a finished message is packed is seen by nobody, and a lane that is read from its page, or from one of format 2, is the same.
+func TestA5_FinishedMessagesArePacked(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l Lane
+		p := plain{records: map[string]*agentv1.Message{}}
+		var taken []string // and not finished
+		n := 0
+		steps, sizes := rapid.SampledFrom([]int{10, 30, 30, 100, 100, 700}).Draw(t, "steps"), []int{0, 10}
+		if steps == 100 {
+			sizes = []int{10, 10, 10, keptBytes / 8}
+		}
+		for range steps {
+			switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
+			case step == 0 && len(p.finished) > 0: // a turn was lost: what was interjected into it is queued again
+				at := rapid.IntRange(max(0, len(p.finished)-rapid.SampledFrom([]int{3, 300}).Draw(t, "near")), len(p.finished)-1).Draw(t, "again")
+				m := proto.CloneOf(p.records[p.finished[at]])
+				m.State = agentv1.MessageState_MESSAGE_STATE_QUEUED
+				p.finished = slices.Delete(p.finished, at, at+1)
+				p.records[m.GetMessageId()] = m
+				l.Requeue(m)
+			case step < 9:
+				n++
+				m := message("c" + strconv.Itoa(n))
+				m.Text = strings.Repeat("x", rapid.SampledFrom(sizes).Draw(t, "size"))
+				m.State = agentv1.MessageState_MESSAGE_STATE_QUEUED
+				p.records[m.GetMessageId()], p.arrivals = m, append(p.arrivals, m.GetMessageId())
+				l.Arrive(m, uint64(n))
+			case step < 11:
+				if m := l.Head(); m != nil {
+					m = proto.CloneOf(m)
+					m.State = agentv1.MessageState_MESSAGE_STATE_DEQUEUED
+					p.records[m.GetMessageId()] = m
+					taken = append(taken, m.GetMessageId())
+					l.Take(m)
+				}
+			default:
+				m := l.Head()
+				if len(taken) > 0 {
+					m, taken = l.Get(taken[0]), taken[1:]
+				}
+				if m != nil {
+					m = proto.CloneOf(m)
+					m.State = rapid.SampledFrom([]agentv1.MessageState{agentv1.MessageState_MESSAGE_STATE_PROCESSED, agentv1.MessageState_MESSAGE_STATE_QUARANTINED}).Draw(t, "state")
+					p.finish(m)
+					l.Finish(m)
+				}
+			}
+		}
+		check := func(l *Lane) {
+			ids := func(all []*agentv1.Message) []string {
+				out := []string{}
+				for _, m := range all {
+					require.True(t, proto.Equal(p.records[m.GetMessageId()], m))
+					out = append(out, m.GetMessageId())
+				}
+				return out
+			}
+			require.Equal(t, append([]string{}, p.finished...), ids(l.Finished()))
+			require.Equal(t, append([]string{}, p.arrivals...), ids(l.Arrived("")))
+			require.Equal(t, append([]string{}, p.arrivals...), ids(l.Arrived("none")))
+			if len(p.arrivals) > 0 {
+				at := rapid.IntRange(0, len(p.arrivals)-1).Draw(t, "after")
+				require.Equal(t, append([]string{}, p.arrivals[at+1:]...), ids(l.Arrived(p.arrivals[at])))
+			}
+			counts, last := &agentv1.Lane{Queued: int32(l.Len()), QueuedBytes: int64(l.Bytes())}, uint64(0)
+			for _, id := range p.arrivals {
+				m := p.records[id]
+				require.True(t, proto.Equal(m, l.Get(id)), id)
+				switch m.GetState() {
+				case agentv1.MessageState_MESSAGE_STATE_DEQUEUED:
+					counts.Dequeued++
+				case agentv1.MessageState_MESSAGE_STATE_QUARANTINED:
+					counts.Quarantined++
+				}
+				last = max(last, l.QueuedAt(id))
+			}
+			require.True(t, proto.Equal(counts, l.Counts()), "%v %v", counts, l.Counts())
+			require.EqualValues(t, counts.GetQuarantined(), l.Quarantined())
+			require.Equal(t, last, l.LastQueuedAt())
+			require.Nil(t, l.Get("none"))
+		}
+		check(&l)
+		read, err := FromPage(proto.CloneOf(l.Page()))
+		require.NoError(t, err)
+		require.NoError(t, pagestest.Same(l, read))
+		old := &agentv1.LanePage{}
+		index := map[string]uint32{}
+		for i, id := range p.arrivals {
+			index[id], old.Messages, old.QueuedAt = uint32(i), append(old.GetMessages(), p.records[id]), append(old.GetQueuedAt(), l.QueuedAt(id))
+		}
+		for m := range l.Queued() {
+			old.Queued = append(old.GetQueued(), index[m.GetMessageId()])
+		}
+		for _, id := range p.finished {
+			old.Finished = append(old.GetFinished(), index[id])
+		}
+		read, err = FromPage(old)
+		require.NoError(t, err)
+		check(&read)
+		require.Equal(t, order(&l), order(&read))
 	})
 }

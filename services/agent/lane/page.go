@@ -3,22 +3,39 @@ package lane
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// Page returns the lane as it is now. The page shares the records, and nothing else.
+// codec packs finished messages as a LanePage.
+type codec struct{}
+
+// Message implements packed.Codec.
+func (codec) Message(all []*agentv1.Message) proto.Message { return &agentv1.LanePage{Messages: all} }
+
+// New implements packed.Codec.
+func (codec) New() proto.Message { return &agentv1.LanePage{} }
+
+// Elements implements packed.Codec.
+func (codec) Elements(m proto.Message) ([]*agentv1.Message, error) {
+	return m.(*agentv1.LanePage).GetMessages(), nil
+}
+
+// ID implements packed.Named.
+func (codec) ID(m *agentv1.Message) string { return m.GetMessageId() }
+
+// Page returns the lane as it is now. The page shares the records, and nothing else that changes.
 func (l *Lane) Page() *agentv1.LanePage {
-	n := len(l.arrivals)
-	p := &agentv1.LanePage{Messages: make([]*agentv1.Message, n), QueuedAt: make([]uint64, n), Finished: make([]uint32, len(l.finished))}
-	index := make(map[string]uint32, n)
-	for i, id := range l.arrivals {
-		index[id], p.Messages[i], p.QueuedAt[i] = uint32(i), l.records[id], l.queuedAt[id]
+	p := &agentv1.LanePage{EndedBytes: int64(l.finishedBytes), Quarantined: int32(l.quarantined)}
+	p.Messages, p.Ended = l.messages.Page()
+	p.QueuedAt = make([]uint64, len(p.GetMessages()))
+	index := make(map[string]uint32, len(p.GetMessages()))
+	for i, m := range p.GetMessages() {
+		index[m.GetMessageId()], p.QueuedAt[i] = uint32(i), l.queuedAt[m.GetMessageId()]
 	}
 	for m := range l.Queued() {
 		p.Queued = append(p.Queued, index[m.GetMessageId()])
-	}
-	for i, id := range l.finished {
-		p.Finished[i] = index[id]
 	}
 	return p
 }
@@ -30,18 +47,15 @@ func FromPage(p *agentv1.LanePage) (Lane, error) {
 	if len(p.GetQueuedAt()) != len(messages) {
 		return l, fmt.Errorf("the lane has %d messages, and %d positions of them", len(messages), len(p.GetQueuedAt()))
 	}
+	if err := l.restore(p); err != nil {
+		return l, fmt.Errorf("messages of the lane: %w", err)
+	}
 	for i, m := range messages {
-		id := m.GetMessageId()
-		if id == "" || l.records[id] != nil {
-			return l, fmt.Errorf("message %d of the lane has no id, or that of another one: %q", i, id)
-		}
-		l.arrivals = append(l.arrivals, id)
-		l.record(m)
 		if at := p.GetQueuedAt()[i]; at > 0 {
 			if l.queuedAt == nil {
 				l.queuedAt = map[string]uint64{}
 			}
-			l.queuedAt[id] = at
+			l.queuedAt[m.GetMessageId()] = at
 		}
 	}
 	for _, i := range p.GetQueued() {
@@ -53,12 +67,23 @@ func FromPage(p *agentv1.LanePage) (Lane, error) {
 		l.bands[b] = append(l.bands[b], m)
 		l.queuedBytes += size(m)
 	}
-	for _, i := range p.GetFinished() {
-		if int(i) >= len(messages) {
-			return l, fmt.Errorf("message %d of %d is finished", i, len(messages))
-		}
-		l.finished = append(l.finished, messages[i].GetMessageId())
-		l.finishedBytes += size(messages[i])
-	}
 	return l, nil
+}
+
+// restore fills the messages of an empty lane. A page of format 2 has the finished ones among the others.
+func (l *Lane) restore(p *agentv1.LanePage) error {
+	if p.GetEnded() != nil {
+		l.finishedBytes, l.quarantined = int(p.GetEndedBytes()), int(p.GetQuarantined())
+		return l.messages.Restore(p.GetMessages(), p.GetEnded())
+	}
+	var finished []string
+	for _, i := range p.GetFinished() {
+		if int(i) >= len(p.GetMessages()) {
+			return fmt.Errorf("message %d of %d is finished", i, len(p.GetMessages()))
+		}
+		m := p.GetMessages()[i]
+		finished = append(finished, m.GetMessageId())
+		l.countFinished(m, 1)
+	}
+	return l.messages.RestoreAll(p.GetMessages(), finished)
 }

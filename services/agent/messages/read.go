@@ -57,8 +57,7 @@ func (s *Service) ListMessages(ctx context.Context, req *agentv1.ListMessagesReq
 			return nil, err
 		}
 		var out []*agentv1.Message
-		for _, id := range a.Lane.Arrivals(list.After) {
-			m := a.Lane.Get(id)
+		for _, m := range a.Lane.Arrived(list.After) {
 			if want := req.GetState(); want == agentv1.MessageState_MESSAGE_STATE_UNSPECIFIED || m.GetState() == want {
 				out = append(out, m)
 			}

@@ -27,9 +27,11 @@ type ChildStatus struct {
 // ChildStatus returns what decides whether a supervised child has finished, and how.
 func (a *Agent) ChildStatus() ChildStatus {
 	c := ChildStatus{Record: a.Record, Deletion: a.deletion, FirstItem: a.firstItem, FactsRevision: a.FactsRevision}
-	for m := range a.Lane.Finished() {
-		if m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUARANTINED {
-			c.Quarantined = cmp.Or(m.GetStateReason(), "a message was quarantined")
+	if a.Lane.Quarantined() > 0 {
+		for _, m := range a.Lane.Finished() {
+			if m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUARANTINED {
+				c.Quarantined = cmp.Or(m.GetStateReason(), "a message was quarantined")
+			}
 		}
 	}
 	for _, d := range a.Delegations {

@@ -108,12 +108,7 @@ func (a *Agent) LastArrival() uint64 {
 	if a == nil {
 		return 0
 	}
-	for _, id := range slices.Backward(a.Lane.Arrivals("")) {
-		if at := a.Lane.QueuedAt(id); at > 0 {
-			return at
-		}
-	}
-	return 0
+	return a.Lane.LastQueuedAt()
 }
 
 // AskingChildren returns the open delegations whose children ask something, oldest first.

@@ -281,7 +281,11 @@ type LanePage struct {
 	// Up to format 2: the indexes in messages of the finished ones, in the order in which they finished.
 	Finished []uint32 `protobuf:"varint,4,rep,packed,name=finished,proto3" json:"finished,omitempty"`
 	// The finished messages; unset up to format 2.
-	Ended         *v1.EndedRecords `protobuf:"bytes,5,opt,name=ended,proto3" json:"ended,omitempty"`
+	Ended *v1.EndedRecords `protobuf:"bytes,5,opt,name=ended,proto3" json:"ended,omitempty"`
+	// How many bytes of text these have.
+	EndedBytes int64 `protobuf:"varint,6,opt,name=ended_bytes,json=endedBytes,proto3" json:"ended_bytes,omitempty"`
+	// How many of these are quarantined.
+	Quarantined   int32 `protobuf:"varint,7,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +353,20 @@ func (x *LanePage) GetEnded() *v1.EndedRecords {
 		return x.Ended
 	}
 	return nil
+}
+
+func (x *LanePage) GetEndedBytes() int64 {
+	if x != nil {
+		return x.EndedBytes
+	}
+	return 0
+}
+
+func (x *LanePage) GetQuarantined() int32 {
+	if x != nil {
+		return x.Quarantined
+	}
+	return 0
 }
 
 // TurnPage is a turn that is in memory.
@@ -1205,13 +1223,16 @@ const file_quartet_agent_v1_agent_page_proto_rawDesc = "" +
 	"\fconversation\x18\x14 \x01(\v2\".quartet.agent.v1.ConversationPageR\fconversation\x123\n" +
 	"\x06stalls\x18\x15 \x03(\v2\x1b.quartet.agent.v1.StallPageR\x06stalls\x12,\n" +
 	"\x12ended_turns_before\x18\x16 \x01(\x03R\x10endedTurnsBefore\x12)\n" +
-	"\x10decisions_before\x18\x17 \x01(\x03R\x0fdecisionsBefore\"\xcb\x01\n" +
+	"\x10decisions_before\x18\x17 \x01(\x03R\x0fdecisionsBefore\"\x8e\x02\n" +
 	"\bLanePage\x125\n" +
 	"\bmessages\x18\x01 \x03(\v2\x19.quartet.agent.v1.MessageR\bmessages\x12\x1b\n" +
 	"\tqueued_at\x18\x02 \x03(\x04R\bqueuedAt\x12\x16\n" +
 	"\x06queued\x18\x03 \x03(\rR\x06queued\x12\x1a\n" +
 	"\bfinished\x18\x04 \x03(\rR\bfinished\x127\n" +
-	"\x05ended\x18\x05 \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\x05ended\"\xe1\x04\n" +
+	"\x05ended\x18\x05 \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\x05ended\x12\x1f\n" +
+	"\vended_bytes\x18\x06 \x01(\x03R\n" +
+	"endedBytes\x12 \n" +
+	"\vquarantined\x18\a \x01(\x05R\vquarantined\"\xe1\x04\n" +
 	"\bTurnPage\x12*\n" +
 	"\x04turn\x18\x01 \x01(\v2\x16.quartet.agent.v1.TurnR\x04turn\x12/\n" +
 	"\x06rounds\x18\x02 \x03(\v2\x17.quartet.agent.v1.RoundR\x06rounds\x12A\n" +

@@ -25,7 +25,7 @@ const (
 // Manifest says what a snapshot of a partition consists of.
 type Manifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The version of the format of the manifest and its objects: 1.
+	// The version of the format of the manifest, its objects and the pages in them.
 	Format uint32 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
 	// The partition, such as "work/0".
 	Partition string `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
