@@ -2,8 +2,6 @@ package work
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"sort"
@@ -39,8 +37,7 @@ type packedAt struct {
 
 // hashOf returns the key of an item in State.packed.
 func hashOf(k plane.Key) uint64 {
-	sum := sha256.Sum256([]byte(k.Namespace + "/" + k.ID))
-	return binary.LittleEndian.Uint64(sum[:])
+	return packed.Hash(k.Namespace, k.ID)
 }
 
 // item returns an item, nil if there is none. That of a packed group is a copy.
@@ -76,9 +73,7 @@ func (s *State) edited(namespace, itemID string) *item {
 func (g *group) entries() []*workv1.WorkItemEntry {
 	if g.packed != nil {
 		var page workv1.AgentWorkPage
-		if err := packed.Decode(g.packed, &page); err != nil {
-			panic(fmt.Sprintf("work: a group of completed items cannot be read: %v", err)) // the memory was changed
-		}
+		packed.Read(g.packed, &page)
 		return page.GetItems()
 	}
 	entries, all := make([]workv1.WorkItemEntry, len(g.items)), make([]*workv1.WorkItemEntry, len(g.items))
@@ -105,11 +100,18 @@ func (a *agentWork) groupAt(n int) *group {
 
 // page returns a packed group as a page has it.
 func (g *group) page(namespace string, n int) *workv1.PackedWorkItems {
-	p := &workv1.PackedWorkItems{Group: uint32(n), Content: g.packed, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest}
-	for _, e := range g.entries() {
-		p.IdHashes = append(p.IdHashes, hashOf(plane.KeyOf(namespace, e.GetWorkItem().GetWorkItemId())))
+	return &workv1.PackedWorkItems{
+		Group: uint32(n), Content: g.packed, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: idHashes(namespace, g.entries()),
 	}
-	return p
+}
+
+// idHashes returns the keys of items in State.packed.
+func idHashes(namespace string, entries []*workv1.WorkItemEntry) []uint64 {
+	hashes := make([]uint64, len(entries))
+	for i, e := range entries {
+		hashes[i] = hashOf(plane.KeyOf(namespace, e.GetWorkItem().GetWorkItemId()))
+	}
+	return hashes
 }
 
 // addPacked adds the packed group of a page to the items of its agent. What is in it is read when it is needed.
@@ -122,11 +124,8 @@ func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) er
 	if g.packed != nil || len(g.items) > 0 {
 		return fmt.Errorf("group %d is there twice", p.GetGroup())
 	}
-	for _, h := range p.GetIdHashes() {
-		if _, taken := s.packed[h]; taken {
-			return fmt.Errorf("group %d has an item that is there twice", p.GetGroup())
-		}
-		s.packed[h] = packedAt{a, n}
+	if !s.packed.Add(p.GetIdHashes(), packedAt{a, n}) {
+		return fmt.Errorf("group %d has an item that is there twice", p.GetGroup())
 	}
 	*g = group{packed: p.GetContent(), oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
 	a.packed += groupItems
@@ -154,13 +153,8 @@ func (s *State) settle(k plane.Key) {
 // pack packs a group of completed items. It reports whether it did: two items whose ids have the same hash are not both packed.
 func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
 	g := &a.groups[n]
-	for _, it := range g.items {
-		if _, taken := s.packed[hashOf(plane.KeyOf(k.Namespace, it.rec.GetWorkItemId()))]; taken {
-			return false
-		}
-	}
 	b, err := packed.Encode(&workv1.AgentWorkPage{Items: g.entries()})
-	if err != nil {
+	if err != nil || !s.packed.Add(idHashes(k.Namespace, g.entries()), packedAt{a, n}) {
 		return false
 	}
 	for i, it := range g.items {
@@ -171,9 +165,7 @@ func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
 		g.oldest, g.newest = min(g.oldest, at), max(g.newest, at)
 		a.unplace(it)
 		a.done.remove(byCreation, it)
-		ik := plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
-		delete(s.items, ik)
-		s.packed[hashOf(ik)] = packedAt{a, n}
+		delete(s.items, plane.KeyOf(k.Namespace, it.rec.GetWorkItemId()))
 	}
 	a.packed += len(g.items)
 	g.items, g.packed = nil, b
@@ -186,10 +178,10 @@ func (s *State) unpack(namespace string, a *agentWork, n int) {
 	g := &a.groups[n]
 	*g = group{items: make([]*item, len(entries))}
 	a.packed -= len(entries)
+	s.packed.Remove(idHashes(namespace, entries))
 	for i, e := range entries {
 		it := &item{rec: e.GetWorkItem(), history: past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}, index: n*groupItems + i}
 		ik := plane.KeyOf(namespace, it.rec.GetWorkItemId())
-		delete(s.packed, hashOf(ik))
 		s.items[ik], g.items[i] = it, it
 		a.done.add(byCreation, it, s.free)
 		a.place(it, s.free)

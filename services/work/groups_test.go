@@ -227,5 +227,5 @@ func TestGroupsOfOneHash(t *testing.T) {
 // A group whose bytes were changed in memory stops the call that needs it.
 func TestGroupsThatWereChanged(t *testing.T) {
 	g := &group{packed: []byte("no packed group")}
-	require.PanicsWithValue(t, "work: a group of completed items cannot be read: packed: the checksum is another one", func() { g.entries() })
+	require.PanicsWithValue(t, "packed: what was kept in memory cannot be read: packed: the checksum is another one", func() { g.entries() })
 }

@@ -8,6 +8,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/services/work/past"
@@ -17,7 +18,7 @@ import (
 // so that readers may keep what they found.
 type State struct {
 	items  map[plane.Key]*item      // by namespace and item id, but for those in packed groups
-	packed map[uint64]packedAt      // the items in packed groups, by hashOf
+	packed packed.Index[packedAt]   // the items in packed groups, by hashOf
 	agents map[plane.Key]*agentWork // by namespace and agent id
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
@@ -61,7 +62,7 @@ const endedMemory = 32
 // NewState returns the state of an empty journal.
 func NewState() *State {
 	return &State{
-		items: map[plane.Key]*item{}, packed: map[uint64]packedAt{}, agents: map[plane.Key]*agentWork{},
+		items: map[plane.Key]*item{}, packed: packed.Index[packedAt]{}, agents: map[plane.Key]*agentWork{},
 		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
 	}
 }
