@@ -121,16 +121,26 @@ type httpSink struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	form    form
+	line    []byte // of the last message; its memory is used again
 }
+
+// maxSpareLine is the largest line whose memory an httpSink keeps.
+const maxSpareLine = 64 << 10
 
 // Abort implements sink.
 func (s *httpSink) Abort(error) { _ = s.control.SetWriteDeadline(time.Now()) }
 
+// JSON implements sink.
+func (s *httpSink) JSON() bool { return true }
+
 // Send implements sink.
-func (s *httpSink) Send(m *eventv1.WatchEventsResponse) error {
-	line, err := s.form.line(m)
+func (s *httpSink) Send(m *eventv1.WatchEventsResponse, payload []byte) error {
+	line, err := s.form.line(s.line[:0], m, payload)
 	if err != nil {
 		return err
+	}
+	if s.line = line; cap(line) > maxSpareLine {
+		s.line = nil
 	}
 	return s.write(line)
 }
@@ -156,8 +166,9 @@ func (s *httpSink) Flush() error {
 // form is the encoding of a stream of events.
 type form interface {
 	contentType() string
-	line(m *eventv1.WatchEventsResponse) ([]byte, error) // one message, with its end
-	fail(e errorBody) []byte                             // the error that ends the stream
+	// line appends one message, with its end. payload is that of its event.
+	line(b []byte, m *eventv1.WatchEventsResponse, payload []byte) ([]byte, error)
+	fail(e errorBody) []byte // the error that ends the stream
 }
 
 // ndjson encodes each WatchEventsResponse as a line, in the form that every stream over
@@ -166,9 +177,13 @@ type ndjson struct{}
 
 func (ndjson) contentType() string { return "application/x-ndjson" }
 
-func (ndjson) line(m *eventv1.WatchEventsResponse) ([]byte, error) {
-	b, err := codec{}.Marshal(map[string]any{"result": m})
-	return append(b, '\n'), err
+func (ndjson) line(b []byte, m *eventv1.WatchEventsResponse, payload []byte) ([]byte, error) {
+	if m.GetEvent() == nil {
+		text, err := codec{}.Marshal(map[string]any{"result": m})
+		return append(append(b, text...), '\n'), err
+	}
+	b, err := appendEvent(append(b, `{"result":{"event":`...), m.GetEvent(), payload)
+	return append(b, "}}\n"...), err
 }
 
 func (ndjson) fail(e errorBody) []byte { return append(marshalError(e), '\n') }
@@ -180,18 +195,15 @@ type sse struct{}
 
 func (sse) contentType() string { return "text/event-stream" }
 
-func (sse) line(m *eventv1.WatchEventsResponse) ([]byte, error) {
+func (sse) line(b []byte, m *eventv1.WatchEventsResponse, payload []byte) ([]byte, error) {
 	ev := m.GetEvent()
 	if ev == nil {
-		return []byte(": heartbeat\nid: " + m.GetHeartbeatCursor() + "\n\n"), nil
+		return append(b, ": heartbeat\nid: "+m.GetHeartbeatCursor()+"\n\n"...), nil
 	}
-	data, err := pbjson.MarshalProtoJSON(ev)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]byte, 0, len(data)+len(ev.GetCursor())+64)
-	out = append(out, "id: "+ev.GetCursor()+"\nevent: "+ev.GetEventType()+"\ndata: "...)
-	return append(append(out, data...), '\n', '\n'), nil
+	b = append(append(b, "id: "...), ev.GetCursor()...)
+	b = append(append(b, "\nevent: "...), ev.GetEventType()...)
+	b, err := appendEvent(append(b, "\ndata: "...), ev, payload)
+	return append(b, '\n', '\n'), err
 }
 
 func (sse) fail(e errorBody) []byte {

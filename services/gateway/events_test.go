@@ -214,10 +214,11 @@ type collected struct {
 	most   int
 }
 
+func (c *collected) JSON() bool   { return false }
 func (c *collected) Flush() error { return nil }
 func (c *collected) Abort(error)  {}
 
-func (c *collected) Send(m *eventv1.WatchEventsResponse) error {
+func (c *collected) Send(m *eventv1.WatchEventsResponse, _ []byte) error {
 	if m.GetEvent() == nil {
 		return nil
 	}
@@ -337,11 +338,15 @@ func TestCatchingUpIsInOrderOfTime(t *testing.T) {
 
 func TestSecretsOfRecordsAreConcealed(t *testing.T) {
 	raw := &journal.RawEvent{Event: journal.Event{Plane: "waiting"}, Payload: json.RawMessage(`{"trigger":{"trigger_id":"trg_1","token_hash":"abc","sealed_signing_secret":"c2VhbGVk"},"token_hash":"d"}`)}
-	ev, err := eventOf(raw)
-	require.NoError(t, err)
-	require.NotContains(t, ev.String(), "token_hash")
-	require.NotContains(t, ev.String(), "sealed_signing_secret")
-	require.Contains(t, ev.String(), "trg_1")
+	for _, asJSON := range []bool{false, true} {
+		ev, payload, err := eventOf(raw, asJSON)
+		require.NoError(t, err)
+		require.Equal(t, asJSON, ev.GetPayload() == nil)
+		text := ev.String() + string(payload)
+		require.NotContains(t, text, "token_hash")
+		require.NotContains(t, text, "sealed_signing_secret")
+		require.Contains(t, text, "trg_1")
+	}
 }
 
 func FuzzDecodeCursor(f *testing.F) {

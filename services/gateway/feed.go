@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"math"
 	"sync"
 	"time"
@@ -42,8 +44,9 @@ type batch struct {
 
 // hit is an event that passed the filter.
 type hit struct {
-	line  uint64 // its line in the frame, from 0
-	event *eventv1.Event
+	line    uint64 // its line in the frame, from 0
+	event   *eventv1.Event
+	payload []byte // of the event, as JSON; then the event has none
 }
 
 // follow sends a batch for every frame, also for those without hits, which advance the
@@ -224,27 +227,41 @@ func (f *feed) hits(w *watch, before, at framelog.End, lines []journal.Line) []h
 		if err == nil && !w.filter.wants(raw) {
 			continue
 		}
-		var ev *eventv1.Event
+		h := hit{line: uint64(i)}
 		if err == nil {
-			ev, err = eventOf(raw)
+			h.event, h.payload, err = eventOf(raw, w.json)
 		}
 		if err != nil {
 			w.events.log.Error("gateway: an event cannot be read and is passed over", zap.String("plane", f.src.Plane()),
 				zap.Int("partition", f.src.Partition()), zap.Uint64("sequence", at.Seq), zap.Int("line", i), zap.Error(err))
 			continue
 		}
-		hits = append(hits, hit{uint64(i), ev})
+		hits = append(hits, h)
 	}
 	return hits
 }
 
-// eventOf returns an event as clients get it, without its cursor.
-func eventOf(raw *journal.RawEvent) (*eventv1.Event, error) {
-	payload := &structpb.Struct{}
-	if len(raw.Payload) > 0 {
-		if err := pbjson.Unmarshal(bus.Conceal(raw.Plane, raw.Payload), payload); err != nil {
-			return nil, err
+// eventOf returns an event as clients get it, without its cursor. Its payload is in the event, or beside it if it is wanted as JSON.
+func eventOf(raw *journal.RawEvent, asJSON bool) (*eventv1.Event, []byte, error) {
+	var payload *structpb.Struct
+	text := bus.Conceal(raw.Plane, raw.Payload)
+	switch {
+	case !asJSON:
+		payload = &structpb.Struct{}
+		if len(text) > 0 {
+			if err := pbjson.Unmarshal(text, payload); err != nil {
+				return nil, nil, err
+			}
 		}
+	case len(text) == 0:
+		text = []byte("{}")
+	case text[0] != '{':
+		return nil, nil, errors.New("its payload is no object")
+	default:
+		text = bytes.Clone(text) // the line is valid during the call only
+	}
+	if !asJSON {
+		text = nil
 	}
 	return &eventv1.Event{
 		EventId: raw.ID, EventType: raw.Type, WalSeq: int64(raw.WalSeq & math.MaxInt64), Namespace: raw.Namespace, Plane: raw.Plane,
@@ -252,5 +269,5 @@ func eventOf(raw *journal.RawEvent) (*eventv1.Event, error) {
 		ActorAgentId: raw.ActorAgentID, ActorRunId: raw.ActorRunID, ActorKeyId: raw.ActorKeyID, Principal: raw.Principal, RequestId: raw.RequestID,
 		Payload: payload, CreatedAt: timestamppb.New(raw.CreatedAt),
 		ReadinessFrom: raw.ReadinessFrom, ReadinessTo: raw.ReadinessTo, ReadinessReason: raw.ReadinessReason, Traceparent: raw.Traceparent,
-	}, nil
+	}, text, nil
 }

@@ -28,10 +28,11 @@ type reader struct {
 	aborted  chan error
 }
 
+func (r *reader) JSON() bool      { return false }
 func (r *reader) Flush() error    { return nil }
 func (r *reader) Abort(err error) { r.aborted <- err }
 
-func (r *reader) Send(m *eventv1.WatchEventsResponse) error {
+func (r *reader) Send(m *eventv1.WatchEventsResponse, _ []byte) error {
 	if m.GetEvent() == nil {
 		return nil
 	}

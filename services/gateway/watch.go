@@ -55,7 +55,10 @@ const (
 
 // sink is where a stream is sent. Flush is called when no further event is ready.
 type sink interface {
-	Send(*eventv1.WatchEventsResponse) error
+	// JSON reports whether Send takes the payload of an event beside it, as JSON.
+	JSON() bool
+	// Send sends an event or a heartbeat. payload is nil unless JSON is true and there is an event.
+	Send(m *eventv1.WatchEventsResponse, payload []byte) error
 	Flush() error
 	// Abort makes a Send or Flush fail that is in progress. Both may be called meanwhile.
 	Abort(err error)
@@ -63,14 +66,20 @@ type sink interface {
 
 // grpcSink sends a stream over gRPC, which needs no flush.
 type grpcSink struct {
-	grpc.ServerStreamingServer[eventv1.WatchEventsResponse]
+	out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]
 }
+
+// JSON implements sink.
+func (grpcSink) JSON() bool { return false }
+
+// Send implements sink.
+func (s grpcSink) Send(m *eventv1.WatchEventsResponse, _ []byte) error { return s.out.Send(m) }
 
 // Flush implements sink.
 func (grpcSink) Flush() error { return nil }
 
 // Abort implements sink.
-func (s grpcSink) Abort(err error) { rpc.Abort(s.Context(), err) }
+func (s grpcSink) Abort(err error) { rpc.Abort(s.out.Context(), err) }
 
 // WatchEvents streams the namespace's events (SPEC X10).
 func (e *events) WatchEvents(req *eventv1.WatchEventsRequest, out grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
@@ -91,6 +100,7 @@ type watch struct {
 	share  *pending.Share          // of its namespace
 	cancel context.CancelCauseFunc // ends the stream; set with share by run
 	stop   bool                    // end after the events that existed when the stream was opened
+	json   bool                    // payloads are sent as JSON; set by run
 }
 
 // open checks a request and finds where its stream begins: at a cursor, at the start of the
@@ -232,6 +242,7 @@ func (w *watch) run(ctx context.Context, out sink) error {
 	share, closed := w.events.pending.Open(w.filter.namespace)
 	defer closed()
 	ctx, cancel := context.WithCancelCause(ctx)
+	w.json = out.JSON()
 	w.share, w.cancel = share, func(cause error) {
 		cancel(cause)
 		out.Abort(cause)
@@ -349,7 +360,7 @@ func (s *sending) receive(ctx context.Context, from <-chan batch) (batch, error)
 			return b, nil
 		case <-s.silence.C:
 			heartbeat := &eventv1.WatchEventsResponse{HeartbeatCursor: s.at.encode()}
-			if err := errors.Join(s.out.Send(heartbeat), s.out.Flush()); err != nil {
+			if err := errors.Join(s.out.Send(heartbeat, nil), s.out.Flush()); err != nil {
 				return batch{}, err
 			}
 			s.silence.Reset(s.events.heartbeat)
@@ -369,7 +380,7 @@ func (s *sending) send(b batch) error {
 	for _, h := range b.hits {
 		pos.line = h.line + 1
 		h.event.Cursor = s.at.encode()
-		if err := s.out.Send(&eventv1.WatchEventsResponse{Event: h.event}); err != nil {
+		if err := s.out.Send(&eventv1.WatchEventsResponse{Event: h.event}, h.payload); err != nil {
 			return err
 		}
 	}
