@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	fleetv1 "quartet/pkg/pb/quartet/fleet/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 )
@@ -25,7 +27,7 @@ const (
 	// readers is how many agents are read at a time.
 	readers = 4
 	// pace is the least time between two rounds of reading what events named: an agent that changes all the time is
-	// read once in it.
+	// read once in it. There are rounds while somebody asks.
 	pace = time.Second
 )
 
@@ -60,21 +62,23 @@ type index struct {
 	expired func(*index) bool // ends an index that is not used any more
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	marked  chan struct{} // has an element while dirty may have some
+	wanted  chan struct{} // has an element while a round is wanted
 
 	mu     sync.Mutex
 	spaces map[string]*space
-	dirty  map[plane.Key]struct{} // agents to read
-	listed bool                   // every agent that existed at the start was marked
-	whole  bool                   // and was read
-	done   chan struct{}          // closed with whole
+	dirty  map[plane.Key]bool // agents to read; true: with their boards
+	listed bool               // every agent that existed at the start was marked
+	whole  bool               // and was read
+	done   chan struct{}      // closed with whole
+	began  time.Time          // of the last round
+	next   chan struct{}      // closed when a round that begins from now on has ended
 }
 
 // begin returns an index that reads in the background. Events are followed from now on, and what was before is
 // read.
 func begin(ctx context.Context, deps Deps, expired func(*index) bool) (*index, error) {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
-	x := &index{deps: deps, expired: expired, stop: stop, marked: make(chan struct{}, 1), done: make(chan struct{}), spaces: map[string]*space{}, dirty: map[plane.Key]struct{}{}}
+	x := &index{deps: deps, expired: expired, stop: stop, wanted: make(chan struct{}, 1), done: make(chan struct{}), next: make(chan struct{}), spaces: map[string]*space{}, dirty: map[plane.Key]bool{}}
 	for _, name := range followed {
 		sources, err := deps.Sources(name)
 		if err != nil {
@@ -117,28 +121,37 @@ func (x *index) follow(ctx context.Context, src journal.Source, after framelog.E
 			if own {
 				x.count(ev.Namespace, eventType, line)
 			}
-			if !own || !quiet[eventType] {
-				x.mark(plane.KeyOf(ev.Namespace, agentID))
+			if !own && changesNothing(ev) || own && quiet[eventType] {
+				continue
 			}
+			x.mark(src.Plane() == "board", plane.KeyOf(ev.Namespace, agentID))
 		}
 		return nil
 	})
 }
 
-// mark puts agents among those to read.
-func (x *index) mark(agents ...plane.Key) {
-	x.mu.Lock()
-	for _, k := range agents {
-		x.dirty[k] = struct{}{}
-	}
-	x.mu.Unlock()
-	x.signal()
+// changesNothing reports whether an event of a work item leaves the item as ready as it was, in the same state: what its agent does
+// then stays too. It is false for an event whose payload was not read.
+func changesNothing(ev *journal.Event) bool {
+	p, ok := ev.Payload.(*workv1.WorkItemUpdated)
+	return ok && ev.ReadinessFrom == ev.ReadinessTo && p.GetEndedWaitId() == "" && !slices.ContainsFunc(p.GetChangedFields(), func(name string) bool {
+		return name == "blocked_by" || name == "plan_status"
+	})
 }
 
-// signal wakes read.
-func (x *index) signal() {
+// mark puts agents among those to read, with their boards or without.
+func (x *index) mark(boards bool, agents ...plane.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, k := range agents {
+		x.dirty[k] = x.dirty[k] || boards
+	}
+}
+
+// want begins a round soon.
+func (x *index) want() {
 	select {
-	case x.marked <- struct{}{}:
+	case x.wanted <- struct{}{}:
 	default:
 	}
 }
@@ -159,12 +172,13 @@ func (x *index) list(ctx context.Context) {
 		for _, f := range page.GetFacts() {
 			keys = append(keys, plane.KeyOf(f.GetNamespace(), f.GetAgent().GetAgentId()))
 		}
-		x.mark(keys...)
+		x.mark(true, keys...)
+		x.want()
 		if token = page.GetNextPageToken(); token == "" {
 			x.mu.Lock()
 			x.listed = true
 			x.mu.Unlock()
-			x.signal()
+			x.want()
 			return
 		}
 	}
@@ -182,89 +196,89 @@ func (x *index) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// read reads the marked agents, in rounds, until ctx ends or nobody uses the index any more.
+// read reads the marked agents, a round for each time that one is wanted, until ctx ends or nobody uses the index any more.
 func (x *index) read(ctx context.Context) {
 	for ctx.Err() == nil {
 		t := x.deps.Clock.TimerAt(x.deps.Clock.Now().Add(keptFor))
 		select {
 		case <-ctx.Done():
 		case <-t.C():
-		case <-x.marked:
+		case <-x.wanted:
 		}
 		t.Stop()
 		if ctx.Err() != nil || x.expired(x) {
 			return
 		}
 		x.round(ctx)
-		x.mu.Lock()
-		whole := x.whole
-		x.mu.Unlock()
-		if whole && !x.pause(ctx, pace) {
-			return
-		}
 	}
 }
 
 // round reads the agents that are marked now.
 func (x *index) round(ctx context.Context) {
+	type job struct {
+		key    plane.Key
+		boards bool
+	}
 	x.mu.Lock()
-	todo, listed := x.dirty, x.listed
-	x.dirty = map[plane.Key]struct{}{}
+	todo, listed, ended := x.dirty, x.listed, x.next
+	x.dirty, x.next, x.began = map[plane.Key]bool{}, make(chan struct{}), x.deps.Clock.Now()
 	x.mu.Unlock()
-	keys := make(chan plane.Key)
+	jobs := make(chan job)
 	var group sync.WaitGroup
 	var failed sync.Map
 	for range readers {
 		group.Go(func() {
-			for k := range keys {
-				if err := x.look(ctx, k); err != nil {
-					failed.Store(k, true)
+			for j := range jobs {
+				if err := x.look(ctx, j.key, j.boards); err != nil {
+					failed.Store(j, true)
 				}
 			}
 		})
 	}
-	for k := range todo {
-		keys <- k
+	for k, boards := range todo {
+		jobs <- job{k, boards}
 	}
-	close(keys)
+	close(jobs)
 	group.Wait()
 	again := false
 	failed.Range(func(k, _ any) bool {
-		if key, ok := k.(plane.Key); ok {
-			x.mu.Lock()
-			x.dirty[key] = struct{}{}
-			x.mu.Unlock()
+		if j, ok := k.(job); ok {
+			x.mark(j.boards, j.key)
 		}
 		again = true
 		return true
 	})
-	switch {
-	case again:
-		if x.pause(ctx, pace) {
-			x.signal()
-		}
-	case listed:
-		x.mu.Lock()
-		if !x.whole {
-			x.whole = true
-			close(x.done)
-		}
-		x.mu.Unlock()
+	x.mu.Lock()
+	if !again && listed && !x.whole {
+		x.whole = true
+		close(x.done)
 	}
+	x.mu.Unlock()
+	if again && x.pause(ctx, pace) {
+		x.want()
+	}
+	close(ended)
 }
 
 // patience is how long a call waits for the index to have looked at all agents.
 const patience = time.Second
 
-// await waits until all agents were looked at: for patience at most, and for half of the time that the caller has left, so that it
-// is answered either way.
-func (x *index) await(ctx context.Context) {
-	select {
-	case <-x.done:
-		return
-	default:
-	}
+// await waits until all agents were looked at, and those that events have named until now again, unless that was done within pace: for
+// patience at most, and for half of the time that the caller has left, so that it is answered either way. It reports
+// whether it was done in time.
+func (x *index) await(ctx context.Context) bool {
 	now := x.deps.Clock.Now()
+	x.mu.Lock()
+	done := x.done
+	if x.whole {
+		if len(x.dirty) == 0 || now.Sub(x.began) < pace {
+			x.mu.Unlock()
+			return true
+		}
+		done = x.next
+	}
+	x.mu.Unlock()
+	x.want()
 	term := patience
 	if end, ok := ctx.Deadline(); ok {
 		term = min(term, end.Sub(now)/2)
@@ -272,14 +286,16 @@ func (x *index) await(ctx context.Context) {
 	t := x.deps.Clock.TimerAt(now.Add(term))
 	defer t.Stop()
 	select {
-	case <-x.done:
+	case <-done:
+		return true
 	case <-ctx.Done():
 	case <-t.C():
 	}
+	return false
 }
 
-// look reads an agent and stores what it does. An agent that is deleted or does not exist is removed.
-func (x *index) look(ctx context.Context, k plane.Key) error {
+// look reads an agent, with its boards or without, and stores what it does. An agent that is deleted or does not exist is removed.
+func (x *index) look(ctx context.Context, k plane.Key, boards bool) error {
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace))), 10*time.Second)
 	defer cancel()
 	got, err := x.deps.Agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: k.ID})
@@ -290,16 +306,22 @@ func (x *index) look(ctx context.Context, k plane.Key) error {
 	if err != nil {
 		return err
 	}
-	boards, err := x.deps.Boards.ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: k.ID, Limit: 100})
-	if err != nil && !errors.Is(err, fault.NotFound) {
-		return err
+	e := entryOf(got)
+	if before := x.get(k); before != nil && !boards {
+		e.attentions |= before.attentions & (1 << fleetv1.Attention_ATTENTION_STALLED_BOARD)
+	} else {
+		list, err := x.deps.Boards.ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: k.ID, Limit: 100})
+		if err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+		e.stalls(list.GetBoards())
 	}
-	x.put(k, entryOf(got, boards.GetBoards()))
+	x.put(k, e)
 	return nil
 }
 
-// entryOf returns what the index keeps of an agent.
-func entryOf(got *agentv1.GetAgentResponse, boards []*boardv1.Board) *entry {
+// entryOf returns what the index keeps of an agent, without its boards.
+func entryOf(got *agentv1.GetAgentResponse) *entry {
 	a := got.GetAgent()
 	e := &entry{id: a.GetAgentId(), posture: a.GetPosture(), private: a.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE}
 	need := func(reason fleetv1.Attention) { e.attentions |= 1 << reason }
@@ -310,23 +332,35 @@ func entryOf(got *agentv1.GetAgentResponse, boards []*boardv1.Board) *entry {
 		need(fleetv1.Attention_ATTENTION_BLOCKED)
 	}
 	for _, w := range got.GetWaits() {
-		switch {
-		case w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT:
-		case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && !e.private: // a child asks its supervisor
-			need(fleetv1.Attention_ATTENTION_QUESTION)
-		case w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_NO_LIVE_TRIGGER, w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD:
-			need(fleetv1.Attention_ATTENTION_WEAK_WAIT)
+		if reason := attentionOf(w, e.private); reason != 0 {
+			need(reason)
 		}
 	}
 	if e.posture == agentv1.Posture_POSTURE_WAITING_OPERATOR && !e.private { // also a plan that needs input
 		need(fleetv1.Attention_ATTENTION_QUESTION)
 	}
+	return e
+}
+
+// attentionOf returns why the agent of a wait needs a person for it, or 0.
+func attentionOf(w *waitingv1.Wait, private bool) fleetv1.Attention {
+	switch {
+	case w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT:
+	case w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR && !private: // a child asks its supervisor
+		return fleetv1.Attention_ATTENTION_QUESTION
+	case w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_NO_LIVE_TRIGGER, w.GetWeakReason() == waitingv1.WeakReason_WEAK_REASON_TRIGGER_DEAD:
+		return fleetv1.Attention_ATTENTION_WEAK_WAIT
+	}
+	return 0
+}
+
+// stalls adds what the boards of the agent say.
+func (e *entry) stalls(boards []*boardv1.Board) {
 	for _, b := range boards {
 		if b.GetDiagnostics().GetStalled() || b.GetStatus() == boardv1.BoardStatus_BOARD_STATUS_BLOCKED {
-			need(fleetv1.Attention_ATTENTION_STALLED_BOARD)
+			e.attentions |= 1 << fleetv1.Attention_ATTENTION_STALLED_BOARD
 		}
 	}
-	return e
 }
 
 // of returns the agents of a namespace, which it creates if there are none. The caller holds mu.
@@ -337,6 +371,14 @@ func (x *index) of(namespace string) *space {
 		x.spaces[namespace] = s
 	}
 	return s
+}
+
+// get returns an agent, or nil.
+func (x *index) get(k plane.Key) *entry {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e, _ := x.of(k.Namespace).agents.Get(&entry{id: k.ID})
+	return e
 }
 
 // put stores an agent.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"quartet/pkg/fault"
 	"quartet/pkg/page"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -20,6 +22,9 @@ const (
 	maxContains = 128
 	// maxChosen bounds the postures and reasons of a filter.
 	maxChosen = 20
+	// maxWaits is how many waits of an agent are returned, and maxWaitBytes how many bytes of all of a page.
+	maxWaits     = 10
+	maxWaitBytes = 1 << 20
 )
 
 // attentions are all reasons, in the order of the enum.
@@ -85,14 +90,15 @@ func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsReq
 	if err != nil {
 		return nil, err
 	}
-	x.await(ctx)
+	current := x.await(ctx)
 	namespace := rpc.ActorFrom(ctx).Namespace
 	found, total, whole := x.search(namespace, f, list)
-	resp := &fleetv1.SearchAgentsResponse{Total: int32(total), Incomplete: !whole}
+	resp := &fleetv1.SearchAgentsResponse{Total: int32(total), Incomplete: !whole || !current}
 	if len(found) > list.Size {
 		found = found[:list.Size]
 		resp.NextPageToken = list.Next(found[len(found)-1].id)
 	}
+	size := 0 // of all waits
 	as := rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace)))
 	for _, e := range found {
 		got, err := s.deps.Agents.GetAgent(as, &agentv1.GetAgentRequest{AgentId: e.id})
@@ -102,7 +108,15 @@ func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsReq
 		if err != nil {
 			return nil, err
 		}
-		resp.Agents = append(resp.Agents, shown(e, got.GetAgent()))
+		a := shown(e, got.GetAgent())
+		if req.GetIncludeWaits() {
+			for _, w := range got.GetWaits() {
+				if size += proto.Size(w); len(a.GetWaits()) < maxWaits && size <= maxWaitBytes && attentionOf(w, e.private) != 0 {
+					a.Waits = append(a.Waits, w)
+				}
+			}
+		}
+		resp.Agents = append(resp.Agents, a)
 	}
 	return resp, nil
 }
@@ -148,8 +162,10 @@ func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsReque
 	if err != nil {
 		return nil, err
 	}
-	x.await(ctx)
-	return x.counts(rpc.ActorFrom(ctx).Namespace, req.GetIncludePrivate()), nil
+	current := x.await(ctx)
+	resp := x.counts(rpc.ActorFrom(ctx).Namespace, req.GetIncludePrivate())
+	resp.Incomplete = resp.GetIncomplete() || !current
+	return resp, nil
 }
 
 // counts returns the counts of a namespace.

@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	v1 "quartet/pkg/pb/quartet/agent/v1"
+	v11 "quartet/pkg/pb/quartet/waiting/v1"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -108,7 +109,9 @@ type FleetAgent struct {
 	// The agent that supervises it; empty for a public agent.
 	SupervisorAgentId string `protobuf:"bytes,8,opt,name=supervisor_agent_id,json=supervisorAgentId,proto3" json:"supervisor_agent_id,omitempty"`
 	// When its record was written last.
-	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// The waits for which it needs a person, oldest first, at most 10, and of a page at most 1 MiB; only if include_waits was set.
+	Waits         []*v11.Wait `protobuf:"bytes,10,rep,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -202,6 +205,13 @@ func (x *FleetAgent) GetSupervisorAgentId() string {
 func (x *FleetAgent) GetUpdatedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *FleetAgent) GetWaits() []*v11.Wait {
+	if x != nil {
+		return x.Waits
 	}
 	return nil
 }
@@ -320,7 +330,7 @@ var File_quartet_fleet_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_quartet_fleet_v1_fleet_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquartet/fleet/v1/fleet.proto\x12\x10quartet.fleet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\"\x96\x03\n" +
+	"\x1cquartet/fleet/v1/fleet.proto\x12\x10quartet.fleet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cquartet/agent/v1/agent.proto\x1a quartet/waiting/v1/waiting.proto\"\xc6\x03\n" +
 	"\n" +
 	"FleetAgent\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x123\n" +
@@ -334,7 +344,9 @@ const file_quartet_fleet_v1_fleet_proto_rawDesc = "" +
 	"\x14current_work_item_id\x18\a \x01(\tR\x11currentWorkItemId\x12.\n" +
 	"\x13supervisor_agent_id\x18\b \x01(\tR\x11supervisorAgentId\x129\n" +
 	"\n" +
-	"updated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"[\n" +
+	"updated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12.\n" +
+	"\x05waits\x18\n" +
+	" \x03(\v2\x18.quartet.waiting.v1.WaitR\x05waits\"[\n" +
 	"\fPostureCount\x123\n" +
 	"\aposture\x18\x01 \x01(\x0e2\x19.quartet.agent.v1.PostureR\aposture\x12\x16\n" +
 	"\x06agents\x18\x02 \x01(\x05R\x06agents\"c\n" +
@@ -370,18 +382,20 @@ var file_quartet_fleet_v1_fleet_proto_goTypes = []any{
 	(*AttentionCount)(nil),        // 3: quartet.fleet.v1.AttentionCount
 	(v1.Posture)(0),               // 4: quartet.agent.v1.Posture
 	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*v11.Wait)(nil),              // 6: quartet.waiting.v1.Wait
 }
 var file_quartet_fleet_v1_fleet_proto_depIdxs = []int32{
 	4, // 0: quartet.fleet.v1.FleetAgent.posture:type_name -> quartet.agent.v1.Posture
 	0, // 1: quartet.fleet.v1.FleetAgent.attentions:type_name -> quartet.fleet.v1.Attention
 	5, // 2: quartet.fleet.v1.FleetAgent.updated_at:type_name -> google.protobuf.Timestamp
-	4, // 3: quartet.fleet.v1.PostureCount.posture:type_name -> quartet.agent.v1.Posture
-	0, // 4: quartet.fleet.v1.AttentionCount.attention:type_name -> quartet.fleet.v1.Attention
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	6, // 3: quartet.fleet.v1.FleetAgent.waits:type_name -> quartet.waiting.v1.Wait
+	4, // 4: quartet.fleet.v1.PostureCount.posture:type_name -> quartet.agent.v1.Posture
+	0, // 5: quartet.fleet.v1.AttentionCount.attention:type_name -> quartet.fleet.v1.Attention
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_quartet_fleet_v1_fleet_proto_init() }

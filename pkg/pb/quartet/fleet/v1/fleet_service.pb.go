@@ -36,7 +36,9 @@ type SearchAgentsRequest struct {
 	// How many to return, 1 to 500; default 50.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The next_page_token of the page before; empty for the first page.
-	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Whether each agent is returned with its waits, so that one call has what people are asked.
+	IncludeWaits  bool `protobuf:"varint,7,opt,name=include_waits,json=includeWaits,proto3" json:"include_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -111,6 +113,13 @@ func (x *SearchAgentsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *SearchAgentsRequest) GetIncludeWaits() bool {
+	if x != nil {
+		return x.IncludeWaits
+	}
+	return false
 }
 
 // SearchAgentsResponse is one page, in order of id.
@@ -347,7 +356,7 @@ var File_quartet_fleet_v1_fleet_service_proto protoreflect.FileDescriptor
 
 const file_quartet_fleet_v1_fleet_service_proto_rawDesc = "" +
 	"\n" +
-	"$quartet/fleet/v1/fleet_service.proto\x12\x10quartet.fleet.v1\x1a\x1cquartet/agent/v1/agent.proto\x1a\x1cquartet/fleet/v1/fleet.proto\"\x8a\x02\n" +
+	"$quartet/fleet/v1/fleet_service.proto\x12\x10quartet.fleet.v1\x1a\x1cquartet/agent/v1/agent.proto\x1a\x1cquartet/fleet/v1/fleet.proto\"\xaf\x02\n" +
 	"\x13SearchAgentsRequest\x125\n" +
 	"\bpostures\x18\x01 \x03(\x0e2\x19.quartet.agent.v1.PostureR\bpostures\x12;\n" +
 	"\n" +
@@ -357,7 +366,8 @@ const file_quartet_fleet_v1_fleet_service_proto_rawDesc = "" +
 	"\x0finclude_private\x18\x04 \x01(\bR\x0eincludePrivate\x12\x1b\n" +
 	"\tpage_size\x18\x05 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x06 \x01(\tR\tpageToken\"\xaa\x01\n" +
+	"page_token\x18\x06 \x01(\tR\tpageToken\x12#\n" +
+	"\rinclude_waits\x18\a \x01(\bR\fincludeWaits\"\xaa\x01\n" +
 	"\x14SearchAgentsResponse\x124\n" +
 	"\x06agents\x18\x01 \x03(\v2\x1c.quartet.fleet.v1.FleetAgentR\x06agents\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +

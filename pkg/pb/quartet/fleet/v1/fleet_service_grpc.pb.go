@@ -28,7 +28,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // FleetService finds and counts agents by what they do. It follows the journals, so that a call reads
-// no agent that it does not return; what it knows may be a second old.
+// no agent that it does not return, but those about which there were events since the call before; what it knows may be a second old.
 type FleetServiceClient interface {
 	// SearchAgents reads the agents of the namespace that a filter selects, in order of id. Deleted agents
 	// are left out. Errors: INVALID_ARGUMENT, LIMIT_EXCEEDED, CURSOR_INVALID, NOT_READY.
@@ -71,7 +71,7 @@ func (c *fleetServiceClient) CountAgents(ctx context.Context, in *CountAgentsReq
 // for forward compatibility.
 //
 // FleetService finds and counts agents by what they do. It follows the journals, so that a call reads
-// no agent that it does not return; what it knows may be a second old.
+// no agent that it does not return, but those about which there were events since the call before; what it knows may be a second old.
 type FleetServiceServer interface {
 	// SearchAgents reads the agents of the namespace that a filter selects, in order of id. Deleted agents
 	// are left out. Errors: INVALID_ARGUMENT, LIMIT_EXCEEDED, CURSOR_INVALID, NOT_READY.
