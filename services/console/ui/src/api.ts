@@ -105,21 +105,32 @@ export async function post<T>(path: string, body: Record<string, unknown>): Prom
 /** pause waits for some milliseconds. */
 export function pause(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
-    const t = setTimeout(resolve, ms);
-    signal?.addEventListener("abort", () => {
+    const aborted = () => {
       clearTimeout(t);
       reject(new DOMException("aborted", "AbortError"));
-    });
+    };
+    const t = setTimeout(() => {
+      signal?.removeEventListener("abort", aborted);
+      resolve();
+    }, ms);
+    signal?.addEventListener("abort", aborted, { once: true });
   });
 }
 
-/** lines reads a stream of the API, {"result":…} a line. It ends with the stream; an {"error":…} is thrown. */
-export async function* lines<T>(path: string, signal: AbortSignal, opened?: () => void): AsyncGenerator<T> {
+/** turnTime is for how many milliseconds lines are read before the page may do something else: a stream of the past has always a further one. */
+const turnTime = 8;
+
+/**
+ * lines reads a stream of the API, {"result":…} a line, with about how many bytes each has. It ends with the stream; an {"error":…} is
+ * thrown. However fast they come, the page can react meanwhile.
+ */
+export async function* lines<T>(path: string, signal: AbortSignal, opened?: () => void): AsyncGenerator<{ value: T; bytes: number }> {
   const resp = await send("GET", "v1/" + path, undefined, signal, "application/x-ndjson");
   opened?.();
   if (!resp.body) return;
   const reader = resp.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let began = performance.now();
   try {
     for (;;) {
       const { value, done } = await reader.read();
@@ -128,9 +139,13 @@ export async function* lines<T>(path: string, signal: AbortSignal, opened?: () =
       rest = parts.pop() ?? "";
       for (const line of parts) {
         if (!line) continue;
+        if (performance.now() - began > turnTime) {
+          await pause(0, signal);
+          began = performance.now();
+        }
         const m = JSON.parse(line);
         if (m.error) throw new ApiError(m.error.code, m.error.reason, m.error.message);
-        yield m.result as T;
+        yield { value: m.result as T, bytes: line.length };
       }
     }
   } finally {

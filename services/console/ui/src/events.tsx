@@ -1,5 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { go, href, type Route, useLive } from "./hooks";
+import { sizes } from "./live";
 import { useCan, whoMay } from "./session";
 import { count, words } from "./text";
 import type { QuartetEvent } from "./types";
@@ -7,6 +8,16 @@ import { Clock, Dialog, Empty, VirtualList } from "./ui";
 
 /** kept is how many events are kept; older ones are dropped from the page. */
 const kept = 2000;
+/** keptBytes is how many bytes they may have, about: a round of a model may have a quarter of a MiB. */
+const keptBytes = 24 << 20;
+
+/** newest returns the first events that may be kept. */
+function newest(list: QuartetEvent[]): QuartetEvent[] {
+  let bytes = 0;
+  let n = 0;
+  while (n < list.length && n < kept && (bytes += sizes.get(list[n]!) ?? 0) <= keptBytes) n++;
+  return list.slice(0, Math.max(n, Math.min(list.length, 1)));
+}
 const planes = ["agent", "work", "task", "waiting", "board"];
 
 /** Events shows what happens as it happens. */
@@ -35,18 +46,21 @@ export function Events({ route }: { route: Route }) {
   const set = (change: Record<string, string>) => {
     go(href(["events"], { agent, plane, type, past: past ? "1" : "", ...change }), true);
   };
-  const state = useLive({ agentId: agent || undefined, planes: plane ? [plane] : undefined, eventTypes: type ? type.split(",") : undefined, fromStart: past }, (batch) => {
-    seen.current += batch.length;
-    const newest = batch.reverse();
-    if (paused) held.current = newest.concat(held.current).slice(0, kept);
-    else setList((old) => newest.concat(old).slice(0, kept));
+  const state = useLive({ agentId: agent || undefined, planes: plane ? [plane] : undefined, eventTypes: type ? type.split(",") : undefined, fromStart: past }, (batch, missed) => {
+    seen.current += batch.length + missed;
+    batch.reverse();
+    if (paused) held.current = newest(batch.concat(held.current));
+    else setList((old) => newest(batch.concat(old)));
   }, () => {
     if (began.current) setGap(true);
     began.current = true;
   }, may);
   if (!may) return <div class="page"><p class="note">Events: {whoMay("EventService/WatchEvents")}</p></div>;
   const toggle = () => {
-    if (paused) setList((old) => held.current.concat(old).slice(0, kept));
+    if (paused) {
+      const more = held.current;
+      setList((old) => newest(more.concat(old)));
+    }
     held.current = [];
     setPaused(!paused);
   };

@@ -3,7 +3,7 @@ import { ApiError, enc, get, mutate, query } from "./api";
 import { go, href, type Route, useRead } from "./hooks";
 import { useCan, whoMay } from "./session";
 import { count, many, words } from "./text";
-import type { Agent, Installation } from "./types";
+import type { Agent, Installation, Wait } from "./types";
 import { Age, Badge, Dialog, Empty, ErrorNote, Field, Loading, toneOf, useAct, VirtualList } from "./ui";
 
 /** postures in the order in which a person looks for them. */
@@ -21,6 +21,7 @@ export interface FleetAgent extends Agent {
   attentions?: string[];
   queued?: number;
   quarantined?: number;
+  waits?: Wait[];
 }
 
 /** Found is a page of a search. */

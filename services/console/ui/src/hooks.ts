@@ -58,10 +58,15 @@ export interface Read<T> {
   again(): void;
 }
 
+/** restBetween is the least time between two reads of the same thing, in milliseconds: what changes all the time is read once in it. */
+const restBetween = 700;
+/** restMost is the longest; a read that takes long is repeated after ten times as long, up to that. */
+const restMost = 3000;
+
 /**
  * useRead reads something when the view appears, when keys change, and soon after version changes. What was
- * read stays until the next answer; one read runs at a time. While the server cannot be reached it tries
- * again by itself.
+ * read stays until the next answer; one read runs at a time, and one that just ended is not repeated at once. While
+ * the server cannot be reached it tries again by itself.
  */
 export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unknown[], version = 0, quiet = 300): Read<T> {
   const [state, set] = useState<{ data?: T; error?: ApiError; loading: boolean }>({ loading: true });
@@ -73,11 +78,13 @@ export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unkn
     let timer: ReturnType<typeof setTimeout> | undefined;
     let reading = false;
     let wanted = false;
+    let earliest = 0;
     const again = (ms: number) => {
       if (reading) wanted = true;
-      else timer ??= setTimeout(start, ms);
+      else timer ??= setTimeout(start, Math.max(ms, earliest - performance.now()));
     };
     const start = async () => {
+      const began = performance.now();
       timer = undefined;
       reading = true;
       wanted = false;
@@ -92,6 +99,8 @@ export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unkn
         retry = error.reason === unreachable || error.status === 503;
       } finally {
         reading = false;
+        const ended = performance.now();
+        earliest = ended + Math.min(Math.max(10 * (ended - began), restBetween), restMost);
       }
       if (!abort.signal.aborted && (wanted || retry)) again(retry ? 1500 : quiet);
     };
@@ -116,7 +125,7 @@ export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unkn
  * useLive receives the events of a filter while the view is shown, and returns whether they arrive: "live" from the
  * moment at which the server has begun the stream of this filter. reset is as in Listener.
  */
-export function useLive(filter: Filter, events: (batch: QuartetEvent[]) => void, reset: () => void, on = true): State {
+export function useLive(filter: Filter, events: (batch: QuartetEvent[], missed: number) => void, reset: () => void, on = true): State {
   const latest = useRef({ events, reset });
   latest.current = { events, reset };
   const key = JSON.stringify(filter);
@@ -124,7 +133,7 @@ export function useLive(filter: Filter, events: (batch: QuartetEvent[]) => void,
   useEffect(() => {
     if (!on) return;
     return watch(JSON.parse(key) as Filter, {
-      events: (b) => latest.current.events(b),
+      events: (b, missed) => latest.current.events(b, missed),
       reset: () => latest.current.reset(),
       became: (state) => became({ key, state }),
     });

@@ -1,9 +1,8 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { enc, get, query } from "./api";
 import { Say, WaitCard } from "./agent";
 import { agentPath, attentions, type FleetAgent, type Found } from "./fleet";
-import { href, useLive, useRead } from "./hooks";
-import { useCan } from "./session";
+import { href, useRead } from "./hooks";
 import { many, words } from "./text";
 import type { Agent, Board, Message, Utterance, Wait } from "./types";
 import { Age, Badge, Empty, ErrorNote, Loading, Prose, Section } from "./ui";
@@ -19,38 +18,62 @@ interface Asking {
 /** most is how many agents that need a person are shown at a time. */
 const most = 50;
 
-async function load(signal: AbortSignal): Promise<{ list: Asking[]; total: number; incomplete: boolean }> {
-  const found = await get<Found>("agents:search" + query({ page_size: most, attentions: Object.keys(attentions) }), signal);
-  const list = await Promise.all((found.agents ?? []).map(async (agent): Promise<Asking> => {
-    const path = agentPath(agent.agentId);
+/** every is how often the Inbox is read, in milliseconds. The server finds who needs a person, so no event is watched for it. */
+const every = 2500;
+/** trusted is for how many milliseconds failed messages and boards of an agent are not read again while it does the same. */
+const trusted = 15_000;
+
+/** Details are what a search does not return of an agent, and of which answer of the search they are. */
+interface Details {
+  of: string;
+  at: number;
+  quarantined: Message[];
+  boards: Board[];
+}
+
+async function load(signal: AbortSignal, known: Map<string, Details>): Promise<{ list: Asking[]; total: number; incomplete: boolean }> {
+  const found = await get<Found>("agents:search" + query({ page_size: most, attentions: Object.keys(attentions), include_waits: true }), signal);
+  const agents = found.agents ?? [];
+  const list = await Promise.all(agents.map(async (agent): Promise<Asking> => {
     const needs = (a: string) => agent.attentions?.includes(a);
-    const [full, failed, boards] = await Promise.all([
-      needs("ATTENTION_QUESTION") || needs("ATTENTION_WEAK_WAIT") ? get<{ waits?: Wait[] }>(path, signal) : {},
-      needs("ATTENTION_QUARANTINED") ? get<{ messages?: Message[] }>(path + "/messages" + query({ state: "MESSAGE_STATE_QUARANTINED", page_size: 20 }), signal) : {},
-      needs("ATTENTION_STALLED_BOARD") ? get<{ boards?: Board[] }>("sessions/" + enc(agent.agentId) + "/boards?limit=100", signal).catch(() => ({})) : {},
-    ]);
-    const waits = ((full as { waits?: Wait[] }).waits ?? []).filter((w) => w.mode !== "WAIT_MODE_INTENT");
+    const of = JSON.stringify(agent);
+    let d = known.get(agent.agentId);
+    if (!d || d.of !== of || performance.now() - d.at > trusted) {
+      const [failed, boards] = await Promise.all([
+        needs("ATTENTION_QUARANTINED") ? get<{ messages?: Message[] }>(agentPath(agent.agentId) + "/messages" + query({ state: "MESSAGE_STATE_QUARANTINED", page_size: 20 }), signal) : {},
+        needs("ATTENTION_STALLED_BOARD") ? get<{ boards?: Board[] }>("sessions/" + enc(agent.agentId) + "/boards?limit=100", signal).catch(() => ({})) : {},
+      ]);
+      d = {
+        of, at: performance.now(), quarantined: (failed as { messages?: Message[] }).messages ?? [],
+        boards: ((boards as { boards?: Board[] }).boards ?? []).filter((b) => b.diagnostics?.stalled || b.status === "BOARD_STATUS_BLOCKED"),
+      };
+      known.set(agent.agentId, d);
+    }
+    const waits = (agent.waits ?? []).filter((w) => w.mode !== "WAIT_MODE_INTENT");
     return {
       agent,
       questions: waits.filter((w) => w.kind === "WAIT_KIND_OPERATOR"),
       weak: waits.filter((w) => w.weakReason === "WEAK_REASON_NO_LIVE_TRIGGER" || w.weakReason === "WEAK_REASON_TRIGGER_DEAD"),
-      quarantined: (failed as { messages?: Message[] }).messages ?? [],
-      boards: ((boards as { boards?: Board[] }).boards ?? []).filter((b) => b.diagnostics?.stalled || b.status === "BOARD_STATUS_BLOCKED"),
+      quarantined: d.quarantined,
+      boards: d.boards,
     };
   }));
+  const shown = new Set(agents.map((a) => a.agentId));
+  for (const id of known.keys()) if (!shown.has(id)) known.delete(id);
   return { list, total: found.total ?? 0, incomplete: !!found.incomplete };
 }
 
 /** Inbox shows what waits for a person, over all agents, and takes the answers. */
 export function Inbox() {
-  const can = useCan();
   const [version, setVersion] = useState(0);
-  const changed = () => setVersion((v) => v + 1);
-  // What the server knows of all agents may be a second old, so it is read once more after that.
-  const inbox = useRead(load, [], version, 1200);
-  useLive({ planes: ["agent", "waiting", "work", "board"] }, changed, changed, can("EventService/WatchEvents"));
+  const known = useRef(new Map<string, Details>());
+  const changed = () => {
+    known.current.clear();
+    setVersion((v) => v + 1);
+  };
+  const inbox = useRead((s) => load(s, known.current), [], version);
   useEffect(() => {
-    const t = setInterval(() => document.hidden || changed(), 3000);
+    const t = setInterval(() => document.hidden || inbox.again(), every);
     return () => clearInterval(t);
   }, []);
   const d = inbox.data;

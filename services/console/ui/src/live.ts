@@ -14,8 +14,8 @@ export interface Filter {
 }
 
 export interface Listener {
-  /** events receives what happened, in batches. */
-  events(batch: QuartetEvent[]): void;
+  /** events receives what happened, in batches, and of how many further events before the batch reset has said that they are missing. */
+  events(batch: QuartetEvent[], missed: number): void;
   /**
    * reset says that things may have happened of which no event was received: the stream begins, and what was
    * read before is older than it, or it could not go on where it was. Read everything again.
@@ -32,6 +32,9 @@ interface Watch {
   listener: Listener;
   abort: AbortController;
 }
+
+/** sizes has of how many bytes, about, each event is that a view may keep. */
+export const sizes = new WeakMap<QuartetEvent, number>();
 
 let current: Watch | undefined;
 let state: State = "idle";
@@ -71,20 +74,37 @@ export function watch(filter: Filter, listener: Listener): () => void {
 
 /** batchTime is for how long events are collected, in milliseconds: a storm redraws a page five times a second. */
 const batchTime = 200;
-/** maxBatch is how many events are kept meanwhile; above it the listener reads again. */
+/** maxBatch is how many events are kept meanwhile, also in a tab whose timers the browser delays; above it the listener reads again. */
 const maxBatch = 2000;
+/** maxBatchSize is how many bytes they may have. */
+const maxBatchSize = 8 << 20;
 
 async function run(w: Watch) {
   let cursor = "";
   let delay = 250;
   let batch: QuartetEvent[] = [];
+  let size = 0; // bytes of the batch
+  let missed = 0; // events since the last batch that were too many
   let timer: ReturnType<typeof setTimeout> | undefined;
   const flush = () => {
     timer = undefined;
     const b = batch;
+    const m = missed;
     batch = [];
-    if (b.length > maxBatch) w.listener.reset();
-    w.listener.events(b.slice(-maxBatch));
+    size = missed = 0;
+    if (m) w.listener.reset();
+    w.listener.events(b, m);
+  };
+  const add = (e: QuartetEvent, bytes: number) => {
+    if (batch.length >= maxBatch || size + bytes > maxBatchSize) {
+      missed += batch.length;
+      batch = [];
+      size = 0;
+    }
+    batch.push(e);
+    sizes.set(e, bytes);
+    size += bytes;
+    timer ??= setTimeout(flush, batchTime);
   };
   const own = (s: State, why = "") => {
     become(s, why);
@@ -103,14 +123,13 @@ async function run(w: Watch) {
         own("live");
         delay = 250;
       };
-      for await (const m of lines<{ event?: QuartetEvent; heartbeatCursor?: string }>(path, w.abort.signal, opened)) {
+      for await (const { value: m, bytes } of lines<{ event?: QuartetEvent; heartbeatCursor?: string }>(path, w.abort.signal, opened)) {
         if (!m.event) {
           cursor = m.heartbeatCursor ?? cursor;
           continue;
         }
         cursor = m.event.cursor;
-        batch.push(m.event);
-        timer ??= setTimeout(flush, batchTime);
+        add(m.event, bytes);
       }
       throw new ApiError(0, "UNREACHABLE", "the connection ended");
     } catch (e) {

@@ -47,7 +47,7 @@ function useOutput(agent: string, id: string, ended: () => void) {
       while (!abort.signal.aborted) {
         try {
           const path = agentPath(agent) + "/tasks/" + enc(id) + "/output:follow" + query({ offset: next ?? -200_000 });
-          for await (const m of lines<Chunk>(path, abort.signal, () => setError(undefined))) {
+          for await (const { value: m } of lines<Chunk>(path, abort.signal, () => setError(undefined))) {
             delay = 250;
             if (m.ended) {
               ended();
@@ -59,6 +59,10 @@ function useOutput(agent: string, id: string, ended: () => void) {
             if (next === undefined ? offset > 0 : offset > next) setCut(true);
             next = offset + data.length;
             waiting += decoder.decode(data, { stream: true });
+            if (waiting.length > 2 * keptOutput) { // a tab that nobody sees draws no frames
+              waiting = waiting.slice(-keptOutput);
+              setCut(true);
+            }
             frame ||= requestAnimationFrame(draw);
           }
         } catch (e) {

@@ -21,7 +21,7 @@ export function Transcript({ id, version }: { id: string; version: number }) {
     const [turns, rounds, messages] = await Promise.all([
       get<{ turns?: Turn[] }>(path + "/turns?page_size=64", s),
       get<{ rounds?: Round[]; nextPageToken?: string }>(path + "/rounds" + query({ page_size: size }), s),
-      get<{ messages?: Message[] }>(path + "/messages?page_size=500", s),
+      get<{ messages?: Message[] }>(path + "/messages?page_size=150", s),
     ]);
     return { turns: turns.turns ?? [], rounds: rounds.rounds ?? [], messages: messages.messages ?? [], more: !!rounds.nextPageToken };
   }, [id, size], version);
