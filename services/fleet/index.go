@@ -3,8 +3,10 @@ package fleet
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/btree"
@@ -50,10 +52,29 @@ type entry struct {
 // needs reports whether the agent needs a person for a reason.
 func (e *entry) needs(a fleetv1.Attention) bool { return e.attentions&(1<<a) != 0 }
 
+// kind is all that is counted of an agent.
+type kind struct {
+	posture    agentv1.Posture
+	attentions uint8
+	private    bool
+}
+
+// kind returns what is counted of the agent.
+func (e *entry) kind() kind { return kind{e.posture, e.attentions, e.private} }
+
 // space has the agents of a namespace.
 type space struct {
-	agents *btree.BTreeG[*entry] // by id
+	agents *btree.BTreeG[*entry] // by id; an entry is replaced and never edited
+	kinds  map[kind]int32        // how many agents of each, so that nobody counts all of them
 	rates  rates
+}
+
+// count adds to how many agents there are of the kind of e.
+func (s *space) count(e *entry, n int32) {
+	k := e.kind()
+	if s.kinds[k] += n; s.kinds[k] == 0 {
+		delete(s.kinds, k)
+	}
 }
 
 // index follows the journals. Its agents are those that are not deleted.
@@ -215,39 +236,27 @@ func (x *index) read(ctx context.Context) {
 
 // round reads the agents that are marked now.
 func (x *index) round(ctx context.Context) {
-	type job struct {
-		key    plane.Key
-		boards bool
-	}
 	x.mu.Lock()
 	todo, listed, ended := x.dirty, x.listed, x.next
 	x.dirty, x.next, x.began = map[plane.Key]bool{}, make(chan struct{}), x.deps.Clock.Now()
 	x.mu.Unlock()
-	jobs := make(chan job)
+	keys := slices.Collect(maps.Keys(todo))
+	// The readers take the agents without a hand-over: on a busy machine each would wait for its turn.
+	var taken atomic.Int64
+	var failed atomic.Bool
 	var group sync.WaitGroup
-	var failed sync.Map
-	for range readers {
+	for range min(readers, len(keys)) {
 		group.Go(func() {
-			for j := range jobs {
-				if err := x.look(ctx, j.key, j.boards); err != nil {
-					failed.Store(j, true)
+			for i := int(taken.Add(1)) - 1; i < len(keys); i = int(taken.Add(1)) - 1 {
+				if k := keys[i]; x.look(ctx, k, todo[k]) != nil {
+					x.mark(todo[k], k)
+					failed.Store(true)
 				}
 			}
 		})
 	}
-	for k, boards := range todo {
-		jobs <- job{k, boards}
-	}
-	close(jobs)
 	group.Wait()
-	again := false
-	failed.Range(func(k, _ any) bool {
-		if j, ok := k.(job); ok {
-			x.mark(j.boards, j.key)
-		}
-		again = true
-		return true
-	})
+	again := failed.Load()
 	x.mu.Lock()
 	if !again && listed && !x.whole {
 		x.whole = true
@@ -367,7 +376,7 @@ func (e *entry) stalls(boards []*boardv1.Board) {
 func (x *index) of(namespace string) *space {
 	s := x.spaces[namespace]
 	if s == nil {
-		s = &space{agents: btree.NewG(32, func(a, b *entry) bool { return a.id < b.id })}
+		s = &space{agents: btree.NewG(32, func(a, b *entry) bool { return a.id < b.id }), kinds: map[kind]int32{}}
 		x.spaces[namespace] = s
 	}
 	return s
@@ -385,12 +394,19 @@ func (x *index) get(k plane.Key) *entry {
 func (x *index) put(k plane.Key, e *entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.of(k.Namespace).agents.ReplaceOrInsert(e)
+	s := x.of(k.Namespace)
+	if before, found := s.agents.ReplaceOrInsert(e); found {
+		s.count(before, -1)
+	}
+	s.count(e, 1)
 }
 
 // remove removes an agent.
 func (x *index) remove(k plane.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.of(k.Namespace).agents.Delete(&entry{id: k.ID})
+	s := x.of(k.Namespace)
+	if before, found := s.agents.Delete(&entry{id: k.ID}); found {
+		s.count(before, -1)
+	}
 }

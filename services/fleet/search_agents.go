@@ -43,8 +43,13 @@ type filter struct {
 
 // wants reports whether the filter selects an agent.
 func (f *filter) wants(e *entry) bool {
-	return (f.private || !e.private) && (len(f.postures) == 0 || slices.Contains(f.postures, e.posture)) &&
-		(f.attentions == 0 || e.attentions&f.attentions != 0) && strings.Contains(e.id, f.contains)
+	return f.wantsKind(e.kind()) && strings.Contains(e.id, f.contains)
+}
+
+// wantsKind reports whether the filter selects agents of a kind, if their id contains what it must.
+func (f *filter) wantsKind(k kind) bool {
+	return (f.private || !k.private) && (len(f.postures) == 0 || slices.Contains(f.postures, k.posture)) &&
+		(f.attentions == 0 || k.attentions&f.attentions != 0)
 }
 
 // filterOf checks a request.
@@ -125,8 +130,28 @@ func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsReq
 // there are on all pages, and whether all agents were looked at.
 func (x *index) search(namespace string, f filter, list page.List) (found []entry, total int, whole bool) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.of(namespace).agents.Ascend(func(e *entry) bool {
+	s := x.of(namespace)
+	agents := s.agents.Clone() // shares everything that does not change meanwhile
+	for k, n := range s.kinds {
+		if f.wantsKind(k) {
+			total += int(n)
+		}
+	}
+	whole = x.whole
+	x.mu.Unlock()
+	if f.contains == "" {
+		left := total // of those after the page before; more than there are, unless it is the first page
+		agents.AscendGreaterOrEqual(&entry{id: list.After}, func(e *entry) bool {
+			if e.id != list.After && f.wants(e) {
+				found = append(found, *e)
+				left--
+			}
+			return len(found) <= list.Size && left > 0
+		})
+		return found, total, whole
+	}
+	total = 0
+	agents.Ascend(func(e *entry) bool {
 		if f.wants(e) {
 			total++
 			if e.id > list.After && len(found) <= list.Size {
@@ -135,7 +160,7 @@ func (x *index) search(namespace string, f filter, list page.List) (found []entr
 		}
 		return true
 	})
-	return found, total, x.whole
+	return found, total, whole
 }
 
 // shown returns an agent as the overview shows it: what it does now, and why it needs a person as the index
@@ -176,22 +201,21 @@ func (x *index) counts(namespace string, private bool) *fleetv1.CountAgentsRespo
 	var postures [32]int32
 	var reasons [8]int32
 	s := x.of(namespace)
-	s.agents.Ascend(func(e *entry) bool {
-		if e.private && !private {
-			return true
+	for k, n := range s.kinds {
+		if k.private && !private {
+			continue
 		}
-		resp.Agents++
-		postures[e.posture]++
-		if e.attentions != 0 {
-			resp.NeedAttention++
+		resp.Agents += n
+		postures[k.posture] += n
+		if k.attentions != 0 {
+			resp.NeedAttention += n
 		}
 		for _, reason := range attentions {
-			if e.needs(reason) {
-				reasons[reason]++
+			if k.attentions&(1<<reason) != 0 {
+				reasons[reason] += n
 			}
 		}
-		return true
-	})
+	}
 	for p, n := range postures {
 		if n > 0 {
 			resp.Postures = append(resp.Postures, &fleetv1.PostureCount{Posture: agentv1.Posture(p), Agents: n})

@@ -2,6 +2,7 @@ package console
 
 import (
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -164,13 +165,30 @@ func (t *tab) measure(path, until string, rounds int, look time.Duration) cost {
 		before := t.figures()
 		c.sample = t.during(look)
 		after := t.figures()
-		c.viewer = append(c.viewer, c.cpu-without.cpu)
+		// As many events as there were cost so much without it.
+		c.viewer = append(c.viewer, c.cpu-without.cpu*c.events/without.events)
 		c.script = 100 * (after["TaskDuration"] - before["TaskDuration"]) / (after["Timestamp"] - before["Timestamp"])
 		c.nodes, c.heap = max(c.nodes, int(after["Nodes"])), max(c.heap, after["JSHeapUsedSize"]/(1<<20))
 	}
 	c.rows, c.records = value[int](t, `document.querySelectorAll(".row").length`), t.alive(`"eventId" in o && "payload" in o`)
 	slices.Sort(c.viewer)
 	return c
+}
+
+// lookedAt waits until the server has looked at all agents.
+func (c *crowd) lookedAt() {
+	c.Helper()
+	deadline := time.NewTimer(10 * time.Minute)
+	defer deadline.Stop()
+	every := time.NewTicker(100 * time.Millisecond)
+	defer every.Stop()
+	for c.call(http.MethodGet, "/v1/agents:count", nil)["incomplete"] == true {
+		select {
+		case <-deadline.C:
+			require.FailNow(c, "the server has not looked at all agents")
+		case <-every.C:
+		}
+	}
 }
 
 // The console with many agents to which much happens: what it keeps, draws and asks for is bounded, however many agents
@@ -198,10 +216,11 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 	stop := c.traffic(*loadEvents)
 	defer stop()
 	p := r.signedIn()
-	p.until("that all agents were looked at", `!document.body.innerText.includes("still being looked at") && document.body.innerText.replaceAll(",", "").includes("`+strconv.Itoa(agents)+` agents")`)
+	c.lookedAt()
 	if long {
 		<-time.After(30 * time.Second) // the server comes to rest from its start
 	}
+	var missed []string
 	for _, v := range looks {
 		m := p.measure(v.path, v.until, rounds, look)
 		t.Logf("%-10s a viewer costs %.1f %% of a core (%.1f of all, %.0f events/s), %.1f requests/s; the page is busy for %.0f %%, has %d nodes, %d rows, %d events, a heap of %.1f MiB",
@@ -211,8 +230,8 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 		require.Less(t, m.records, maxRecords, v.name)
 		require.LessOrEqual(t, m.requests, v.requests, v.name)
 		require.Less(t, m.heap, maxHeap, v.name)
-		if long {
-			require.LessOrEqual(t, m.viewer[len(m.viewer)/2], maxViewer, v.name)
+		if cost := m.viewer[len(m.viewer)/2]; cost > maxViewer {
+			missed = append(missed, fmt.Sprintf("%s: a viewer costs %.1f %% of a core", v.name, cost))
 		}
 	}
 	of := map[string]*took{}
@@ -229,11 +248,14 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 	require.Less(t, f["Nodes"], float64(maxNodes))
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		t.Logf("%-20s %4d times: %4.0f ms to the next paint at most (median %.0f), shown after %5.0f ms at most", name, len(of[name].paint), slices.Max(of[name].paint), of[name].median(), of[name].shown)
-		if long {
-			require.LessOrEqual(t, slices.Max(of[name].paint), maxInteraction, name)
+		if longest := slices.Max(of[name].paint); longest > maxInteraction {
+			missed = append(missed, fmt.Sprintf("%s: %.0f ms", name, longest))
 		}
 	}
 	t.Logf("tasks of the page longer than 50 ms: %s", value[string](p, `observed.long.length + ", the longest " + Math.round(Math.max(0, ...observed.long)) + " ms"`))
 	t.Logf("%d calls were not made in time", c.behind.Load())
 	p.sound()
+	if long {
+		require.Empty(t, missed, "targets that depend on speed")
+	}
 }
