@@ -13,6 +13,7 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/rpc"
+	"quartet/services/gateway/eventjson"
 	"quartet/services/gateway/parameters"
 )
 
@@ -182,7 +183,7 @@ func (ndjson) line(b []byte, m *eventv1.WatchEventsResponse, payload []byte) ([]
 		text, err := codec{}.Marshal(map[string]any{"result": m})
 		return append(append(b, text...), '\n'), err
 	}
-	b, err := appendEvent(append(b, `{"result":{"event":`...), m.GetEvent(), payload)
+	b, err := eventjson.Append(append(b, `{"result":{"event":`...), m.GetEvent(), payload)
 	return append(b, "}}\n"...), err
 }
 
@@ -202,7 +203,7 @@ func (sse) line(b []byte, m *eventv1.WatchEventsResponse, payload []byte) ([]byt
 	}
 	b = append(append(b, "id: "...), ev.GetCursor()...)
 	b = append(append(b, "\nevent: "...), ev.GetEventType()...)
-	b, err := appendEvent(append(b, "\ndata: "...), ev, payload)
+	b, err := eventjson.Append(append(b, "\ndata: "...), ev, payload)
 	return append(b, '\n', '\n'), err
 }
 

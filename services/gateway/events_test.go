@@ -349,6 +349,15 @@ func TestSecretsOfRecordsAreConcealed(t *testing.T) {
 	}
 }
 
+// A stream over HTTP takes only payloads that are objects, and has one for each event.
+func TestPayloadsAsJSON(t *testing.T) {
+	_, _, err := eventOf(&journal.RawEvent{Payload: []byte(`[1]`)}, true)
+	require.Error(t, err)
+	_, payload, err := eventOf(&journal.RawEvent{}, true)
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(payload))
+}
+
 func FuzzDecodeCursor(f *testing.F) {
 	f.Add("")
 	f.Add(vector{}.encode())

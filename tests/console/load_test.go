@@ -40,12 +40,12 @@ var looks = []struct {
 	name, path, until string
 	requests          float64
 }{
-	{"Fleet", "fleet", `document.querySelectorAll(".row").length > 0`, 3},
-	{"Inbox", "inbox", `document.querySelectorAll(".question").length > 0`, 3},
-	{"Agent", "agents/" + busy, `document.querySelector("h1")?.innerText.startsWith("` + busy + `") && document.querySelector('[role="tab"]')`, 8},
-	{"Transcript", "agents/" + busy + "?tab=transcript", `document.querySelectorAll(".turn").length > 0`, 8},
-	{"Events", "events", `document.querySelectorAll(".row.event").length > 0`, 3},
-	{"Past", "events?past=1", `document.querySelectorAll(".row.event").length > 0`, 3},
+	{"Fleet", "fleet", `document.querySelectorAll(".row").length > 0`, 6},
+	{"Inbox", "inbox", `document.querySelectorAll(".question").length > 0`, 6},
+	{"Agent", "agents/" + busy, `document.querySelector("h1")?.innerText.startsWith("` + busy + `") && document.querySelector('[role="tab"]')`, 12},
+	{"Transcript", "agents/" + busy + "?tab=transcript", `document.querySelectorAll(".turn").length > 0`, 12},
+	{"Events", "events", `document.querySelectorAll(".row.event").length > 0`, 6},
+	{"Past", "events?past=1", `document.querySelectorAll(".row.event").length > 0`, 6},
 }
 
 // counted returns the sum of a metric's samples, of those whose labels have a text.
@@ -176,7 +176,7 @@ func (t *tab) measure(path, until string, rounds int, look time.Duration) cost {
 }
 
 // lookedAt waits until the server has looked at all agents.
-func (c *crowd) lookedAt() {
+func (c *population) lookedAt() {
 	c.Helper()
 	deadline := time.NewTimer(10 * time.Minute)
 	defer deadline.Stop()
@@ -211,7 +211,7 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 	}
 	r := newRig(t, settings...)
 	began := time.Now()
-	c := r.newCrowd(agents)
+	c := r.newPopulation(agents)
 	t.Logf("%d agents after %s", agents, time.Since(began).Round(time.Second))
 	stop := c.traffic(*loadEvents)
 	defer stop()

@@ -28,8 +28,8 @@ const (
 	eventsOfAMessage = 5
 )
 
-// crowd is the population of a server, and what happens to it.
-type crowd struct {
+// population is the agents of a server, and what happens to them.
+type population struct {
 	*rig
 	api    *client.Client
 	agents int
@@ -43,16 +43,16 @@ type crowd struct {
 // agentName returns the id of an agent.
 func agentName(i int) string { return fmt.Sprintf("agent-%06d", i) }
 
-// newCrowd creates agents. One in fifty, at least 60, waits for an operator, and as many keep a
+// newPopulation creates agents. One in fifty, at least 60, waits for an operator, and as many keep a
 // work item that waits for a time.
-func (r *rig) newCrowd(agents int) *crowd {
+func (r *rig) newPopulation(agents int) *population {
 	r.Helper()
 	api, err := client.Dial(r.srv.GRPC)
 	require.NoError(r, err)
 	r.Cleanup(func() { _ = api.Close() })
 	few := max(agents/50, 60)
 	require.Less(r, 1+2*few, agents)
-	c := &crowd{rig: r, api: api, agents: agents, asking: few, items: make([]string, few)}
+	c := &population{rig: r, api: api, agents: agents, asking: few, items: make([]string, few)}
 	require.NoError(r, c.each(agents, func(ctx context.Context, i int) error {
 		_, err := api.Agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
 		return err
@@ -76,7 +76,7 @@ func (r *rig) newCrowd(agents int) *crowd {
 }
 
 // each calls fn for 0 to n-1 from many goroutines.
-func (c *crowd) each(n int, fn func(ctx context.Context, i int) error) error {
+func (c *population) each(n int, fn func(ctx context.Context, i int) error) error {
 	var next atomic.Int64
 	var all sync.WaitGroup
 	errs := make([]error, 256)
@@ -93,11 +93,11 @@ func (c *crowd) each(n int, fn func(ctx context.Context, i int) error) error {
 
 // traffic makes as many events a second, by calls as any program makes them, until the returned function is called: a third
 // are updates of work items, the others messages and the turns that take them. A tenth of the messages is for busy.
-func (c *crowd) traffic(events int) (stop func()) {
+func (c *population) traffic(events int) (stop func()) {
 	ctx, cancel := context.WithCancel(c.Context())
 	var all sync.WaitGroup
 	all.Go(func() {
-		c.problem(ctx, c.api.RunTurns(ctx, client.RunnerOptions{Name: "crowd", Concurrency: callers}, func(ctx context.Context, t *client.Turn) error {
+		c.problem(ctx, c.api.RunTurns(ctx, client.RunnerOptions{Name: "population", Concurrency: callers}, func(ctx context.Context, t *client.Turn) error {
 			_, err := t.Round(ctx, client.Reply{Text: "I looked at it: " + strings.Repeat("all of it is as it was. ", 10), Usage: &agentv1.TokenUsage{InputTokens: 1000, OutputTokens: 60}})
 			return err
 		}))
@@ -146,7 +146,7 @@ func (c *crowd) traffic(events int) (stop func()) {
 }
 
 // enqueue gives a call to the callers, unless they all have enough to do.
-func (c *crowd) enqueue(due chan<- func(context.Context) error, call func(context.Context) error) {
+func (c *population) enqueue(due chan<- func(context.Context) error, call func(context.Context) error) {
 	select {
 	case due <- call:
 	default:
@@ -155,14 +155,14 @@ func (c *crowd) enqueue(due chan<- func(context.Context) error, call func(contex
 }
 
 // problem keeps an error, but for those of the end.
-func (c *crowd) problem(ctx context.Context, err error) {
+func (c *population) problem(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		c.failed.CompareAndSwap(nil, &err)
 	}
 }
 
 // update returns the n-th update of a work item.
-func (c *crowd) update(n int) func(context.Context) error {
+func (c *population) update(n int) func(context.Context) error {
 	agent, item, _ := strings.Cut(c.items[n%len(c.items)], "/")
 	return func(ctx context.Context) error {
 		objective := fmt.Sprintf("Keep the register of this quarter, as of change %d", n)
@@ -172,7 +172,7 @@ func (c *crowd) update(n int) func(context.Context) error {
 }
 
 // say returns the n-th message, to an agent that waits for nothing.
-func (c *crowd) say(n int) func(context.Context) error {
+func (c *population) say(n int) func(context.Context) error {
 	to := busy
 	if free := 1 + 2*c.asking; n%10 > 0 {
 		to = agentName(free + rand.IntN(c.agents-free))

@@ -1,4 +1,5 @@
-package gateway
+// Package eventjson makes the JSON of events that streams over HTTP send.
+package eventjson
 
 import (
 	"errors"
@@ -9,12 +10,13 @@ import (
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 )
 
-var errEventText = errors.New("gateway: an event has text that is not UTF-8")
+// errText is the error of an event whose text is not UTF-8.
+var errText = errors.New("eventjson: an event has text that is not UTF-8")
 
-// appendEvent appends the ProtoJSON of an event whose payload is JSON already: that is how journals have it, so that a stream
+// Append appends the ProtoJSON of an event whose payload is JSON already: that is how journals have it, so that a stream
 // over HTTP costs a fifth of what it costs to make a message of the payload and JSON of the message. Fields without a value
-// are left out.
-func appendEvent(b []byte, ev *eventv1.Event, payload []byte) ([]byte, error) {
+// are left out. It fails for text that is not UTF-8.
+func Append(b []byte, ev *eventv1.Event, payload []byte) ([]byte, error) {
 	b = append(b, '{')
 	first, valid := true, true
 	key := func(name string) {
@@ -61,7 +63,7 @@ func appendEvent(b []byte, ev *eventv1.Event, payload []byte) ([]byte, error) {
 	text("traceparent", ev.GetTraceparent())
 	text("actorKeyId", ev.GetActorKeyId())
 	if !valid {
-		return nil, errEventText
+		return nil, errText
 	}
 	return append(b, '}'), nil
 }

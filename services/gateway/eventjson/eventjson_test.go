@@ -1,4 +1,4 @@
-package gateway
+package eventjson
 
 import (
 	"encoding/json"
@@ -9,24 +9,22 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"quartet/pkg/journal"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
 )
 
 // The JSON that a stream makes of an event is that of the message, with every field.
 func TestAnEventAsJSONIsThatOfItsMessage(t *testing.T) {
 	payload := []byte(`{"text":"a \"b\" <c> & é 🙂","n":3,"f":-1.5,"none":null,"list":[1,{"x":[]}],"empty":{}}`)
-	raw := &journal.RawEvent{Event: journal.Event{Plane: "agent"}, Payload: payload}
+	message := &structpb.Struct{}
+	require.NoError(t, protojson.Unmarshal(payload, message))
 	for _, at := range []time.Time{
 		time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 12, 0, 0, 120e6, time.UTC), time.Date(2026, 3, 1, 12, 0, 0, 123456e3, time.UTC),
 		time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC),
 	} {
-		ev, _, err := eventOf(raw, false)
-		require.NoError(t, err)
-		_, text, err := eventOf(raw, true)
-		require.NoError(t, err)
+		ev := &eventv1.Event{Payload: message}
 		fields := ev.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {
 			switch fd := fields.Get(i); fd.Kind() {
@@ -36,7 +34,7 @@ func TestAnEventAsJSONIsThatOfItsMessage(t *testing.T) {
 				ev.ProtoReflect().Set(fd, protoreflect.ValueOfInt64(1<<60+1))
 			case protoreflect.MessageKind: // the payload and the time
 			default:
-				require.Failf(t, "appendEvent does not know this kind of field", "%s", fd.FullName())
+				require.Failf(t, "Append does not know this kind of field", "%s", fd.FullName())
 			}
 		}
 		ev.CreatedAt = timestamppb.New(at)
@@ -45,7 +43,7 @@ func TestAnEventAsJSONIsThatOfItsMessage(t *testing.T) {
 			require.NoError(t, err)
 			bare := proto.CloneOf(full)
 			bare.Payload = nil
-			got, err := appendEvent([]byte("x"), bare, text)
+			got, err := Append([]byte("x"), bare, payload)
 			require.NoError(t, err)
 			require.Equal(t, "x", string(got[:1]))
 			require.True(t, json.Valid(got[1:]), string(got))
@@ -55,11 +53,6 @@ func TestAnEventAsJSONIsThatOfItsMessage(t *testing.T) {
 }
 
 func TestAnEventThatIsNoTextIsRefused(t *testing.T) {
-	_, err := appendEvent(nil, &eventv1.Event{Principal: "\xff"}, []byte("{}"))
-	require.ErrorIs(t, err, errEventText)
-	_, _, err = eventOf(&journal.RawEvent{Payload: []byte(`[1]`)}, true)
-	require.Error(t, err)
-	_, payload, err := eventOf(&journal.RawEvent{}, true)
-	require.NoError(t, err)
-	require.Equal(t, "{}", string(payload))
+	_, err := Append(nil, &eventv1.Event{Principal: "\xff"}, []byte("{}"))
+	require.ErrorIs(t, err, errText)
 }
