@@ -34,6 +34,7 @@ export function Events({ route }: { route: Route }) {
   const [gap, setGap] = useState(false);
   const seen = useRef(0);
   const held = useRef<QuartetEvent[]>([]);
+  const pressed = useRef(false);
   const may = can("EventService/WatchEvents");
   const began = useRef(false);
   useEffect(() => {
@@ -49,20 +50,35 @@ export function Events({ route }: { route: Route }) {
   const state = useLive({ agentId: agent || undefined, planes: plane ? [plane] : undefined, eventTypes: type ? type.split(",") : undefined, fromStart: past }, (batch, missed) => {
     seen.current += batch.length + missed;
     batch.reverse();
-    if (paused) held.current = newest(batch.concat(held.current));
+    if (paused || pressed.current) held.current = newest(batch.concat(held.current));
     else setList((old) => newest(batch.concat(old)));
   }, () => {
     if (began.current) setGap(true);
     began.current = true;
   }, may);
   if (!may) return <div class="page"><p class="note">Events: {whoMay("EventService/WatchEvents")}</p></div>;
-  const toggle = () => {
-    if (paused) {
-      const more = held.current;
-      setList((old) => newest(more.concat(old)));
-    }
+  const showHeld = () => {
+    const more = held.current;
     held.current = [];
+    if (more.length) setList((old) => newest(more.concat(old)));
+  };
+  const toggle = () => {
+    showHeld();
     setPaused(!paused);
+  };
+  // While a button of the mouse is down nothing moves under it: a click begins and ends at the same row.
+  const press = () => {
+    pressed.current = true;
+    const release = () => {
+      removeEventListener("pointerup", release);
+      removeEventListener("pointercancel", release);
+      setTimeout(() => {
+        pressed.current = false;
+        if (!paused) showHeld();
+      });
+    };
+    addEventListener("pointerup", release);
+    addEventListener("pointercancel", release);
   };
   return (
     <div class="page fill">
@@ -80,7 +96,7 @@ export function Events({ route }: { route: Route }) {
       </header>
       {type ? <p class="dim">only <code>{type}</code> <button type="button" class="link" onClick={() => set({ type: "" })}>all types</button></p> : null}
       {gap ? <p class="note">Some events were not shown: there were too many at once, or the stream could not go on where it was. <button type="button" class="link" onClick={() => setGap(false)}>Understood</button></p> : null}
-      {list.length ? <VirtualList rows={list} label="Events, newest first" row={(e) => <Row key={e.eventId} event={e} open={() => setShown(e)} />} />
+      {list.length ? <div class="through" onPointerDown={press}><VirtualList rows={list} label="Events, newest first" row={(e) => <Row key={e.eventId} event={e} open={() => setShown(e)} />} /></div>
         : <Empty>{state === "live" ? "Nothing happened since this page was opened." : "Waiting for the stream of events…"}</Empty>}
       {shown ? (
         <Dialog title={words(shown.eventType, "")} close={() => setShown(undefined)}>
