@@ -125,9 +125,9 @@ func (t *tab) use(of map[string]*took) {
 	for range 3 {
 		t.interact(of, "scroll", types(kb.PageDown), `true`)
 	}
+	t.interact(of, "hold", t.click(button("Hold")), `!!(`+button("Go on")+`)`)
 	t.interact(of, "open an event", t.click(`document.querySelectorAll(".row.event button")[3]`), `document.querySelector("dialog[open]")`)
 	t.interact(of, "close it", t.click(button("Close")), `!document.querySelector("dialog[open]")`)
-	t.interact(of, "hold", t.click(button("Hold")), `!!(`+button("Go on")+`)`)
 	t.interact(of, "go on", t.click(button("Go on")), `!!(`+button("Hold")+`)`)
 	t.view("events?past=1")
 	t.until("the past", looks[5].until)
@@ -234,6 +234,10 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 			missed = append(missed, fmt.Sprintf("%s: a viewer costs %.1f %% of a core", v.name, cost))
 		}
 	}
+	if !long {
+		p.sound()
+		return
+	}
 	of := map[string]*took{}
 	p.view("fleet")
 	for began := time.Now(); ; {
@@ -255,7 +259,5 @@ func TestG15_TheConsoleUnderLoad(t *testing.T) {
 	t.Logf("tasks of the page longer than 50 ms: %s", value[string](p, `observed.long.length + ", the longest " + Math.round(Math.max(0, ...observed.long)) + " ms"`))
 	t.Logf("%d calls were not made in time", c.behind.Load())
 	p.sound()
-	if long {
-		require.Empty(t, missed, "targets that depend on speed")
-	}
+	require.Empty(t, missed, "targets that depend on speed")
 }
