@@ -33,7 +33,7 @@ func itemHash(itemID string) uint32 {
 	if itemID == "" {
 		return 0
 	}
-	return uint32(packed.Hash("", itemID)) //nolint:gosec // half of it is enough: who finds a task looks at it
+	return uint32(packed.Hash("", itemID)) // half of it is enough: who finds a task looks at it
 }
 
 // Task returns a task, nil if there is none. That of a packed group is a copy.
