@@ -218,7 +218,7 @@ func TestA5_FinishedMessagesArePacked(t *testing.T) {
 		p := plain{records: map[string]*agentv1.Message{}}
 		var taken []string // and not finished
 		n := 0
-		steps, sizes := rapid.SampledFrom([]int{10, 30, 30, 100, 100, 700}).Draw(t, "steps"), []int{0, 10}
+		steps, sizes := rapid.SampledFrom([]int{10, 10, 30, 30, 30, 30, 30, 30, 100, 700}).Draw(t, "steps"), []int{0, 10}
 		if steps == 100 {
 			sizes = []int{10, 10, 10, keptBytes / 8}
 		}
