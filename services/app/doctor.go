@@ -20,6 +20,9 @@ func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doct
 	if err == nil {
 		local.OpenToOthers = loopback("grpc-addr", cfg.GRPCAddr) != nil || loopback("http-addr", cfg.HTTPAddr) != nil
 	}
+	if cfg.SignIn.SecretFile != "" {
+		local.CheckSecret = cfg.SignIn.CheckSecret
+	}
 	c.Version = version.Get().String()
 	return doctor.Examine(ctx, c, local)
 }

@@ -75,6 +75,8 @@ func (a *archiving) export(t *testing.T) (all []segments.Frame, failure error) {
 	if err := s.ExportBackup(&backupv1.ExportBackupRequest{}, out); err != nil {
 		return nil, err
 	}
+	require.IsNonDecreasing(t, out.done)
+	require.Greater(t, out.done[len(out.done)-1], 0.9, "what was archived meanwhile is a part of it")
 	c := unpack(t, &out.all)
 	last := map[string]uint64{}
 	end := framelog.End{}

@@ -68,6 +68,8 @@ type download struct {
 	largest int
 	chunks  int
 	all     bytes.Buffer
+	// done is what each message with a chunk said.
+	done []float64
 	// contents is what the last message said.
 	contents *backupv1.BackupContents
 }
@@ -88,6 +90,9 @@ func (d *download) Send(resp *backupv1.ExportBackupResponse) error {
 	d.chunks++
 	d.largest = max(d.largest, len(resp.GetChunk()))
 	d.all.Write(resp.GetChunk())
+	if resp.GetChunk() != nil {
+		d.done = append(d.done, resp.GetDone())
+	}
 	if resp.GetContents() != nil {
 		d.contents = resp.GetContents()
 	}
@@ -236,6 +241,9 @@ func TestABackupIsSentInBoundedChunks(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, out.largest, chunkBytes)
 	require.Greater(t, out.chunks, 1)
+	require.IsNonDecreasing(t, out.done)
+	require.Less(t, out.done[0], 0.5, "the home is larger than the journal")
+	require.InDelta(t, 1, out.done[len(out.done)-1], 0.001)
 	c := unpack(t, &out.all)
 	require.Equal(t, string(bytes.Repeat(noise, 13)), c.files["large"])
 	require.Equal(t, noise, c.messages["J_work"][2].Data)

@@ -26,6 +26,8 @@ type end struct {
 	seq   uint64    // of the last message
 	asked time.Time // at most when the broker said so, by its clock
 	final uint64    // of the last message of a segment before the moment; see seal
+	// How much the stream had then.
+	messages, bytes uint64
 }
 
 // chooseCut asks for the end of each stream and chooses the moment: the latest time that an answer
@@ -51,7 +53,7 @@ func chooseCut(ctx context.Context, js jetstream.JetStream, streams []string) (c
 		if err != nil {
 			return cut{}, fmt.Errorf("stream %s: %w", name, err)
 		}
-		c.ends[name] = end{seq: info.State.LastSeq, asked: asked}
+		c.ends[name] = end{seq: info.State.LastSeq, asked: asked, messages: info.State.Msgs, bytes: info.State.Bytes}
 		if info.TimeStamp.After(c.at) {
 			c.at = info.TimeStamp
 		}

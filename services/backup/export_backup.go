@@ -59,7 +59,8 @@ func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.Serve
 		return fault.InvalidArgument.New("recipients: "+err.Error(), "field", "recipients").WithField("recipients", "must be recipients of age")
 	}
 	began, sum := time.Now(), sha256.New()
-	m, totals, err := s.export(ctx, req.GetOmitOutput(), recipients, io.MultiWriter(sender{out}, sum))
+	to := &sender{out: out}
+	m, totals, err := s.export(ctx, req.GetOmitOutput(), recipients, to, sum)
 	if err == nil {
 		err = out.Send(&backupv1.ExportBackupResponse{Contents: contentsOf(m, totals, hex.EncodeToString(sum.Sum(nil)))})
 	}
@@ -89,9 +90,9 @@ func contentsOf(m archive.Manifest, t archive.Totals, sum string) *backupv1.Back
 	return c
 }
 
-// export writes the sealed backup to a writer. After an error what was written is not a complete
+// export sends the sealed backup and adds it to a checksum. After an error what was sent is not a complete
 // backup.
-func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.Recipient, to io.Writer) (archive.Manifest, archive.Totals, error) {
+func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.Recipient, to *sender, sum io.Writer) (archive.Manifest, archive.Totals, error) {
 	key := s.cfg.Key()
 	js, err := jetstream.New(s.deps.Conn())
 	if err != nil {
@@ -106,7 +107,8 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 		return m, archive.Totals{}, err
 	}
 	m.Streams, m.CutAt = streams, moment.at.UTC()
-	buffered := bufio.NewWriterSize(to, chunkBytes)
+	to.progress = newProgress(m.Streams, moment, archives, s.cfg.Home)
+	buffered := bufio.NewWriterSize(io.MultiWriter(to, sum), chunkBytes)
 	seal, err := archive.Seal(buffered, key, recipients)
 	if err != nil {
 		return m, archive.Totals{}, err
@@ -115,7 +117,7 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	if err != nil {
 		return m, archive.Totals{}, err
 	}
-	totals, err := s.fill(ctx, js, m, archives, moment, w)
+	totals, err := s.fill(ctx, js, m, archives, moment, w, to.progress)
 	if err != nil {
 		w.Abandon()
 		return m, totals, err
@@ -173,14 +175,18 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 }
 
 // fill writes the streams of the manifest and the homes, and completes the archive.
-func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, archives map[string][]archived, moment cut, w *archive.Writer) (archive.Totals, error) {
-	c := &copying{Service: s, js: js, moment: moment, write: w.Message, ends: map[string]framelog.End{}, seen: map[string]bool{}}
+func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Manifest, archives map[string][]archived, moment cut, w *archive.Writer, p *progress) (archive.Totals, error) {
+	write := func(m archive.Message) error {
+		p.message(m.Stream)
+		return w.Message(m)
+	}
+	c := &copying{Service: s, js: js, moment: moment, write: write, ends: map[string]framelog.End{}, seen: map[string]bool{}}
 	for _, name := range m.Streams {
 		if err := c.stream(ctx, name, archives); err != nil {
 			return archive.Totals{}, fmt.Errorf("stream %s: %w", name, err)
 		}
 	}
-	if err := copyHome(s.cfg.Home, w); err != nil {
+	if err := copyHome(s.cfg.Home, w, p); err != nil {
 		return archive.Totals{}, fmt.Errorf("agents' homes: %w", err)
 	}
 	return w.Close()
@@ -245,7 +251,7 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 
 // copyHome writes all regular files of a directory. Links are left out: what
 // they point to is not the agents'.
-func copyHome(dir string, w *archive.Writer) error {
+func copyHome(dir string, w *archive.Writer, p *progress) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) || dir == "" {
 		return nil
@@ -263,12 +269,12 @@ func copyHome(dir string, w *archive.Writer) error {
 		case !d.Type().IsRegular():
 			return nil
 		}
-		return copyFile(root, path, w)
+		return copyFile(root, path, w, p)
 	})
 }
 
 // copyFile writes one file, unless it was removed meanwhile.
-func copyFile(root *os.Root, path string, w *archive.Writer) error {
+func copyFile(root *os.Root, path string, w *archive.Writer, p *progress) error {
 	f, err := root.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -282,26 +288,27 @@ func copyFile(root *os.Root, path string, w *archive.Writer) error {
 		return err
 	}
 	if info.Size() > wholeFile {
-		return w.File(path, int64(info.Mode().Perm()), info.Size(), f)
+		return w.File(path, int64(info.Mode().Perm()), info.Size(), p.file(f))
 	}
-	text, err := io.ReadAll(io.LimitReader(f, wholeFile))
+	text, err := io.ReadAll(io.LimitReader(p.file(f), wholeFile))
 	if err != nil {
 		return err
 	}
 	return w.File(path, int64(info.Mode().Perm()), int64(len(text)), bytes.NewReader(text))
 }
 
-// sender is an io.Writer that sends what is written in messages of at most chunkBytes.
+// sender is an io.Writer that sends what is written in messages of at most chunkBytes, each with the progress.
 type sender struct {
-	out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]
+	out      grpc.ServerStreamingServer[backupv1.ExportBackupResponse]
+	progress *progress
 }
 
 // Write implements io.Writer.
-func (s sender) Write(b []byte) (int, error) {
+func (s *sender) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
 		piece := b[n:min(n+chunkBytes, len(b))]
-		if err := s.out.Send(&backupv1.ExportBackupResponse{Chunk: piece}); err != nil {
+		if err := s.out.Send(&backupv1.ExportBackupResponse{Chunk: piece, Done: s.progress.part()}); err != nil {
 			return n, err
 		}
 		n += len(piece)

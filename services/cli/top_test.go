@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -161,4 +162,29 @@ func TestTopOfManyAgents(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "agent-1999", "programs get the agents in order of id")
 	require.NotContains(t, out, "agent-2049")
+}
+
+// A backup says on a terminal how far it is, and nothing in a file.
+func TestABackupShowsItsProgress(t *testing.T) {
+	s := dev.Start(t)
+	file := filepath.Join(t.TempDir(), "all.backup")
+	code, _, errs := quartet(t, s, "backup", file)
+	require.Zero(t, code, errs)
+	require.NotContains(t, errs, "%")
+
+	master, tty, err := pty.Open()
+	require.NoError(t, err)
+	screen := &written{more: make(chan struct{})}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(screen, master) // ends with the terminal
+	}()
+	t.Setenv("TERM", "xterm")
+	require.Zero(t, cli.Run(dev.Within(t), cli.Servers{}, []string{"backup", file, "--replace", "--address", s.Cfg.GRPCAddr}, os.Stdin, io.Discard, tty))
+	screen.wait(t, " %  ")
+	screen.wait(t, "\r\x1b[K")
+	require.NoError(t, tty.Close())
+	<-copied
+	require.NoError(t, master.Close())
 }

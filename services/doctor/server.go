@@ -43,12 +43,13 @@ type Server struct {
 	NATS                       natsd.Remote
 	GRPCAddr, HTTPAddr         string
 	CertFile, TLSKeyFile       string
-	AuthRequired, OpenToOthers bool   // OpenToOthers: a port is not on loopback
-	AuthLocal                  bool   // credentials are required, and clients of this user find one
-	Issuer                     string // of OpenID tokens; empty: none
-	Replicas                   int    // of each journal
-	MonitorURL                 string // of the servers of NATS; empty: unknown
-	MinPayload                 int64  // that they must allow
+	AuthRequired, OpenToOthers bool         // OpenToOthers: a port is not on loopback
+	AuthLocal                  bool         // credentials are required, and clients of this user find one
+	Issuer                     string       // of OpenID tokens; empty: none
+	CheckSecret                func() error // of the client with which people sign in to the console; nil: there is none
+	Replicas                   int          // of each journal
+	MonitorURL                 string       // of the servers of NATS; empty: unknown
+	MinPayload                 int64        // that they must allow
 }
 
 // server checks what a server on this machine would find. answered says that a server answers
@@ -77,6 +78,7 @@ func (r *report) server(ctx context.Context, s Server, answered bool) {
 		r.ok("exposure", "only this machine reaches the ports; every user, web page and command on it is the admin")
 	}
 	r.issuer(ctx, s)
+	r.clientSecret(s)
 }
 
 // dataDir looks at the directory and its disk, and reports whether a server has the
@@ -388,5 +390,17 @@ func (r *report) issuer(ctx context.Context, s Server) {
 		r.add("oidc-issuer", Problem, mend, "%s has no discovery document: status %d", s.Issuer, status)
 	default:
 		r.ok("oidc-issuer", "%s answers", s.Issuer)
+	}
+}
+
+// clientSecret reads the secret of the server's client at the identity provider.
+func (r *report) clientSecret(s Server) {
+	if s.CheckSecret == nil {
+		return
+	}
+	if err := s.CheckSecret(); err != nil {
+		r.add("sign-in", Problem, "correct the file; people sign in to the console with keys meanwhile", "%v", err)
+	} else {
+		r.ok("sign-in", "the secret of oidc-client-id can be read")
 	}
 }

@@ -119,7 +119,7 @@ func export(cmd *cobra.Command, conn *grpc.ClientConn, req *backupv1.ExportBacku
 			return err
 		}
 		n += int64(len(m.GetChunk()))
-		progress.show(n)
+		progress.copied(n, m.GetDone())
 		return nil
 	})
 	if err == nil && contents == nil {
@@ -151,6 +151,15 @@ func (p *progress) write(text string) {
 		p.last = time.Now()
 		_, _ = fmt.Fprint(p.w, "\r\x1b[K"+text)
 	}
+}
+
+// copied writes n and, if it is known, of which part of all, 0 to 1, that is the copy, as show does.
+func (p *progress) copied(n int64, done float64) {
+	if done == 0 {
+		p.show(n)
+		return
+	}
+	p.write(fmt.Sprintf("%.0f %%  %s", 100*min(done, 1), output.Bytes(uint64(n))))
 }
 
 // part writes a part of 1 as a percentage, as show does.

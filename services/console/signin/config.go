@@ -82,6 +82,12 @@ func onLoopback(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
 }
 
+// CheckSecret returns an error if the client's secret cannot be read.
+func (c *Config) CheckSecret() error {
+	_, err := c.secret()
+	return err
+}
+
 // secret reads the client's secret, "" for a public client.
 func (c *Config) secret() (string, error) {
 	if c.SecretFile == "" {

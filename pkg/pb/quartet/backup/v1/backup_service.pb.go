@@ -85,7 +85,10 @@ type ExportBackupResponse struct {
 	// At most 256 KiB. The file is whole when the stream ends without an error.
 	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	// What the file contains; only in the last message, which has no chunk.
-	Contents      *BackupContents `protobuf:"bytes,2,opt,name=contents,proto3" json:"contents,omitempty"`
+	Contents *BackupContents `protobuf:"bytes,2,opt,name=contents,proto3" json:"contents,omitempty"`
+	// How much of what the backup copies was copied, about, from 0 to 1, by the sizes when it
+	// began; in messages with a chunk.
+	Done          float64 `protobuf:"fixed64,3,opt,name=done,proto3" json:"done,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -132,6 +135,13 @@ func (x *ExportBackupResponse) GetContents() *BackupContents {
 		return x.Contents
 	}
 	return nil
+}
+
+func (x *ExportBackupResponse) GetDone() float64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
 }
 
 // BackupContents is what a backup contains.
@@ -299,10 +309,11 @@ const file_quartet_backup_v1_backup_service_proto_rawDesc = "" +
 	"omitOutput\x12\x1e\n" +
 	"\n" +
 	"recipients\x18\x02 \x03(\tR\n" +
-	"recipients\"k\n" +
+	"recipients\"\x7f\n" +
 	"\x14ExportBackupResponse\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12=\n" +
-	"\bcontents\x18\x02 \x01(\v2!.quartet.backup.v1.BackupContentsR\bcontents\"\xf6\x01\n" +
+	"\bcontents\x18\x02 \x01(\v2!.quartet.backup.v1.BackupContentsR\bcontents\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\x01R\x04done\"\xf6\x01\n" +
 	"\x0eBackupContents\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x121\n" +
 	"\x06cut_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05cutAt\x12.\n" +
