@@ -80,6 +80,15 @@ func TestG15_TheFleetByWhatItDoes(t *testing.T) {
 	page.press("Create")
 	page.until("the new agent", `location.hash.startsWith("#/agents/newcomer")`)
 	page.sees("nothing is open that it could do")
+	// What messages say with names of methods, the console says with its own places.
+	page.view("agents/ghost")
+	page.sees("SpawnAgent makes one")
+	page.sees("In the console: New agent, in Fleet.")
+	r.call(http.MethodPost, "/v1/agents/reviewer:stop", map[string]any{"reason": "over"})
+	page.view("agents/reviewer?tab=why")
+	page.sees("In the console: Start, on the page of the agent.")
+	page.press("Start")
+	page.misses("In the console:")
 	page.sound()
 }
 

@@ -2,12 +2,17 @@ package console
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/services/cli/remedy"
 )
 
 // letters are the columns of docs/roles.md in the table of the console; installation_admin may do what admin may.
@@ -46,4 +51,15 @@ func TestG15_TheRolesAreThoseOfThePolicy(t *testing.T) {
 	for method, who := range roles {
 		require.Equal(t, documented[method], who, method)
 	}
+}
+
+// What the command line has a command for, the console has a place for.
+func TestG15_EveryRemedyHasAPlace(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "services", "console", "ui", "src", "remedy.ts"))
+	require.NoError(t, err)
+	var methods []string
+	for _, m := range regexp.MustCompile(`(?m)^  ([A-Z]\w+): \{ title: "`).FindAllStringSubmatch(string(text), -1) {
+		methods = append(methods, m[1])
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(remedy.Usages())), methods)
 }

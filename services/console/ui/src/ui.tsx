@@ -4,6 +4,7 @@ import type { ComponentChildren, TargetedKeyboardEvent, VNode } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiError, unreachable } from "./api";
 import { useNow } from "./hooks";
+import { remedies } from "./remedy";
 import { ago, clock, words } from "./text";
 
 type Tone = "run" | "wait" | "ask" | "stop" | "bad" | "good" | "calm";
@@ -88,9 +89,17 @@ export function ErrorNote({ error, again }: { error?: ApiError; again?: () => vo
           {error.status === 403 ? " · your credential may not do this; another role can." : null}
         </p>
       )}
+      {lost ? null : <Remedies message={error.message} agent={error.metadata?.agent_id} />}
       {again ? <button type="button" onClick={again}>Try again</button> : null}
     </div>
   );
+}
+
+/** Remedies says where in the console the methods are that a message of the server names. */
+export function Remedies({ message, agent }: { message?: string; agent?: string }) {
+  const places = remedies(message ?? "", agent);
+  if (!places.length) return null;
+  return <p>In the console: {places.map((p, i) => <span key={p.title}>{i ? "; " : ""}{p.to ? <a href={p.to}>{p.title}</a> : p.title}</span>)}.</p>;
 }
 
 /** Empty says that there is nothing, and why that may be. */

@@ -3,7 +3,7 @@ import { agentPath } from "./fleet";
 import { useRead } from "./hooks";
 import { words } from "./text";
 import type { Explanation } from "./types";
-import { Badge, Clock, Empty, ErrorNote, Loading, Section } from "./ui";
+import { Badge, Clock, Empty, ErrorNote, Loading, Remedies, Section } from "./ui";
 
 const actions: Record<string, string> = {
   DECISION_ACTION_NOTHING: "POSTURE_STOPPED", DECISION_ACTION_DISPATCH: "POSTURE_QUEUED_INPUT", DECISION_ACTION_TICK: "POSTURE_RUNNING_TURN", DECISION_ACTION_IDLE: "POSTURE_IDLE",
@@ -25,6 +25,7 @@ export function Why({ id, version }: { id: string; version: number }) {
       <ErrorNote error={e.error} />
       <Section title="Now">
         <p class="verdict"><Badge value={actions[x.verdict?.action ?? ""]}>{words(x.verdict?.action, "DECISION_ACTION_")}</Badge> {sentence(x.verdict?.explanation)}</p>
+        <Remedies message={x.verdict?.explanation} agent={id} />
         <dl class="facts">{x.facts?.map((f) => <div key={f.name}><dt>{words(f.name, "")}</dt><dd>{f.value || "—"}</dd></div>)}</dl>
       </Section>
       <Section title="Candidates" aside={<span class="dim">which item, and why not the others</span>}>
