@@ -84,7 +84,7 @@ func render(t *testing.T, values string) ([]object, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Engine{Strict: true}.Render(chart, all)
+	files, err := engine.Engine{Strict: true}.RenderWithContext(t.Context(), chart, all)
 	if err != nil {
 		return nil, err
 	}
