@@ -260,7 +260,7 @@ func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, fr
 		switch end = min(end, last); {
 		case err != nil:
 			return err
-		case end == 0:
+		case end < s.first: // it is empty, or its first frame was written since
 		case !slices.Contains(servers, server):
 			_, err = s.read(ctx, s.first, end, fn)
 		default:
