@@ -30,10 +30,10 @@ func Long(t testing.TB) {
 
 // Build builds a main package of this module, or of one it depends on, into dir, and returns the
 // path of the binary. It uses go run, which caches linked binaries, because linking takes longest.
-// flags are further flags of the go command.
+// flags are further flags of the go command; -C with the directory of another module is the first.
 func Build(dir, pkg, name string, flags ...string) (string, error) {
 	bin := filepath.Join(dir, name)
-	cmd := exec.Command("go", slices.Concat([]string{"run", "-ldflags=-w", "-exec", "cp"}, flags, []string{pkg, bin})...)
+	cmd := exec.Command("go", slices.Concat([]string{"run"}, flags, []string{"-ldflags=-w", "-exec", "cp", pkg, bin})...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}

@@ -1,0 +1,145 @@
+// Package bucket runs an S3 server for tests, in a process that they can kill.
+package bucket
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/tests/proc"
+)
+
+// The credentials of a Server, and its bucket.
+const (
+	AccessKey = "quartet-test"
+	SecretKey = "a secret of the tests only"
+	Name      = "journals"
+)
+
+// Server is an S3 server over a directory. It can be started again after it has ended.
+type Server struct {
+	proc.Process
+	// Dir has the buckets, which are directories with the objects as files.
+	Dir  string
+	Addr string
+	// CA is the file with the certificate of the server's authority; empty: it is spoken to without TLS.
+	CA string
+}
+
+// Start starts a server that has the bucket Name. It ends with the test.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	return start(t, "", "", "")
+}
+
+// StartTLS starts a server with a certificate, of which ca is the file with the certificate of the authority.
+func StartTLS(t testing.TB, ca, cert, key string) *Server {
+	t.Helper()
+	return start(t, ca, cert, key)
+}
+
+func start(t testing.TB, ca, cert, key string) *Server {
+	t.Helper()
+	proc.Long(t)
+	binary, err := build()
+	require.NoError(t, err)
+	addr, err := proc.FreeAddr()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	s := &Server{Dir: filepath.Join(dir, "buckets"), Addr: addr, CA: ca}
+	require.NoError(t, os.MkdirAll(filepath.Join(s.Dir, Name), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "state"), 0o700))
+	args := []string{"-dir", s.Dir, "-state", filepath.Join(dir, "state"), "-addr", addr, "-access-key", AccessKey, "-secret-key", SecretKey}
+	if cert != "" {
+		args = append(args, "-cert", cert, "-key", key)
+	}
+	s.Process = proc.Process{Binary: binary, Args: args, Log: filepath.Join(dir, "s3server.log"), Ready: s.ready}
+	s.Run(t)
+	t.Cleanup(func() { _ = s.Kill() })
+	return s
+}
+
+// Run starts the server again.
+func (s *Server) Run(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, s.Process.Start(ctx))
+}
+
+// ready reports whether the server answers.
+func (s *Server) ready(ctx context.Context) bool {
+	if s.CA == "" {
+		return proc.OK(ctx, "http://"+s.Addr+"/health")
+	}
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", s.Addr)
+	return err == nil && c.Close() == nil
+}
+
+// URL returns the setting archive for a prefix of the bucket.
+func (s *Server) URL(prefix string) string {
+	scheme := "http://"
+	if s.CA != "" {
+		scheme = "https://"
+	}
+	return "s3://" + Name + "/" + prefix + "?endpoint=" + scheme + s.Addr
+}
+
+// Object returns the path of the file of an object of the bucket Name.
+func (s *Server) Object(key string) string {
+	return filepath.Join(s.Dir, Name, filepath.FromSlash(key))
+}
+
+// Credentials writes a file with credentials and returns its path.
+func Credentials(t testing.TB, access, secret string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "credentials")
+	require.NoError(t, os.WriteFile(path, []byte("access_key_id = "+access+"\nsecret_access_key = "+secret+"\n"), 0o600))
+	return path
+}
+
+// build returns the binary of the server, which it builds unless it is there, as `make test` makes it.
+var build = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	root := filepath.Dir(strings.TrimSpace(string(out)))
+	tools, source := filepath.Join(root, "bin", "tools"), filepath.Join(root, "tests", "s3server")
+	made := filepath.Join(tools, "s3server")
+	if upToDate(made, source) {
+		return made, nil
+	}
+	if err := os.MkdirAll(tools, 0o755); err != nil {
+		return "", err
+	}
+	built, err := proc.Build(tools, ".", fmt.Sprintf("s3server.%d", os.Getpid()), "-C", source) // the tests of other packages may do the same
+	if err != nil {
+		return "", err
+	}
+	return made, os.Rename(built, made)
+})
+
+// upToDate reports whether a binary is newer than its sources.
+func upToDate(binary, source string) bool {
+	made, err := os.Stat(binary)
+	if err != nil {
+		return false
+	}
+	for _, name := range []string{"main.go", "go.mod", "go.sum"} {
+		info, err := os.Stat(filepath.Join(source, name))
+		if err != nil || info.ModTime().After(made.ModTime()) {
+			return false
+		}
+	}
+	return true
+}
