@@ -119,7 +119,7 @@ func newArchivedDir(t *testing.T) *archivedDir {
 		require.NoError(t, err)
 		defer f.Close()
 		s, err := backup.New(backup.Config{Journals: journalStreams, Key: func() keyfile.Key { return ring.Active() }}, backup.Deps{
-			Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int { return map[string]int{"work": 2} }, Archive: d.cfg.archives(nc),
+			Conn: func() *nats.Conn { return nc }, Partitions: func() map[string]int { return map[string]int{"work": 2} }, Archive: d.cfg.places().Stores(nc),
 		})
 		require.NoError(t, err)
 		require.NoError(t, s.ExportBackup(&backupv1.ExportBackupRequest{}, sent{ctx: t.Context(), f: f}))

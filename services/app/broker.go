@@ -79,7 +79,7 @@ func (b *broker) Start(ctx context.Context) error {
 		b.unlock = unlock
 		b.embedded, err = natsd.Start(natsd.Config{
 			StoreDir: filepath.Join(b.cfg.DataDir, "nats"), MaxStore: int64(b.cfg.MaxStore) << 20,
-			Port: natsd.InProcess, Logger: b.logger.Named("nats"), BeforeOpen: func() error { return datadir.CheckBlocks(b.cfg.DataDir, account, planes, b.logger) },
+			Port: natsd.InProcess, Logger: b.logger.Named("nats"), BeforeOpen: func() error { return datadir.CheckBlocks(b.cfg.DataDir, account, planes, b.cfg.places().Stores(nil), b.logger) },
 		})
 		if err != nil {
 			return joinStop(ctx, err, b)
@@ -118,6 +118,9 @@ func (b *broker) Start(ctx context.Context) error {
 		if err := b.openJournal(ctx, plane); err != nil {
 			return joinStop(ctx, err, b)
 		}
+	}
+	if err := b.cfg.places().Begin(ctx, b.readers, planes, b.partitions); err != nil {
+		return joinStop(ctx, err, b)
 	}
 	return nil
 }
@@ -285,7 +288,7 @@ func (b *broker) split() map[string]int {
 
 // archive returns the store of the archive of a partition. It is valid after Start.
 func (b *broker) archive(plane string, partition int) (archive.Store, error) {
-	return b.cfg.archives(b.readers)(plane, partition)
+	return b.cfg.places().Stores(b.readers)(plane, partition)
 }
 
 // log returns the log of a partition of a plane with its archive. It is valid after Start.

@@ -19,9 +19,11 @@ import (
 	"quartet/pkg/confine"
 	"quartet/pkg/connlimit"
 	"quartet/pkg/lease"
+	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/varz"
 	"quartet/services/agent"
+	"quartet/services/app/archives"
 	"quartet/services/board"
 	"quartet/services/console/signin"
 	"quartet/services/identity"
@@ -64,6 +66,9 @@ type Config struct {
 	EventsSize int
 	// OutputDays is for how many days the output of commands is kept; 0: always.
 	OutputDays int
+	// Archive is where closed segments of journals are kept, if that is a bucket.
+	Archive archives.Settings
+	bucket  *s3store.Bucket
 	// SnapshotSize is after how many MiB of a journal a snapshot is written.
 	SnapshotSize int
 	Publish      bool
@@ -165,6 +170,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.Replicas, "replicas", 1, "Number of copies of every journal; 3 in a cluster")
 	s.Int(&c.ScrubRate, "scrub-rate", 2, "MiB per second at which the embedded server's journals are read again in the background, to find damage; at most one pass an hour; 0: none")
 	s.Int(&c.SegmentSize, "segment-mib", 64, "Size in MiB at which a partition's journal goes on in a new segment, 1 to 4096; segments are read, kept and removed as a whole")
+	c.Archive.Flags(s)
 	s.Int(&c.SnapshotSize, "snapshot-mib", 16, "MiB of a partition's journal after which a snapshot of its state is written, 1 to 4096; a start reads the newest snapshot and the journal behind it")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
@@ -276,6 +282,9 @@ func (c *Config) Complete() error {
 		return fmt.Errorf("max-connections is %d; it must be at least 2, or 0 for %d", c.MaxConnections, connlimit.DefaultTotal)
 	}
 	if err := c.completeSizes(); err != nil {
+		return err
+	}
+	if c.bucket, err = c.Archive.Open(); err != nil {
 		return err
 	}
 	if c.ScrubRate < 0 {

@@ -179,6 +179,9 @@ func newTable(w *wiring) *table {
 	if w.cfg.Auth == AuthRequired { // else there is one tenant
 		t.module(&life.Periodic{Label: "delay", Period: delayPeriod, Do: w.gate.ObserveDelay})
 	}
+	if w.bucket != nil {
+		t.module(w.bucket)
+	}
 	if w.cfg.serves("task") {
 		t.module(w.output, "nats")
 	}

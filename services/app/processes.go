@@ -151,8 +151,9 @@ func (w *wiring) installation() installation.Config {
 			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
 		},
 		Stored: func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error) {
-			return installation.Stored(ctx, w.broker.readers, planes, w.broker.partitions, w.cfg.archives(w.broker.readers))
+			return installation.Stored(ctx, w.broker.readers, planes, w.broker.partitions, w.overview.Store)
 		},
+		Archive:      w.bucket.Err,
 		ManySegments: installation.ManySegments(w.cfg.SegmentSize, w.cfg.SnapshotSize),
 		Store:        w.broker.room.Used, FullIn: w.fill.FullIn,
 	}

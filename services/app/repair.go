@@ -19,7 +19,7 @@ const account = "$G"
 // newScrubber builds the module that reads the journals of the embedded server in the background.
 func newScrubber(w *wiring) *scrub.Scrubber {
 	return scrub.New(scrub.Config{
-		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, Archive: datadir.Archive(w.cfg.DataDir), SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Streams: derived.Stored, Rate: int64(w.cfg.ScrubRate) << 20,
+		Store: filepath.Join(w.cfg.DataDir, "nats"), Account: account, Archives: w.cfg.places().Archived(), SalvageDir: datadir.Salvage(w.cfg.DataDir), Planes: planes, Streams: derived.Stored, Rate: int64(w.cfg.ScrubRate) << 20,
 		Partitions: w.broker.partitions, Witness: w.broker.witness, Report: w.broker.feeds.Damage.ReportStored, Metrics: w.metrics, Logger: w.logger.Named("scrub"),
 	})
 }
@@ -36,7 +36,7 @@ func Repair(ctx context.Context, cfg Config, from Backup, stores, acceptLoss []s
 	}
 	r := repair.Config{
 		DataDir: cfg.DataDir, WitnessDir: datadir.Witness(cfg.DataDir), SalvageDir: datadir.Salvage(cfg.DataDir), Account: account, Planes: planes,
-		Stores: stores, AcceptLoss: acceptLoss, Apply: apply, Lock: datadir.Lock, Sync: datadir.Sync, Now: time.Now(), NewID: id.New().New,
+		Archives: cfg.places().Archived(), Stores: stores, AcceptLoss: acceptLoss, Apply: apply, Lock: datadir.Lock, Sync: datadir.Sync, Now: time.Now(), NewID: id.New().New,
 	}
 	if from.File != "" {
 		keys, err := from.keys(cfg)

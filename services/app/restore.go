@@ -21,12 +21,10 @@ import (
 
 	"quartet/pkg/archive"
 	"quartet/pkg/id"
-	segments "quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
-	"quartet/pkg/journal/archive/streamstore"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/natsd"
+	"quartet/services/app/archives"
 	"quartet/services/app/datadir"
 	"quartet/services/app/refill"
 	taskoutput "quartet/services/task/output"
@@ -188,14 +186,9 @@ func (b Backup) keys(cfg Config) (archive.Keys, error) {
 	return keys, nil
 }
 
-// archives returns the stores of the archives of the partitions: below the data directory, or on the servers of nats-url.
-func (c *Config) archives(nc *nats.Conn) func(plane string, partition int) (segments.Store, error) {
-	return func(plane string, partition int) (segments.Store, error) {
-		if c.NATSURL == "" {
-			return dirstore.New(datadir.Archive(c.DataDir), plane, partition), nil
-		}
-		return streamstore.New(nc, plane, partition, c.Replicas)
-	}
+// places returns where the archives of the partitions are.
+func (c *Config) places() archives.Places {
+	return archives.Places{DataDir: c.DataDir, Remote: c.NATSURL != "", Replicas: c.Replicas, Bucket: c.bucket}
 }
 
 // checkTarget refuses a data directory that contains journals, their archives or homes, and the key of
@@ -310,7 +303,7 @@ func restore(ctx context.Context, cfg Config, m archive.Manifest, from *archive.
 	}
 	if err == nil {
 		err = refill.Run(ctx, refill.Config{
-			Archive: cfg.archives(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas, cfg.keepOutput()), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
+			Archive: cfg.places().Stores(nc), Planes: planes, Partitions: m.Partitions, Streams: m.Streams, Replicas: cfg.Replicas, Output: taskoutput.StreamConfig(cfg.Replicas, cfg.keepOutput()), WitnessDir: datadir.Witness(cfg.DataDir), Servers: natsd.Redact(cfg.NATSURL, cfg.NATSURL), Now: time.Now(), NewID: id.New().New,
 		}, nc, homes, from, totals)
 		nc.Close()
 	}

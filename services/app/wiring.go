@@ -21,6 +21,7 @@ import (
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/tracing"
+	"quartet/services/app/archives"
 	"quartet/services/app/calls"
 	"quartet/services/app/fill"
 	"quartet/services/audit"
@@ -43,6 +44,8 @@ type wiring struct {
 	network   *rpc.Network
 	calls     calls.Planes
 	broker    *broker
+	overview  *archives.Overview
+	bucket    *archives.Watch // of the archive; nil: it is in none
 	output    *output
 	fill      *fill.Gauge
 	keeper    *lease.Keeper // nil unless other processes may serve the same planes
@@ -85,6 +88,11 @@ func (a *App) wire(version string) (*wiring, error) {
 	})
 	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()), room: &room.Room{Remedy: w.cfg.storeRemedy()}}
+	w.overview = archives.NewOverview(w.broker.archive)
+	if b := a.cfg.bucket; b != nil {
+		b.Own(func() []string { return w.keys.Ring().IDs() })
+		w.bucket = archives.NewWatch(b, a.logger)
+	}
 	w.output = &output{broker: w.broker}
 	w.fill = w.broker.fill(w.metrics)
 	w.creds.follow(w.broker, w.calls, a.logger)

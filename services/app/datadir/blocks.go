@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
@@ -19,8 +18,8 @@ import (
 )
 
 // CheckBlocks completes the streams that the embedded server was creating when it died, removes those of archived segments that it was removing,
-// and checks the blocks of the planes' journals, before it opens them.
-func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error {
+// and checks the blocks of the planes' journals, before it opens them. archives returns the archive of a partition.
+func CheckBlocks(dir, account string, planes []string, archives func(plane string, partition int) (archive.Store, error), logger *zap.Logger) error {
 	s := salvage.Config{Store: Store(dir), Account: account, Dir: Salvage(dir), Now: time.Now(), Logger: logger}
 	if err := salvage.Finish(s.Store, account, logger); err != nil {
 		return err
@@ -30,7 +29,7 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 		if err != nil {
 			return err
 		}
-		if segments, err = removeLeft(dir, plane, segments, logger); err != nil {
+		if segments, err = removeLeft(plane, segments, archives, logger); err != nil {
 			return err
 		}
 		ends, err := witnessed(Witness(dir), plane)
@@ -59,14 +58,18 @@ func CheckBlocks(dir, account string, planes []string, logger *zap.Logger) error
 
 // removeLeft removes what is left of the streams of archived segments whose removal was interrupted, and returns the other segments. The
 // server removes the configuration first, and does not see a stream without one any more.
-func removeLeft(dir, plane string, segments []Segment, logger *zap.Logger) (others []Segment, err error) {
+func removeLeft(plane string, segments []Segment, archives func(plane string, partition int) (archive.Store, error), logger *zap.Logger) (others []Segment, err error) {
 	for _, seg := range segments {
 		_, err := os.Stat(filepath.Join(seg.Dir, "meta.inf"))
 		if seg.Shared || !errors.Is(err, fs.ErrNotExist) {
 			others = append(others, seg)
 			continue
 		}
-		c, err := archive.Read(context.Background(), dirstore.New(Archive(dir), plane, seg.Partition), framelog.PartitionName(plane, seg.Partition))
+		var c *archive.Catalog
+		store, err := archives(plane, seg.Partition)
+		if err == nil {
+			c, err = archive.Read(context.Background(), store, framelog.PartitionName(plane, seg.Partition))
+		}
 		if err != nil || !c.Has(seg.Segment) { // loading the journal says what is wrong with it
 			others = append(others, seg)
 			continue

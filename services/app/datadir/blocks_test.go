@@ -47,7 +47,7 @@ func (j archived) block(t *testing.T, segment uint64) (string, []byte) {
 
 func (j archived) check(t *testing.T) {
 	t.Helper()
-	require.NoError(t, datadir.CheckBlocks(j.DataDir, "$G", []string{archivedtest.Plane}, zap.NewNop()))
+	require.NoError(t, datadir.CheckBlocks(j.DataDir, "$G", []string{archivedtest.Plane}, j.Archives(), zap.NewNop()))
 }
 
 // copied returns how many blocks of a segment were copied aside.

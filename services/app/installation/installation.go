@@ -34,6 +34,8 @@ type Config struct {
 	Stored func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error)
 	// Publishers returns how far EVENTS is behind the journals; nil: events are not copied.
 	Publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
+	// Archive returns why the bucket with the archives cannot be used, or nil.
+	Archive func() error
 	// ManySegments is how many segments of a partition there may be before it is a problem that they are not archived.
 	ManySegments int
 	// Store returns how much of the store is in use and how much it can hold, 0 if that is not known.
@@ -75,7 +77,7 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what their streams hold: %v", err), Remedy: "see whether a majority of them runs", Down: true})
 		return resp, nil // nor how far EVENTS is
 	}
-	resp.Problems = append(resp.Problems, notArchived(resp.GetJournals(), c.ManySegments)...)
+	resp.Problems = append(resp.Problems, c.notArchived(resp.GetJournals())...)
 	if c.Publishers != nil {
 		if resp.Publishers, err = c.Publishers(ctx); err != nil {
 			first, _, _ := strings.Cut(err.Error(), "\n")

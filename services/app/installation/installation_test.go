@@ -83,8 +83,14 @@ func TestX17_JournalsThatAreNotArchived(t *testing.T) {
 	many := ManySegments(64, 16)
 	require.Equal(t, 9, many)
 	require.Equal(t, 72, ManySegments(1, 16), "three snapshots need 48 small segments")
-	require.Empty(t, notArchived([]*identityv1.JournalUsage{{Plane: "work", Segments: 1}, {Plane: "work", Partition: 1, Segments: int32(many)}}, many))
-	problems := notArchived([]*identityv1.JournalUsage{{Plane: "work", Partition: 3, Segments: int32(many) + 1, Bytes: 500 << 20}, {Plane: "task", ArchiveProblem: "archive: damaged"}}, many)
+	require.Empty(t, Config{ManySegments: many}.notArchived([]*identityv1.JournalUsage{{Plane: "work", Segments: 1}, {Plane: "work", Partition: 1, Segments: int32(many)}}))
+	all := []*identityv1.JournalUsage{{Plane: "work", Partition: 3, Segments: int32(many) + 1, Bytes: 500 << 20}, {Plane: "task", ArchiveProblem: "archive: damaged"}}
+	unusable := func() error { return errors.New("archive s3://b: list: refused; let it") }
+	problems := Config{ManySegments: many, Archive: unusable}.notArchived(all)
+	require.Len(t, problems, 2, "the bucket once, not for each partition")
+	require.Equal(t, "the bucket of the archive cannot be used: archive s3://b: list: refused", problems[0].GetText())
+	require.Equal(t, "let it", problems[0].GetRemedy())
+	problems = Config{ManySegments: many, Archive: func() error { return nil }}.notArchived(all)
 	require.Len(t, problems, 2)
 	require.Equal(t, "9 segments of work/3 wait to be archived (500 MiB)", problems[0].GetText())
 	require.Equal(t, "the archive of task/0 cannot be read: archive: damaged", problems[1].GetText())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -65,9 +66,11 @@ func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func
 	if err := listed.Err(); err != nil {
 		return nil, nil, err
 	}
+	var read sync.WaitGroup
 	for _, u := range all {
-		archived(ctx, u, archives)
+		read.Go(func() { archived(ctx, u, archives) })
 	}
+	read.Wait()
 	slices.SortStableFunc(all, func(a, b *identityv1.JournalUsage) int {
 		return cmp.Or(cmp.Compare(a.GetPlane(), b.GetPlane()), cmp.Compare(a.GetPartition(), b.GetPartition()))
 	})
@@ -78,11 +81,26 @@ func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func
 // more. Segments and snapshots have so many MiB.
 func ManySegments(segment, snapshots int) int { return 8 + (snapshot.Kept+1)*snapshots/max(segment, 1) }
 
-// notArchived returns the partitions whose segments, many at most, are not archived as they should be.
-func notArchived(all []*identityv1.JournalUsage, many int) (problems []*identityv1.InstallationProblem) {
+// notArchived returns the partitions whose segments are not archived as they should be.
+func (c Config) notArchived(all []*identityv1.JournalUsage) (problems []*identityv1.InstallationProblem) {
+	var bucket error
+	if c.Archive != nil {
+		bucket = c.Archive()
+	}
+	if bucket != nil { // each partition has the same
+		text, remedy := bucket.Error(), ""
+		if i := strings.LastIndex(text, "; "); i > 0 {
+			text, remedy = text[:i], text[i+2:]
+		}
+		problems = append(problems, &identityv1.InstallationProblem{
+			Text: "the bucket of the archive cannot be used: " + text, Remedy: cmp.Or(remedy, "correct the setting archive, or see to the S3 server"),
+		})
+	}
+	many := c.ManySegments
 	for _, u := range all {
 		name := framelog.PartitionName(u.GetPlane(), int(u.GetPartition()))
 		switch {
+		case u.GetArchiveProblem() != "" && bucket != nil:
 		case u.GetArchiveProblem() != "":
 			problems = append(problems, &identityv1.InstallationProblem{
 				Text:   fmt.Sprintf("the archive of %s cannot be read: %s", name, u.GetArchiveProblem()),

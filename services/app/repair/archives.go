@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/salvage"
-	"quartet/services/app/datadir"
 )
 
 // Archive is the archive of a partition that is damaged.
@@ -43,10 +41,19 @@ type part struct {
 	found       []*copyOf // all frames, of one that is damaged and can be repaired
 }
 
-// archived is the archive of a partition.
-type archived struct {
+// mendable is a store of which what is damaged can be put aside.
+type mendable interface {
+	archive.Store
+	// Empty reports whether nothing was ever stored.
+	Empty(ctx context.Context) (bool, error)
+	// PutAside moves what is stored under a name into a directory of the data directory, durably. It is no error if that is not there.
+	PutAside(ctx context.Context, name, dir string) error
+}
+
+// archiveOf is the archive of a partition.
+type archiveOf struct {
 	Archive
-	store   *dirstore.Store
+	store   mendable
 	name    string
 	content []byte // the catalog, as it is
 	version uint64
@@ -57,11 +64,14 @@ type archived struct {
 
 // examineArchive reads the archive of a partition: that each segment of its catalog is as it was written, and if the catalog is damaged
 // or lost, which segments there are.
-func (r *run) examineArchive(ctx context.Context, of partition, live []*copyOf) (*archived, error) {
-	a := &archived{store: dirstore.New(datadir.Archive(r.DataDir), of.plane, of.number), name: of.String()}
+func (r *run) examineArchive(ctx context.Context, of partition, live []*copyOf) (*archiveOf, error) {
+	store, ok := r.Archives.Config(of.plane, of.number).Store.(mendable)
+	if !ok {
+		return nil, errors.New("it cannot be repaired where it is")
+	}
+	a := &archiveOf{store: store, name: of.String()}
 	a.Status = Intact
-	there, err := exists(a.store.Dir())
-	if err != nil || !there {
+	if empty, err := a.store.Empty(ctx); err != nil || empty {
 		return a, err
 	}
 	stored, unreadable, err := archive.Stored(ctx, a.store, a.name)
@@ -112,12 +122,12 @@ func (r *run) examineArchive(ctx context.Context, of partition, live []*copyOf) 
 }
 
 // add adds a segment behind the others.
-func (a *archived) add(row archive.Segment, damage error) {
+func (a *archiveOf) add(row archive.Segment, damage error) {
 	a.parts = append(a.parts, &part{row: &row, before: row.Before, end: row.End, damage: damage})
 }
 
 // end returns the end of the log behind what is archived.
-func (a *archived) end() framelog.End {
+func (a *archiveOf) end() framelog.End {
 	if n := len(a.parts); n > 0 {
 		return a.parts[n-1].end
 	}
@@ -126,7 +136,7 @@ func (a *archived) end() framelog.End {
 
 // extend adds the segments that are stored and not in the catalog, if the journal does not go on behind the catalog by itself. If the catalog cannot
 // be read, it also adds what is missing between them, and up to the frame with which the journal goes on.
-func (a *archived) extend(ctx context.Context, stored map[string]archive.Segment, live []*copyOf, readable bool) error {
+func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segment, live []*copyOf, readable bool) error {
 	if c := assemble(a.name, a.end(), slices.DeleteFunc(slices.Clone(live), func(f *copyOf) bool { return f.seq <= a.end().Seq }), framelog.End{}); len(c.kept) > 0 && len(c.left) == 0 {
 		return nil
 	}
@@ -164,7 +174,7 @@ func (a *archived) extend(ctx context.Context, stored map[string]archive.Segment
 }
 
 // next returns the stored segment that is the next one behind an end of the log, an intact one if there is one, and its damage.
-func (a *archived) next(ctx context.Context, stored map[string]archive.Segment, end framelog.End) (next *archive.Segment, damage error) {
+func (a *archiveOf) next(ctx context.Context, stored map[string]archive.Segment, end framelog.End) (next *archive.Segment, damage error) {
 	for _, name := range slices.Sorted(maps.Keys(stored)) {
 		s := stored[name]
 		if s.Before != end && s.Before.Seq <= end.Seq || next != nil && (s.Before.Seq > next.Before.Seq || s.Before == next.Before && damage == nil) {
@@ -176,7 +186,7 @@ func (a *archived) next(ctx context.Context, stored map[string]archive.Segment, 
 }
 
 // missing adds what is missing up to an end.
-func (a *archived) missing(end framelog.End) {
+func (a *archiveOf) missing(end framelog.End) {
 	a.rewrite = true
 	before := a.end()
 	a.parts = append(a.parts, &part{before: before, end: end, damage: fmt.Errorf("of frames %d to %d, wal_seq %d to %d, nothing is stored", before.Seq+1, end.Seq, before.WalSeq+1, end.WalSeq)})
@@ -264,7 +274,7 @@ func (j *journal) readArchive(ctx context.Context, s *stream) {
 }
 
 // mend finds out what becomes of a damaged archive. copies are those of its frames.
-func (a *archived) mend(copies []*copyOf) {
+func (a *archiveOf) mend(copies []*copyOf) {
 	a.Status, a.Copies = Repairable, map[string]int{}
 	for _, p := range a.parts {
 		if p.damage == nil {
@@ -285,7 +295,7 @@ func (a *archived) mend(copies []*copyOf) {
 }
 
 // lost puts a part together from copies of its frames, and returns those that are missing.
-func (a *archived) lost(p *part, copies []*copyOf) (all []Range) {
+func (a *archiveOf) lost(p *part, copies []*copyOf) (all []Range) {
 	for at := p.before; ; {
 		c := assemble(a.name, at, copies, p.end)
 		p.found = append(p.found, c.kept...)
@@ -319,7 +329,7 @@ func (r *run) mendArchives(ctx context.Context) (replaced string, err error) {
 		if len(rows) == 0 || !a.rewrite {
 			continue
 		}
-		to := filepath.Join(r.replaced(), "archive", filepath.Base(a.store.Dir()))
+		to := filepath.Join(r.replaced(), "archive", fmt.Sprintf("%s-%d", j.of.plane, j.of.number))
 		if err := os.MkdirAll(to, 0o700); err != nil {
 			return "", err
 		}
@@ -332,11 +342,11 @@ func (r *run) mendArchives(ctx context.Context) (replaced string, err error) {
 			return "", fmt.Errorf("the archive of %s: %w", a.name, err)
 		}
 		for _, name := range gone {
-			if err := os.Rename(filepath.Join(a.store.Dir(), name), filepath.Join(to, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := a.store.PutAside(ctx, name, to); err != nil {
 				return "", err
 			}
 		}
-		if err := errors.Join(salvage.SyncDir(a.store.Dir()), salvage.SyncDir(to)); err != nil {
+		if err := salvage.SyncDir(to); err != nil {
 			return "", err
 		}
 		replaced = r.replaced()
@@ -346,7 +356,7 @@ func (r *run) mendArchives(ctx context.Context) (replaced string, err error) {
 
 // rows returns the segments that the catalog gets. It writes those anew of which all frames were found, and returns the names of the damaged ones
 // that these replace. What cannot be repaired stays as it is.
-func (a *archived) rows(ctx context.Context, r *run) (rows []archive.Segment, gone []string, err error) {
+func (a *archiveOf) rows(ctx context.Context, r *run) (rows []archive.Segment, gone []string, err error) {
 	for i, p := range a.parts {
 		switch {
 		case !a.complete(p) && p.row != nil:
@@ -380,7 +390,7 @@ func (a *archived) rows(ctx context.Context, r *run) (rows []archive.Segment, go
 }
 
 // complete reports whether all frames of a damaged part were found.
-func (a *archived) complete(p *part) bool {
+func (a *archiveOf) complete(p *part) bool {
 	at := p.before
 	for _, f := range p.found {
 		next, intact, err := at.Next(a.name, f.seq, f.frame)

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"quartet/pkg/archive"
-	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/incarnation"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/witness"
+	"quartet/services/app/archived"
 	"quartet/services/app/datadir"
 	"quartet/services/app/derived"
 )
@@ -26,6 +26,8 @@ import (
 type Config struct {
 	DataDir, WitnessDir, SalvageDir, Account string
 	Planes                                   []string
+	// Archives are where the archives are; nil: below DataDir.
+	Archives archived.Place
 	// Stores are directories of NATS servers, or data directories, with other copies of the journals. Optional.
 	Stores []string
 	// BackupFile is a backup that is authenticated with Keys; "": there is none.
@@ -83,7 +85,7 @@ type journal struct {
 	chain     chain
 	witnessed framelog.End
 	begin     *copyOf // the frame of a new incarnation
-	archived  *archived
+	archived  *archiveOf
 }
 
 // Run examines the journals of an embedded NATS server, which must not run, finds intact copies of damaged frames, and
@@ -98,6 +100,9 @@ func Run(ctx context.Context, cfg Config) (result Result, err error) {
 		return result, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	if cfg.Archives == nil {
+		cfg.Archives = archived.Dir(datadir.Archive(cfg.DataDir))
+	}
 	r := &run{Config: cfg, store: store, streams: map[string]*stream{}}
 	if err := r.examine(ctx); err != nil {
 		return result, err
@@ -162,7 +167,7 @@ func (r *run) examine(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		archives, err := dirstore.Partitions(datadir.Archive(r.DataDir), plane)
+		archives, err := r.Archives.Partitions(ctx, plane)
 		if err != nil {
 			return err
 		}

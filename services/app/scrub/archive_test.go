@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/blockfile"
+	"quartet/services/app/archived"
 	"quartet/services/app/archived/archivedtest"
 	"quartet/services/app/datadir"
 	"quartet/services/app/scrub"
@@ -31,7 +32,7 @@ type archiveRig struct {
 func newArchiveRig(t *testing.T) *archiveRig {
 	r := &archiveRig{Journal: archivedtest.New(t, nil), metrics: prometheus.NewRegistry(), reading: func() {}}
 	r.scrubber = scrub.New(scrub.Config{
-		Store: datadir.Store(r.DataDir), Account: "$G", Archive: datadir.Archive(r.DataDir), SalvageDir: datadir.Salvage(r.DataDir),
+		Store: datadir.Store(r.DataDir), Account: "$G", Archives: archived.Dir(datadir.Archive(r.DataDir)), SalvageDir: datadir.Salvage(r.DataDir),
 		Planes: []string{archivedtest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: r.metrics,
 		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness { return r.Witnesses.Of(plane, i) },
 		Report: func(_ string, damage error) { r.damage = damage },

@@ -35,8 +35,8 @@ const interval = time.Hour
 // Config says what is read.
 type Config struct {
 	Store, Account, SalvageDir string
-	// Archive is the directory of the archives; empty: there are none.
-	Archive    string
+	// Archives are where the archives are; nil: there are none. Of those in a bucket only the catalogs are read.
+	Archives   archived.Place
 	Planes     []string
 	Partitions func(plane string) int
 	Witness    func(plane string, partition int) framelog.Witness
@@ -216,8 +216,12 @@ func (p *pass) run(ctx context.Context) error {
 // begin begins to read the journal of a partition.
 func (p *pass) begin(partition int) *progress {
 	j := &progress{}
-	cfg := archived.Dir(p.cfg.Archive).Config(p.plane, partition)
-	cfg.Pace = p.pace
+	place := p.cfg.Archives
+	if place == nil {
+		place = archived.Dir("")
+	}
+	cfg := place.Config(p.plane, partition)
+	cfg.Pace, cfg.Trust = p.pace, !cfg.Files
 	cfg.Damage = func(err error) {
 		if j.damage == nil {
 			j.damage = err

@@ -32,6 +32,8 @@ import (
 type Config struct {
 	DataDir, WitnessDir string
 	Planes              []string
+	// Archives are where the archives are; nil: below DataDir, or with Remote in streams.
+	Archives archived.Place
 	// Remote are the NATS servers; nil: the journals are those of an embedded one in DataDir.
 	Remote *natsd.Remote
 	// Lock locks DataDir, which no server may use.
@@ -126,7 +128,7 @@ func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, er
 		if err != nil {
 			return nil, fmt.Errorf("the journal of %s: %w", plane, err)
 		}
-		archives, err := cfg.archives().Partitions(plane)
+		archives, err := cfg.archives().Partitions(ctx, plane)
 		if err != nil {
 			return nil, err
 		}
@@ -193,10 +195,13 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 	}, nil
 }
 
-// archives returns the directory of the archives, if they are in one.
-func (cfg *Config) archives() archived.Dir {
-	if cfg.Remote != nil {
-		return ""
+// archives returns where the archives are, unless they are in streams.
+func (cfg *Config) archives() archived.Place {
+	switch {
+	case cfg.Archives != nil:
+		return cfg.Archives
+	case cfg.Remote != nil:
+		return archived.Dir("")
 	}
 	return archived.Dir(datadir.Archive(cfg.DataDir))
 }
@@ -213,7 +218,7 @@ type reading struct {
 func (cfg *Config) reading(nc *nats.Conn, plane string, partition int) (*reading, error) {
 	r := &reading{Config: cfg.archives().Config(plane, partition), nc: nc, plane: plane, number: partition}
 	r.Line = readLines
-	if cfg.Remote != nil {
+	if cfg.Remote != nil && cfg.Archives == nil {
 		store, err := streamstore.New(nc, plane, partition, 1)
 		if err != nil {
 			return nil, err

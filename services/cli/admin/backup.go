@@ -31,7 +31,8 @@ import (
 // restoreSettings are the names of the servers' settings that a restore needs.
 var restoreSettings = []string{"config", "data-dir", "key-file", "max-store-mib", "replicas",
 	"nats-url", "nats-user", "nats-password-file", "nats-creds-file", "nats-nkey-file",
-	"nats-tls-ca-file", "nats-tls-cert-file", "nats-tls-key-file", "nats-tls-server-name"}
+	"nats-tls-ca-file", "nats-tls-cert-file", "nats-tls-key-file", "nats-tls-server-name",
+	"archive", "archive-credentials-file", "archive-ca-file"}
 
 // BackupCommand returns `quartet backup`.
 func BackupCommand(s *session.Session) *cobra.Command {

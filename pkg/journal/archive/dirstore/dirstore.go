@@ -58,6 +58,33 @@ func Partitions(dir, plane string) (int, error) {
 // Dir returns the directory of the store.
 func (s *Store) Dir() string { return s.dir }
 
+// Empty reports whether nothing was ever stored.
+func (s *Store) Empty(context.Context) (bool, error) {
+	_, err := os.Lstat(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("dirstore: %w", err)
+	}
+	return false, nil
+}
+
+// PutAside moves what is stored under a name into a directory of the same file system, durably. It is no error if that is not there.
+func (s *Store) PutAside(_ context.Context, name, dir string) error {
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("%w: %s", archive.ErrNoObject, name)
+	}
+	err := os.Rename(filepath.Join(s.dir, name), filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("dirstore: %w", err)
+	}
+	return errors.Join(syncDir(s.dir), syncDir(dir))
+}
+
 // open opens the directory. It is ErrNoObject if there is none.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.dir)

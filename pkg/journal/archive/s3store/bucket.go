@@ -36,6 +36,8 @@ const (
 	// dialTerm bounds connecting to the server, and answerTerm waiting for the beginning of an answer.
 	dialTerm   = 5 * time.Second
 	answerTerm = 60 * time.Second
+	// asideTerm bounds copying a segment out of the bucket.
+	asideTerm = 30 * time.Minute
 	// closeTerm bounds the removal of what was not stored completely.
 	closeTerm = 5 * time.Second
 	// attempts is how often a request is sent at most. Whoever archives tries again later.
@@ -109,7 +111,10 @@ func (b *Bucket) Own(ids func() []string) {
 	b.owner = ids
 }
 
-// own returns ErrForeign if the prefix belongs to another installation.
+// Owned returns ErrForeign if the prefix belongs to another installation than that of Own.
+func (b *Bucket) Owned(ctx context.Context) error { return b.own(ctx) }
+
+// own is Owned for those who are about to use the prefix.
 func (b *Bucket) own(ctx context.Context) error {
 	b.mu.Lock()
 	owner, marked := b.owner, b.marked

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -231,4 +234,50 @@ func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []by
 		}
 	}
 	return nil
+}
+
+// Empty reports whether nothing was ever stored.
+func (s *Store) Empty(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, term)
+	defer cancel()
+	for o := range s.bucket.client.ListObjectsIter(ctx, s.bucket.location.Bucket, minio.ListObjectsOptions{Prefix: s.dir + "/", MaxKeys: 1}) {
+		return false, s.bucket.failed("list "+s.dir, o.Err)
+	}
+	return true, ctx.Err()
+}
+
+// PutAside copies what is stored under a name into a file of that name in a directory, durably, and removes it here. It is no error if that
+// is not there.
+func (s *Store) PutAside(ctx context.Context, name, dir string) error {
+	key, err := s.key(name)
+	if err != nil {
+		return nil // there is no such object
+	}
+	copying, cancel := context.WithTimeout(ctx, asideTerm)
+	defer cancel()
+	body, _, _, err := s.bucket.client.GetObject(copying, s.bucket.location.Bucket, key, minio.GetObjectOptions{})
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return s.bucket.failed("read "+key, err)
+	}
+	defer body.Close()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("s3store: %w", err)
+	}
+	defer root.Close()
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("s3store: %w", err)
+	}
+	_, err = io.Copy(f, body)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return s.bucket.failed("copy "+key, err)
+	}
+	return s.Remove(ctx, name)
 }

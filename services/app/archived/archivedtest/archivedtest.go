@@ -77,6 +77,13 @@ func New(t *testing.T, store func(*nats.Conn) archive.Store) *Journal {
 	return j
 }
 
+// Archives returns the archives of the partitions of the data directory.
+func (j *Journal) Archives() func(plane string, partition int) (archive.Store, error) {
+	return func(plane string, partition int) (archive.Store, error) {
+		return dirstore.New(datadir.Archive(j.DataDir), plane, partition), nil
+	}
+}
+
 // Stop stops the server.
 func (j *Journal) Stop() { j.stop() }
 

@@ -1,0 +1,157 @@
+// Package archives finds the archives of an installation's journals: in its data directory, on its NATS servers, or in a bucket.
+//
+// Owns: the settings of the bucket; that an installation whose archives are at one place does not begin others at another; whether the bucket can
+// be used.
+// Never does: write or read frames.
+package archives
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/conf"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/archive/s3store"
+	"quartet/pkg/journal/archive/streamstore"
+	"quartet/pkg/journal/framelog"
+	"quartet/services/app/archived"
+	"quartet/services/app/datadir"
+)
+
+// Settings say in which bucket the archives are, if they are in one.
+type Settings struct {
+	// URL is as s3store.Parse takes it; empty: there is no bucket.
+	URL             string
+	CredentialsFile string
+	CAFile          string
+}
+
+// Flags declares the settings.
+func (s *Settings) Flags(set *conf.Set) {
+	set.String(&s.URL, "archive", "", "Bucket of an S3 server for closed segments of journals, as "+s3store.Example+"; without endpoint it is one of Amazon S3; empty: the directory archive of data-dir, or with nats-url streams")
+	set.String(&s.CredentialsFile, "archive-credentials-file", "", "File with access_key_id and secret_access_key for the bucket, mode 0600 or 0440, read again when it changes; empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws/credentials, or the role of the machine or pod")
+	set.String(&s.CAFile, "archive-ca-file", "", "Certificates of the authorities that sign the S3 server's certificate (PEM); empty: the system's authorities")
+}
+
+// Names are the names of the settings.
+var Names = []string{"archive", "archive-credentials-file", "archive-ca-file"}
+
+// Open returns the bucket, nil if there is none. It sends no request.
+func (s Settings) Open() (*s3store.Bucket, error) {
+	if s.URL == "" {
+		if s.CredentialsFile != "" || s.CAFile != "" {
+			return nil, errors.New("archive-credentials-file and archive-ca-file need archive, the bucket that they are for")
+		}
+		return nil, nil
+	}
+	location, err := s3store.Parse(s.URL)
+	if err != nil {
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	bucket, err := s3store.Open(s3store.Config{Location: location, CredentialsFile: s.CredentialsFile, CAFile: s.CAFile, Now: clock.System().Now})
+	if err != nil {
+		return nil, fmt.Errorf("archive: %w", err)
+	}
+	return bucket, nil
+}
+
+// Places are where the archives of an installation are.
+type Places struct {
+	DataDir string
+	// Remote says that the journals are on NATS servers, which keep so many Replicas.
+	Remote   bool
+	Replicas int
+	Bucket   *s3store.Bucket // nil: none
+}
+
+// Stores returns the stores of the partitions; nc is needed only if Remote.
+func (p Places) Stores(nc *nats.Conn) func(plane string, partition int) (archive.Store, error) {
+	return func(plane string, partition int) (archive.Store, error) {
+		if p.Bucket != nil {
+			return p.Bucket.Store(plane, partition), nil
+		}
+		return p.own(nc, plane, partition)
+	}
+}
+
+// own returns the store of a partition without a bucket.
+func (p Places) own(nc *nats.Conn, plane string, partition int) (archive.Store, error) {
+	if p.Remote {
+		return streamstore.New(nc, plane, partition, p.Replicas)
+	}
+	return dirstore.New(datadir.Archive(p.DataDir), plane, partition), nil
+}
+
+// Archived returns the archives for those who look for damage; nil if they are in streams.
+func (p Places) Archived() archived.Place {
+	switch {
+	case p.Bucket != nil:
+		return archived.Bucket{Bucket: p.Bucket, Mends: !p.Remote}
+	case p.Remote:
+		return nil
+	}
+	return archived.Dir(datadir.Archive(p.DataDir))
+}
+
+// startTerm is how long a start waits for the bucket to say whose it is. If it does not, it is asked again when it is needed.
+const startTerm = 3 * time.Second
+
+// markFile is a file beside the archives of a data directory. It names the bucket that has the archives.
+func markFile(dataDir string) string { return filepath.Join(datadir.Archive(dataDir), "bucket") }
+
+// Begin returns an error if the archives are at another place than the settings say: what is archived there would be missed, or if the bucket
+// is another installation's. It notes where they are. That the bucket cannot be reached is no error.
+func (p Places) Begin(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int) error {
+	if p.Bucket == nil {
+		was, err := os.ReadFile(markFile(p.DataDir))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		}
+		return fmt.Errorf("the archives of this installation are in %s; give the settings archive and archive-credentials-file that it had. To take them out of the bucket, make a backup and restore it without these settings", strings.TrimSpace(string(was)))
+	}
+	for _, plane := range planes {
+		for i := range partitions(plane) {
+			store, err := p.own(nc, plane, i)
+			if err != nil {
+				return err
+			}
+			_, version, err := store.Catalog(ctx)
+			if err != nil {
+				return err
+			}
+			if version > 0 {
+				return fmt.Errorf("the archive of %s is not in %s, as the setting archive says, but %s; remove the setting. To put it into the bucket, make a backup and restore it with the setting, where there is neither a journal nor an archive", framelog.PartitionName(plane, i), p.Bucket.Location(), p.where(plane, i))
+			}
+		}
+	}
+	asked, cancel := context.WithTimeout(ctx, startTerm)
+	defer cancel()
+	if err := p.Bucket.Owned(asked); errors.Is(err, s3store.ErrForeign) {
+		return err
+	}
+	if err := os.MkdirAll(datadir.Archive(p.DataDir), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(markFile(p.DataDir), []byte(p.Bucket.Location().String()+"\n"), 0o600)
+}
+
+// where says where an archive is that is in no bucket.
+func (p Places) where(plane string, partition int) string {
+	if p.Remote {
+		return "in the stream " + streamstore.Stream(plane, partition)
+	}
+	return "in " + dirstore.New(datadir.Archive(p.DataDir), plane, partition).Dir()
+}

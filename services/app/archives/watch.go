@@ -1,0 +1,128 @@
+package archives
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/s3store"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/life"
+)
+
+const (
+	// lookPeriod is how often a bucket is looked at that could not be used, and usablePeriod one that could: each look costs a few requests.
+	lookPeriod   = time.Minute
+	usablePeriod = 5 * time.Minute
+	// remembered is for how long a catalog is not read again for an overview.
+	remembered = time.Minute
+)
+
+// Watch finds out again and again whether the bucket can be used, and remembers it, so that whoever wants to know causes no request.
+type Watch struct {
+	life.Periodic
+	bucket *s3store.Bucket
+	logger *zap.Logger
+
+	mu    sync.Mutex
+	err   error
+	until time.Time
+}
+
+// NewWatch returns a module that looks at a bucket.
+func NewWatch(bucket *s3store.Bucket, logger *zap.Logger) *Watch {
+	w := &Watch{bucket: bucket, logger: logger}
+	w.Periodic = life.Periodic{Label: "archive", Period: lookPeriod, Do: w.look}
+	return w
+}
+
+func (w *Watch) look(ctx context.Context) {
+	now := clock.System().Now()
+	if w.usable(now) {
+		return
+	}
+	err := w.bucket.Check(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	was := w.err
+	w.err, w.until = err, now.Add(usablePeriod)
+	w.mu.Unlock()
+	switch {
+	case err != nil && (was == nil || was.Error() != err.Error()):
+		w.logger.Error("the bucket of the archive cannot be used; segments stay in the journals, and what is archived cannot be read", zap.Error(err))
+	case err == nil && was != nil:
+		w.logger.Info("the bucket of the archive can be used again")
+	}
+}
+
+// usable reports whether the bucket could be used a short time ago.
+func (w *Watch) usable(now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err == nil && now.Before(w.until)
+}
+
+// Err returns why the bucket could not be used when it was looked at last, or nil. A nil *Watch returns nil.
+func (w *Watch) Err() error {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// Overview returns stores whose catalogs are read again only after a while, for those who look at all of them often.
+type Overview struct {
+	stores func(plane string, partition int) (archive.Store, error)
+
+	mu  sync.Mutex
+	all map[string]*rare
+}
+
+// NewOverview returns an Overview of stores.
+func NewOverview(stores func(plane string, partition int) (archive.Store, error)) *Overview {
+	return &Overview{stores: stores, all: map[string]*rare{}}
+}
+
+// Store returns the store of a partition.
+func (o *Overview) Store(plane string, partition int) (archive.Store, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	name := framelog.PartitionName(plane, partition)
+	if o.all[name] == nil {
+		store, err := o.stores(plane, partition)
+		if err != nil {
+			return nil, err
+		}
+		o.all[name] = &rare{Store: store}
+	}
+	return o.all[name], nil
+}
+
+// rare is a store whose catalog is read rarely.
+type rare struct {
+	archive.Store
+	mu      sync.Mutex
+	until   time.Time
+	content []byte
+	version uint64
+	err     error
+}
+
+// Catalog implements archive.Store.
+func (r *rare) Catalog(ctx context.Context) ([]byte, uint64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := clock.System().Now(); !now.Before(r.until) {
+		r.content, r.version, r.err = r.Store.Catalog(ctx)
+		r.until = now.Add(remembered)
+	}
+	return r.content, r.version, r.err
+}
