@@ -140,7 +140,7 @@ fmt: $(BUF) ## Format Go and proto in place
 # detector, which does not see into them. What of ./tests runs in its own process runs with it. The sandboxes of ./pkg/confine are tested in both: the
 # detector does not start in those of an ordinary user.
 .PHONY: test test-race test-processes
-test: tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
+test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	@$(MAKE) --no-print-directory -j2 test-race test-processes
@@ -259,6 +259,11 @@ $(TOOLS)/toolfields: $(TOOL_PINS) $(wildcard tools/toolfields/*.go)
 	$(call build-tool,quartet/tools/toolfields)
 $(LINTER): $(TOOL_PINS)
 	$(call build-tool,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+
+# The S3 server of tests, which these build themselves if it is not there.
+$(TOOLS)/s3server: $(wildcard tests/s3server/*)
+	$(STATIC) $(GO) build -C tests/s3server -ldflags=-w -o $(CURDIR)/$@ .
+	@touch $@
 
 # touch: go leaves an up-to-date binary alone, and make would ask again. Built like the demo:
 # compiling the linter optimised takes three minutes longer, and one run of it gains less than one.

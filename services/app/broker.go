@@ -79,7 +79,9 @@ func (b *broker) Start(ctx context.Context) error {
 		b.unlock = unlock
 		b.embedded, err = natsd.Start(natsd.Config{
 			StoreDir: filepath.Join(b.cfg.DataDir, "nats"), MaxStore: int64(b.cfg.MaxStore) << 20,
-			Port: natsd.InProcess, Logger: b.logger.Named("nats"), BeforeOpen: func() error { return datadir.CheckBlocks(b.cfg.DataDir, account, planes, b.cfg.places().Stores(nil), b.logger) },
+			Port: natsd.InProcess, Logger: b.logger.Named("nats"), BeforeOpen: func() error {
+				return datadir.CheckBlocks(b.cfg.DataDir, account, planes, b.cfg.places().Stores(nil), b.logger)
+			},
 		})
 		if err != nil {
 			return joinStop(ctx, err, b)

@@ -17,6 +17,10 @@ func Examine(ctx context.Context, cfg Config, err error, c doctor.Client) []doct
 		Err: err, DataDir: cfg.DataDir, KeyFile: cfg.KeyFile, NATS: cfg.remote(), GRPCAddr: cfg.GRPCAddr, HTTPAddr: cfg.HTTPAddr,
 		CertFile: cfg.TLS.Cert, TLSKeyFile: cfg.TLS.Key, AuthRequired: cfg.Auth == AuthRequired, AuthLocal: cfg.Auth == AuthLocal, Issuer: cfg.OIDC.Issuer, Replicas: cfg.Replicas, MonitorURL: cfg.NATSMonitorURL, MinPayload: minPayload,
 	}
+	if b := cfg.bucket; err == nil && b != nil {
+		at := b.Location()
+		local.Archive = doctor.Archive{Name: at.String(), Plain: at.Plain && !at.Loopback(), Check: b.Check}
+	}
 	if err == nil {
 		local.OpenToOthers = loopback("grpc-addr", cfg.GRPCAddr) != nil || loopback("http-addr", cfg.HTTPAddr) != nil
 	}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -122,4 +123,20 @@ func TestWhatIsOnTheDisk(t *testing.T) {
 	require.Equal(t, Problem, look()["data-dir"], "a file")
 	_, err = syncedWrite(filepath.Join(dir, "nothing"))
 	require.Error(t, err)
+}
+
+func TestArchive(t *testing.T) {
+	for want, a := range map[string]Archive{
+		"":      {},
+		OK:      {Name: "s3://b", Check: func(context.Context) error { return nil }},
+		Warning: {Name: "s3://b", Plain: true, Check: func(context.Context) error { return nil }},
+		Problem: {Name: "s3://b", Check: func(context.Context) error { return errors.New("archive s3://b: write: refused; let it") }},
+	} {
+		r := &report{}
+		r.archive(t.Context(), a)
+		require.Equal(t, want, statuses(r.found)["archive"])
+		if want == Problem {
+			require.Equal(t, []string{"archive s3://b: write: refused", "let it"}, []string{r.found[0].Message, r.found[0].Mend})
+		}
+	}
 }

@@ -50,6 +50,15 @@ type Server struct {
 	Replicas                   int          // of each journal
 	MonitorURL                 string       // of the servers of NATS; empty: unknown
 	MinPayload                 int64        // that they must allow
+	Archive                    Archive
+}
+
+// Archive is the bucket with the archive.
+type Archive struct {
+	Name  string // empty: there is none
+	Plain bool   // what is said to another machine is not encrypted
+	// Check writes an object, reads and removes it.
+	Check func(ctx context.Context) error
 }
 
 // server checks what a server on this machine would find. answered says that a server answers
@@ -63,6 +72,7 @@ func (r *report) server(ctx context.Context, s Server, answered bool) {
 	inUse := r.dataDir(s)
 	r.keyFile(s)
 	r.broker(ctx, s)
+	r.archive(ctx, s.Archive)
 	r.ports(ctx, s, answered || inUse)
 	r.certificate(s)
 	switch {
@@ -268,6 +278,28 @@ func (r *report) broker(ctx context.Context, s Server) {
 	default:
 		r.ok("nats", "NATS %s answers at %s", nc.ConnectedServerVersion(), nc.ConnectedUrlRedacted())
 	}
+}
+
+// archive checks the bucket of the archive.
+func (r *report) archive(ctx context.Context, a Archive) {
+	if a.Name == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTerm)
+	defer cancel()
+	if err := a.Check(ctx); err != nil {
+		text, remedy := err.Error(), "correct the setting archive, or see to the S3 server"
+		if i := strings.LastIndex(text, "; "); i > 0 {
+			text, remedy = text[:i], text[i+2:]
+		}
+		r.add("archive", Problem, remedy, "%s", text)
+		return
+	}
+	if a.Plain {
+		r.add("archive", Warning, "give the S3 server a certificate, and an endpoint with https", "%s can be written and read, and everything is said to it in plain text", a.Name)
+		return
+	}
+	r.ok("archive", "%s can be written and read", a.Name)
 }
 
 // brokerSettings verifies the settings of the servers of NATS, as far as they tell.

@@ -41,6 +41,7 @@ serviceMonitor: {enabled: true, labels: {release: prometheus}}
 alerts: {enabled: true}
 networkPolicy: {from: [{ipBlock: {cidr: 10.0.0.0/8}}], metricsFrom: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}
 single: {persistence: {storageClassName: fast}}
+archive: {url: "s3://journals/prod?endpoint=https://s3.example.com", secretName: quartet-s3, caKey: ca.crt}
 imagePullSecrets: [{name: registry}]
 nodeSelector: {disk: fast}
 tolerations: [{key: quartet, operator: Exists}]
@@ -59,6 +60,7 @@ installationKey: {secretName: quartet-key}
 nats: {url: "tls://nats:4222", replicas: 5}
 split: {services: {work: {replicas: 3, resources: {limits: {memory: 8Gi}}}}, homes: {accessModes: [ReadWriteMany], storageClassName: nfs}}
 service: {type: LoadBalancer, annotations: {example.com/lb: internal}}
+archive: {url: "s3://journals/prod?region=eu-central-1", secretName: quartet-s3, credentialsKey: aws}
 worker: {enabled: true}
 serviceMonitor: {enabled: true}
 alerts: {enabled: true}
@@ -247,10 +249,13 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"worker: {args: --pool go}":                  "at '/worker/args': got string, want array",
 		"service: {type: Ingress}":                   "at '/service/type'",
 		"serviceMonitor: {interval: often}":          "at '/serviceMonitor/interval'",
+		"archive: {url: https://s3.example.com}":     "at '/archive/url'",
 		// By the templates: values that do not go together.
 		"mode: split\ntls: {enabled: true}\ninstallationKey: {secretName: k}":      "nats.url is empty",
 		"mode: split\ninstallationKey: {secretName: k}\nnats: {url: tls://n:4222}": "tls.enabled is false",
 		"mode: split\ntls: {enabled: true}\nnats: {url: tls://n:4222}":             "installationKey.secretName is empty",
+		"archive: {url: \"s3://b?region=x\"}":                                      "archive.secretName is empty",
+		"archive: {secretName: s}":                                                 "archive.url is empty",
 		split + "split: {services: {work: {replicas: 2}}}":                         "must have ReadWriteMany",
 	} {
 		_, err := render(t, values)

@@ -153,7 +153,7 @@ func (a *Archiver) pass(ctx context.Context) error {
 		for _, seg := range segments {
 			switch {
 			case c.Has(seg.Number):
-				if err := a.log.Drop(ctx, seg.Number); err != nil {
+				if err := a.drop(ctx, c, seg.Number); err != nil {
 					return err
 				}
 			case next == nil && seg.Number < below.Segment:
@@ -184,6 +184,17 @@ func (a *Archiver) pass(ctx context.Context) error {
 			a.logger.Info("journal: a segment is archived", zap.Uint64("segment", s.GetNumber()), zap.Int64("frames", s.GetFrames()), zap.Int64("bytes", s.GetBytes()), zap.Int64("stored", s.GetStored()), zap.Duration("took", a.now().Sub(began)))
 		}
 	}
+}
+
+// drop removes a segment from the log that is in the catalog. It is an error if the log has another frame at the segment's end than was archived: the
+// archive is that of another journal.
+func (a *Archiver) drop(ctx context.Context, c *Catalog, number uint64) error {
+	s := c.Segments[c.at(number)]
+	f, err := a.log.Live.Get(ctx, s.End.Seq)
+	if err == nil && f.Link.Format > 0 && f.Link.Hash != s.End.Hash {
+		return fmt.Errorf("archive: segment %d of %s is archived with another frame %d than the log has: another journal has its archive there", number, c.Partition, s.End.Seq)
+	}
+	return a.log.Drop(ctx, number)
 }
 
 // clean removes what was stored for segments that are in the catalog under another name.

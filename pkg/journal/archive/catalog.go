@@ -107,9 +107,14 @@ func (c *Catalog) find(seq uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].End.Seq >= seq })
 }
 
+// at returns the index of the first segment with a number or a higher one.
+func (c *Catalog) at(number uint64) int {
+	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].GetNumber() >= number })
+}
+
 // Has reports whether the segment with a number is archived.
 func (c *Catalog) Has(number uint64) bool {
-	i := sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].GetNumber() >= number })
+	i := c.at(number)
 	return i < len(c.Segments) && c.Segments[i].GetNumber() == number
 }
 

@@ -14,9 +14,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 )
@@ -242,6 +245,35 @@ func TestLog_Damaged(t *testing.T) {
 	_, err = archive.Replace(t.Context(), store, partition, 0, slices.Collect(maps.Values(stored)))
 	require.NoError(t, err)
 	w.reads(t, archive.NewLog(w.live, store, partition))
+}
+
+// TestArchiver_AnothersArchive: a segment is not dropped because the archive of another journal has one of the same number.
+func TestArchiver_AnothersArchive(t *testing.T) {
+	other, w := newWritten(), newWritten()
+	other.segments(t, 3, 2, 10)
+	w.write(t, "its own")
+	w.segments(t, 3, 2, 10)
+	store := &memstore.Store{}
+	other.archived(t, archive.NewLog(other.live, store, partition))
+	core, logs := observer.New(zap.WarnLevel)
+	failed := make(chan struct{}, 1)
+	logger := zap.New(core, zap.Hooks(func(zapcore.Entry) error {
+		select {
+		case failed <- struct{}{}:
+		default:
+		}
+		return nil
+	}))
+	before, err := w.live.Segments(t.Context())
+	require.NoError(t, err)
+	a := archive.Start(archive.NewLog(w.live, store, partition), time.Now, logger, nil)
+	a.Below(w.end())
+	<-failed
+	a.Stop()
+	require.ErrorContains(t, logs.All()[0].Context[0].Interface.(error), "another journal has its archive there")
+	after, err := w.live.Segments(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, after)
 }
 
 // TestArchiver_Repeats ends an archiver at each call of its store and of the log, with and without the effect of that call.

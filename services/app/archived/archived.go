@@ -350,4 +350,6 @@ func (d Dir) Config(plane string, partition int) Config {
 }
 
 // Partitions implements Place.
-func (d Dir) Partitions(_ context.Context, plane string) (int, error) { return dirstore.Partitions(string(d), plane) }
+func (d Dir) Partitions(_ context.Context, plane string) (int, error) {
+	return dirstore.Partitions(string(d), plane)
+}

@@ -69,7 +69,21 @@ affinity: {{ toYaml . | nindent 2 }}
     items: [{key: key, path: key}]
 {{- end -}}
 
+{{- define "quartet.archiveVolume" -}}
+- name: archive
+  secret:
+    secretName: {{ .Values.archive.secretName }}
+    defaultMode: 0440
+    items:
+      - {key: {{ .Values.archive.credentialsKey }}, path: credentials}
+      {{- if .Values.archive.caKey }}
+      - {key: {{ .Values.archive.caKey }}, path: ca.pem}
+      {{- end }}
+{{- end -}}
+
 {{- define "quartet.check" -}}
+{{- if and .Values.archive.url (not .Values.archive.secretName) }}{{ fail "archive.secretName is empty: the bucket of archive.url needs credentials" }}{{ end }}
+{{- if and .Values.archive.secretName (not .Values.archive.url) }}{{ fail "archive.url is empty: archive.secretName is for a bucket" }}{{ end }}
 {{- if eq .Values.mode "split" }}
 {{- if not .Values.nats.url }}{{ fail "nats.url is empty: mode split needs a NATS cluster, as tls://nats-1:4222,tls://nats-2:4222" }}{{ end }}
 {{- if not .Values.tls.enabled }}{{ fail "tls.enabled is false: services of mode split show each other certificates" }}{{ end }}

@@ -1,0 +1,181 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/s3store"
+	"quartet/services/app/datadir"
+	"quartet/tests/bucket"
+	"quartet/tests/proc"
+)
+
+// inBucket returns the catalog of the journal of work in a bucket.
+func (d *damageable) inBucket(b *s3store.Bucket) *archive.Catalog {
+	d.t.Helper()
+	c, err := archive.Read(d.ctx, b.Store("work", 0), "work/0")
+	require.NoError(d.t, err)
+	return c
+}
+
+// TestR12_ArchiveInABucket: a server archives into a bucket, whose server is killed meanwhile and comes back. What lies in the bucket is read as what lies
+// in the log: histories, repeated requests, and the whole journal where there is no snapshot. It is backed up, verified, repaired and restored.
+func TestR12_ArchiveInABucket(t *testing.T) {
+	s3 := bucket.Start(t)
+	credentials := bucket.Credentials(t, bucket.AccessKey, bucket.SecretKey)
+	t.Setenv("QUARTET_ARCHIVE", s3.URL("prod"))
+	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", credentials)
+	location, err := s3store.Parse(s3.URL("prod"))
+	require.NoError(t, err)
+	b, err := s3store.Open(s3store.Config{Location: location, CredentialsFile: credentials, Now: clock.System().Now})
+	require.NoError(t, err)
+
+	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
+	var all callers
+	for _, item := range d.items()[:2] {
+		all = append(all, &caller{d: d, item: item, revisions: 1})
+	}
+	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 2; round++ {
+		all.work(40, nil)
+	}
+	require.NoError(t, s3.Kill())
+	all.work(150, nil) // calls do not wait for the bucket
+	out, _ := d.quartet("status", "--address", d.srv.GRPC)
+	t.Log(out)
+	s3.Run(t)
+	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 4; round++ {
+		all.work(40, nil)
+	}
+	require.GreaterOrEqual(t, len(d.inBucket(b).Segments), 4)
+	all.check(7)
+	entries, err := os.ReadDir(datadir.Archive(d.srv.DataDir))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "it names the bucket; no archive is there")
+	out, _ = d.quartet("doctor", "--address", d.srv.GRPC)
+	require.Regexp(t, `archive +s3://journals/prod of 127\.0\.0\.1:\d+ can be written and read`, out)
+	require.NotContains(t, out, "cannot be used")
+
+	items := d.itemsNow()
+	backup := filepath.Join(t.TempDir(), "quartet.backup")
+	out, code := d.quartet("backup", backup, "--address", d.srv.GRPC)
+	require.Zero(t, code, out)
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	d.verified()
+	out, _ = d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Regexp(t, `work/0 .* archived: \d+ frames, [4-9] segments`, out)
+
+	d.readsAllInBucket(t, s3, all)
+	requireSame(t, items, d.itemsNow()[:len(items)], "from the bucket")
+	require.NoError(t, d.srv.Kill())
+	d.mendsBucket(t, s3, backup, all)
+	d.restoresIntoBucket(t, s3, backup)
+	d.refusesAnotherPlace(t)
+}
+
+// readsAllInBucket starts the server without snapshots, so that it reads its journal from the beginning, while the bucket cannot be reached: it says
+// so, and is ready when the bucket is back.
+func (d *damageable) readsAllInBucket(t *testing.T, s3 *bucket.Server, all callers) {
+	require.NoError(t, s3.Kill())
+	require.NoError(t, os.RemoveAll(snapshotStream(d.srv.DataDir)))
+	require.NoError(t, os.WriteFile(d.srv.Log, nil, 0o600))
+	d.srv.Ready = func(context.Context) bool {
+		said, err := os.ReadFile(d.srv.Log)
+		return err == nil && strings.Contains(string(said), "the bucket of the archive cannot be used") && strings.Contains(string(said), "journal: loading continues")
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	require.NoError(t, d.srv.Start(ctx))
+	require.False(t, proc.OK(d.ctx, "http://"+d.srv.HTTP+"/readyz"))
+	s3.Run(t)
+	require.Eventually(t, func() bool { return proc.OK(d.ctx, "http://"+d.srv.HTTP+"/readyz") }, time.Minute, 50*time.Millisecond)
+	require.Zero(t, d.lastLoad().Snapshot)
+	require.Greater(t, d.lastLoad().Frames, 200, "the whole journal is read")
+	all.check(7)
+}
+
+// lastLoad returns what the log says of the load of the journal of work.
+func (d *damageable) lastLoad() (l loaded) {
+	d.t.Helper()
+	said, err := os.ReadFile(d.srv.Log)
+	require.NoError(d.t, err)
+	for line := range strings.Lines(string(said)) {
+		var entry struct {
+			Msg, Plane string
+			Snapshot   uint64
+			Frames     int
+		}
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Plane == "work" && entry.Msg == "journal: loaded" {
+			l.Snapshot, l.Frames = entry.Snapshot, entry.Frames
+		}
+	}
+	return l
+}
+
+// mendsBucket changes an archived segment on the server's disk. It is found, named and repaired from a backup.
+func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string, all callers) {
+	files, err := filepath.Glob(s3.Object("prod/work-0/segment-2-*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	intact, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	changed := slices.Clone(intact)
+	changed[len(changed)/3] ^= 1
+	require.NoError(t, os.WriteFile(files[0], changed, 0o600))
+	out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
+	require.Equal(t, 1, code, out)
+	require.Regexp(t, `damaged +work/0 .*\n +the journal of work/0 is damaged: frames behind \d+ up to \d+ .* in segment 2, segment-2-[0-9a-f]+\.frames of s3://journals/prod/work-0`, out)
+	r, code := d.repair("--from-backup", backup, "--apply")
+	require.Zero(t, code, r)
+	require.NotEmpty(t, r.Replaced)
+	d.verified()
+	aside, err := filepath.Glob(filepath.Join(r.Replaced, "archive", "work-0", filepath.Base(files[0])))
+	require.NoError(t, err)
+	require.Len(t, aside, 1)
+	kept, err := os.ReadFile(aside[0])
+	require.NoError(t, err)
+	require.Equal(t, changed, kept)
+	require.NoFileExists(t, files[0])
+	require.Empty(t, d.start())
+	all.check(7)
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+}
+
+// restoresIntoBucket restores a backup with a prefix of its own, and not with one where there is an archive.
+func (d *damageable) restoresIntoBucket(t *testing.T, s3 *bucket.Server, backup string) {
+	key, err := os.ReadFile(filepath.Join(d.srv.DataDir, "key"))
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), "restored")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "key"), key, 0o600))
+	out, code := d.quartet("restore", backup, "--data-dir", dir)
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "has segments already")
+	out, code = d.quartet("restore", backup, "--data-dir", dir, "--archive", s3.URL("restored"))
+	require.Zero(t, code, out)
+	out, code = d.quartet("verify", "--data-dir", dir, "--archive", s3.URL("restored"))
+	require.Zero(t, code, out)
+}
+
+// refusesAnotherPlace starts servers whose settings do not fit the bucket.
+func (d *damageable) refusesAnotherPlace(t *testing.T) {
+	ctx, cancel := context.WithTimeout(d.ctx, time.Minute)
+	defer cancel()
+	other, err := proc.NewQuartet(d.srv.Binary, filepath.Join(t.TempDir(), "data"), "")
+	require.NoError(t, err)
+	require.ErrorContains(t, other.Start(ctx), "another installation has its archive there")
+	t.Setenv("QUARTET_ARCHIVE", "")
+	t.Setenv("QUARTET_ARCHIVE_CREDENTIALS_FILE", "")
+	require.ErrorContains(t, d.srv.Start(ctx), "the archives of this installation are in s3://journals/prod")
+}
