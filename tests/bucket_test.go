@@ -45,19 +45,21 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	for _, item := range d.items()[:2] {
 		all = append(all, &caller{d: d, item: item, revisions: 1})
 	}
-	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 2; round++ {
+	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 1; round++ {
 		all.work(40, nil)
 	}
+	had := len(d.inBucket(b).Segments)
 	require.NoError(t, s3.Kill())
 	all.work(150, nil) // calls do not wait for the bucket
 	out, _ := d.quartet("status", "--address", d.srv.GRPC)
-	t.Log(out)
+	require.Regexp(t, `the archive of [a-z]+/0 cannot be read: .* connection refused\n +fix: see whether `+s3.Addr+` works`, out)
+	require.Equal(t, 1, strings.Count(out, "cannot be read: "), "once for all journals: %s", out)
 	s3.Run(t)
+	require.Eventually(t, func() bool { return len(d.inBucket(b).Segments) > had }, time.Minute, 100*time.Millisecond, "without another call")
 	for round := 0; round < 40 && len(d.inBucket(b).Segments) < 4; round++ {
 		all.work(40, nil)
 	}
-	require.GreaterOrEqual(t, len(d.inBucket(b).Segments), 4)
-	all.check(7)
+	all.check(31)
 	entries, err := os.ReadDir(datadir.Archive(d.srv.DataDir))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "it names the bucket; no archive is there")
@@ -73,7 +75,7 @@ func TestR12_ArchiveInABucket(t *testing.T) {
 	require.NoError(t, d.srv.Kill())
 	d.verified()
 	out, _ = d.quartet("verify", "--data-dir", d.srv.DataDir)
-	require.Regexp(t, `work/0 .* archived: \d+ frames, [4-9] segments`, out)
+	require.Regexp(t, `work/0 .* archived: \d+ frames, \d+ segments`, out)
 
 	d.readsAllInBucket(t, s3, all)
 	requireSame(t, items, d.itemsNow()[:len(items)], "from the bucket")
@@ -101,7 +103,7 @@ func (d *damageable) readsAllInBucket(t *testing.T, s3 *bucket.Server, all calle
 	require.Eventually(t, func() bool { return proc.OK(d.ctx, "http://"+d.srv.HTTP+"/readyz") }, time.Minute, 50*time.Millisecond)
 	require.Zero(t, d.lastLoad().Snapshot)
 	require.Greater(t, d.lastLoad().Frames, 200, "the whole journal is read")
-	all.check(7)
+	all.check(31)
 }
 
 // lastLoad returns what the log says of the load of the journal of work.
@@ -147,7 +149,7 @@ func (d *damageable) mendsBucket(t *testing.T, s3 *bucket.Server, backup string,
 	require.Equal(t, changed, kept)
 	require.NoFileExists(t, files[0])
 	require.Empty(t, d.start())
-	all.check(7)
+	all.check(31)
 	d.quiet()
 	require.NoError(t, d.srv.Kill())
 }

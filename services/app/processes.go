@@ -133,6 +133,10 @@ func (w *wiring) installation() installation.Config {
 			return installation.Publishers(ctx, w.broker.readers, published, w.broker.partitions)
 		}
 	}
+	var usable func() error
+	if w.bucket != nil {
+		usable = w.bucket.Err
+	}
 	return installation.Config{
 		Publishers: publishers,
 		Services:   slices.DeleteFunc(slices.Clone(Services), func(name string) bool { return name == "worker" }),
@@ -153,7 +157,7 @@ func (w *wiring) installation() installation.Config {
 		Stored: func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error) {
 			return installation.Stored(ctx, w.broker.readers, planes, w.broker.partitions, w.overview.Store)
 		},
-		Archive:      w.bucket.Err,
+		Archive:      usable,
 		ManySegments: installation.ManySegments(w.cfg.SegmentSize, w.cfg.SnapshotSize),
 		Store:        w.broker.room.Used, FullIn: w.fill.FullIn,
 	}

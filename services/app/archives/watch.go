@@ -68,11 +68,8 @@ func (w *Watch) usable(now time.Time) bool {
 	return w.err == nil && now.Before(w.until)
 }
 
-// Err returns why the bucket could not be used when it was looked at last, or nil. A nil *Watch returns nil.
+// Err returns why the bucket could not be used when it was looked at last, or nil.
 func (w *Watch) Err() error {
-	if w == nil {
-		return nil
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err

@@ -34,7 +34,7 @@ type Config struct {
 	Stored func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error)
 	// Publishers returns how far EVENTS is behind the journals; nil: events are not copied.
 	Publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
-	// Archive returns why the bucket with the archives cannot be used, or nil.
+	// Archive returns why the bucket with the archives cannot be used, or nil; nil: they are in none.
 	Archive func() error
 	// ManySegments is how many segments of a partition there may be before it is a problem that they are not archived.
 	ManySegments int

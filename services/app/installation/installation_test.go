@@ -85,12 +85,14 @@ func TestX17_JournalsThatAreNotArchived(t *testing.T) {
 	require.Equal(t, 72, ManySegments(1, 16), "three snapshots need 48 small segments")
 	require.Empty(t, Config{ManySegments: many}.notArchived([]*identityv1.JournalUsage{{Plane: "work", Segments: 1}, {Plane: "work", Partition: 1, Segments: int32(many)}}))
 	all := []*identityv1.JournalUsage{{Plane: "work", Partition: 3, Segments: int32(many) + 1, Bytes: 500 << 20}, {Plane: "task", ArchiveProblem: "archive: damaged"}}
-	unusable := func() error { return errors.New("archive s3://b: list: refused; let it") }
-	problems := Config{ManySegments: many, Archive: unusable}.notArchived(all)
+	unusable := func() error { return errors.New("bucket s3://b: list: refused; let it") }
+	refused := []*identityv1.JournalUsage{all[0], {Plane: "task", ArchiveProblem: "bucket s3://b: read: refused; let it"}, {Plane: "board", ArchiveProblem: "bucket s3://b: read: refused; let it"}}
+	problems := Config{ManySegments: many, Archive: unusable}.notArchived(refused)
 	require.Len(t, problems, 2, "the bucket once, not for each partition")
-	require.Equal(t, "the bucket of the archive cannot be used: archive s3://b: list: refused", problems[0].GetText())
+	require.Equal(t, "the bucket of the archive cannot be used: bucket s3://b: list: refused", problems[0].GetText())
 	require.Equal(t, "let it", problems[0].GetRemedy())
-	problems = Config{ManySegments: many, Archive: func() error { return nil }}.notArchived(all)
+	require.Len(t, Config{ManySegments: many, Archive: func() error { return nil }}.notArchived(refused), 2)
+	problems = Config{ManySegments: many}.notArchived(all)
 	require.Len(t, problems, 2)
 	require.Equal(t, "9 segments of work/3 wait to be archived (500 MiB)", problems[0].GetText())
 	require.Equal(t, "the archive of task/0 cannot be read: archive: damaged", problems[1].GetText())

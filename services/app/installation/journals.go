@@ -83,24 +83,28 @@ func ManySegments(segment, snapshots int) int { return 8 + (snapshot.Kept+1)*sna
 
 // notArchived returns the partitions whose segments are not archived as they should be.
 func (c Config) notArchived(all []*identityv1.JournalUsage) (problems []*identityv1.InstallationProblem) {
-	var bucket error
-	if c.Archive != nil {
-		bucket = c.Archive()
-	}
-	if bucket != nil { // each partition has the same
-		text, remedy := bucket.Error(), ""
+	said := map[string]bool{} // what may be done about a bucket, which is the same for many partitions
+	bucket := func(what, text string) {
+		remedy := "`quartet verify` says what is damaged"
 		if i := strings.LastIndex(text, "; "); i > 0 {
 			text, remedy = text[:i], text[i+2:]
 		}
-		problems = append(problems, &identityv1.InstallationProblem{
-			Text: "the bucket of the archive cannot be used: " + text, Remedy: cmp.Or(remedy, "correct the setting archive, or see to the S3 server"),
-		})
+		if !said[remedy] {
+			said[remedy] = true
+			problems = append(problems, &identityv1.InstallationProblem{Text: what + ": " + text, Remedy: remedy})
+		}
+	}
+	if c.Archive != nil {
+		if err := c.Archive(); err != nil {
+			bucket("the bucket of the archive cannot be used", err.Error())
+		}
 	}
 	many := c.ManySegments
 	for _, u := range all {
 		name := framelog.PartitionName(u.GetPlane(), int(u.GetPartition()))
 		switch {
-		case u.GetArchiveProblem() != "" && bucket != nil:
+		case u.GetArchiveProblem() != "" && c.Archive != nil:
+			bucket("the archive of "+name+" cannot be read", u.GetArchiveProblem())
 		case u.GetArchiveProblem() != "":
 			problems = append(problems, &identityv1.InstallationProblem{
 				Text:   fmt.Sprintf("the archive of %s cannot be read: %s", name, u.GetArchiveProblem()),

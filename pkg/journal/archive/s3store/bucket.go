@@ -140,7 +140,7 @@ func (b *Bucket) own(ctx context.Context) error {
 			shared := slices.ContainsFunc(ids, func(id string) bool { return slices.Contains(there, id) })
 			added := slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(there, id) })
 			if !shared {
-				return fmt.Errorf("archive %s: %w: the object %s names none of the keys of this one; give each installation a prefix of its own", b.location, ErrForeign, key)
+				return fmt.Errorf("bucket %s: %w: the object %s names none of the keys of this one; give each installation a prefix of its own", b.location, ErrForeign, key)
 			}
 			if added { // keys were changed
 				err = b.put(ctx, key, []byte(strings.Join(ids, "\n")+"\n"), false)
@@ -154,7 +154,7 @@ func (b *Bucket) own(ctx context.Context) error {
 		b.marked = ids
 		return nil
 	}
-	return fmt.Errorf("archive %s: the object %s was created and removed meanwhile", b.location, key)
+	return fmt.Errorf("bucket %s: the object %s was created and removed meanwhile", b.location, key)
 }
 
 // Partitions returns how many partitions of a plane have an archive, counted up to the last that has one.
@@ -194,7 +194,7 @@ func (b *Bucket) Check(ctx context.Context) error {
 	}()
 	switch err := b.put(ctx, key, []byte("other"), true); {
 	case err == nil:
-		return fmt.Errorf("archive %s: the server wrote an object that was to be created only if there is none (If-None-Match); two processes could lose what each other archived, so choose a server that has conditional writes", b.location)
+		return fmt.Errorf("bucket %s: the server wrote an object that was to be created only if there is none (If-None-Match); two processes could lose what each other archived, so choose a server that has conditional writes", b.location)
 	case !exists(err):
 		return b.failed("write what exists already", err)
 	}
@@ -202,7 +202,7 @@ func (b *Bucket) Check(ctx context.Context) error {
 	case err != nil:
 		return b.failed("read", err)
 	case !bytes.Equal(got, content[2:5]):
-		return fmt.Errorf("archive %s: the server returned other bytes of an object than were asked for", b.location)
+		return fmt.Errorf("bucket %s: the server returned other bytes of an object than were asked for", b.location)
 	}
 	return b.failed("remove", b.remove(ctx, key))
 }

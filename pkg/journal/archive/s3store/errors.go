@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 
 	"github.com/minio/minio-go/v7"
 )
@@ -20,13 +21,17 @@ func (b *Bucket) failed(operation string, err error) error {
 		return nil
 	}
 	if remedy := b.remedy(err); remedy != "" {
-		return fmt.Errorf("archive %s: %s: %w; %s", b.location, operation, cause(err), remedy)
+		return fmt.Errorf("bucket %s: %s: %w; %s", b.location, operation, cause(err), remedy)
 	}
-	return fmt.Errorf("archive %s: %s: %w", b.location, operation, cause(err))
+	return fmt.Errorf("bucket %s: %s: %w", b.location, operation, cause(err))
 }
 
 // cause returns an error of the client with the code of the server's answer.
 func cause(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) { // whose text has the whole URL
+		return request.Err
+	}
 	answer := minio.ToErrorResponse(err)
 	if answer.Code == "" || answer.Code == answer.Message {
 		return err
@@ -60,7 +65,7 @@ func (b *Bucket) remedy(err error) string {
 	case errors.Is(err, errCredentials):
 		return "correct the file of archive-credentials-file"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network), answer.StatusCode >= http.StatusInternalServerError:
-		return "see whether " + b.location.host() + " works and can be reached; what is not archived stays in the journal, and is tried again"
+		return "see whether " + b.location.host() + " works and can be reached: what is not archived stays in the journal, and is tried again"
 	}
 	return ""
 }
