@@ -73,7 +73,7 @@ func (s *Server) Run(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	require.NoError(t, s.Process.Start(ctx))
+	require.NoError(t, s.Start(ctx))
 }
 
 // ready reports whether the server answers.

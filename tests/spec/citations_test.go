@@ -83,6 +83,8 @@ var (
 	specOne   = regexp.MustCompile(`[A-Z]\d+(?:\.\d+)?`)
 	boardOnly = regexp.MustCompile(`\bS2-(\d{1,3})(?:(?: to |–|-)S2-(\d{1,3}))?`)
 	nowhere   = regexp.MustCompile(`upstream #\d+|SPEC §\s?\d*|SPEC section \d+|ARCHITECTURE (?:§|section )\d+|ARCHITECTURE§\d+|\bS[0134]\b[^-]|\bS2(?:'s| \(|"| "| "|,| writes| names)`)
+	// products is what others call so: a storage service and the servers that speak its protocol.
+	products = regexp.MustCompile(`\b(?:Amazon S3|S3 servers?)\b`)
 )
 
 // cited returns the ids that a text cites.
@@ -148,7 +150,7 @@ func TestNothingOutsideIsCited(t *testing.T) {
 		if pathIsThis(f.path) {
 			continue
 		}
-		found := nowhere.FindAllString(continued.ReplaceAllString(f.text, " "), -1)
+		found := nowhere.FindAllString(products.ReplaceAllString(continued.ReplaceAllString(f.text, " "), ""), -1)
 		if len(found) > 0 {
 			t.Errorf("%s refers to what is not in the repository: %q", f.path, found)
 		}

@@ -300,7 +300,7 @@ func TestStore_ServerKilled(t *testing.T) {
 		at := beforeRequest(b, dies, func() { require.NoError(t, srv.Kill()) })
 		c, err := archive.Read(t.Context(), s, "work/0")
 		if err == nil {
-			segments, listErr := j.Log.Live.Segments(t.Context())
+			segments, listErr := j.Log.Segments(t.Context())
 			require.NoError(t, listErr)
 			_, err = c.Add(t.Context(), s, j.Log.Live, segments[len(c.Segments)], clock.System().Now())
 		}
@@ -313,7 +313,7 @@ func TestStore_ServerKilled(t *testing.T) {
 		if dies == "PUT catalog-" {
 			c, err = archive.Read(t.Context(), s, "work/0")
 			require.NoError(t, err)
-			segments, err := j.Log.Live.Segments(t.Context())
+			segments, err := j.Log.Segments(t.Context())
 			require.NoError(t, err)
 			_, err = c.Add(t.Context(), s, j.Log.Live, segments[0], clock.System().Now())
 			require.NoError(t, err)
