@@ -6,10 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/blockfile"
@@ -141,4 +144,46 @@ func TestScrubReadsTheArchive_WhileItGrows(t *testing.T) {
 			}
 		}
 	}
+}
+
+// elsewhere are archives that are in no directory.
+type elsewhere struct{ store archive.Store }
+
+func (e elsewhere) Config(plane string, partition int) archived.Config {
+	return archived.Config{Partition: framelog.PartitionName(plane, partition), Store: e.store, Where: "elsewhere"}
+}
+
+func (e elsewhere) Partitions(context.Context, string) (int, error) { return 1, nil }
+
+// TestScrubTrustsAnArchiveElsewhere: of an archive in a bucket the catalog is read, and the log must continue it.
+func TestScrubTrustsAnArchiveElsewhere(t *testing.T) {
+	store := &memstore.Store{}
+	r := &archiveRig{Journal: archivedtest.New(t, func(*nats.Conn) archive.Store { return store })}
+	r.scrubber = scrub.New(scrub.Config{
+		Store: datadir.Store(r.DataDir), Account: "$G", Archives: elsewhere{store}, SalvageDir: datadir.Salvage(r.DataDir),
+		Planes: []string{archivedtest.Plane}, Rate: 1 << 20, Logger: zap.NewNop(), Metrics: prometheus.NewRegistry(),
+		Partitions: func(string) int { return 1 }, Witness: func(plane string, i int) framelog.Witness { return r.Witnesses.Of(plane, i) },
+		Report: func(_ string, damage error) { r.damage = damage },
+		Wait:   func(_ context.Context, d time.Duration) { r.waited += d },
+	})
+	r.Segments(t, 3, 3, 200_000)
+	r.Write(t, 2, 10)
+	for range 2 {
+		r.Archive(t)
+		r.Drop(t)
+	}
+	names, err := store.Names(t.Context())
+	require.NoError(t, err)
+	for name := range names {
+		require.NoError(t, store.Remove(t.Context(), name))
+	}
+	require.NoError(t, r.scrubber.Pass(t.Context()))
+	require.NoError(t, r.damage, "segments in a bucket are not read")
+	archivedtest.Flip(t, r.block(t, 2), 400_000)
+	require.NoError(t, r.scrubber.Pass(t.Context()))
+	require.ErrorContains(t, r.damage, "the journal of test/0 is damaged")
+	version := uint64(2)
+	require.NoError(t, store.ReplaceCatalog(t.Context(), version, []byte("another")))
+	require.NoError(t, r.scrubber.Pass(t.Context()))
+	require.ErrorContains(t, r.damage, "the catalog of its archive elsewhere cannot be read")
 }
