@@ -155,7 +155,7 @@ func (w *wiring) installation() installation.Config {
 			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
 		},
 		Stored: func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error) {
-			return installation.Stored(ctx, w.broker.readers, planes, w.broker.partitions, w.overview.Store)
+			return installation.Stored(ctx, w.broker.readers, planes, w.broker.partitions, w.overview)
 		},
 		Archive:      usable,
 		ManySegments: installation.ManySegments(w.cfg.SegmentSize, w.cfg.SnapshotSize),

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/room"
@@ -44,8 +45,8 @@ type wiring struct {
 	network   *rpc.Network
 	calls     calls.Planes
 	broker    *broker
-	overview  *archives.Overview
-	bucket    *archives.Watch // of the archive; nil: it is in none
+	overview  func(plane string, partition int) (archive.Store, error) // archives, for an overview of all
+	bucket    *archives.Watch                                          // of the archive; nil: it is in none
 	output    *output
 	fill      *fill.Gauge
 	keeper    *lease.Keeper // nil unless other processes may serve the same planes
@@ -88,8 +89,9 @@ func (a *App) wire(version string) (*wiring, error) {
 	})
 	w.calls = calls.Planes{Network: w.network}
 	w.broker = &broker{cfg: w.cfg, logger: a.logger, feeds: journal.NewFeeds(), idle: idle.New(clock.System()), room: &room.Room{Remedy: w.cfg.storeRemedy()}}
-	w.overview = archives.NewOverview(w.broker.archive)
+	w.overview = w.broker.archive
 	if b := a.cfg.bucket; b != nil {
+		w.overview = archives.NewOverview(w.broker.archive).Store // requests cost
 		b.Own(func() []string { return w.keys.Ring().IDs() })
 		w.bucket = archives.NewWatch(b, a.logger)
 	}
