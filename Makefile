@@ -144,16 +144,17 @@ test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	@$(MAKE) --no-print-directory -j2 test-race test-processes
-	$(STATIC) $(GO) test -timeout 60m ./tests/sim
+	$(STATIC) $(GO) test -timeout 60m ./tests/cluster ./tests/sim
 
 test-race:
 	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/console$$\|/tests/guides$$\|/tests/cluster$$')
 	$(GO) test -race -short -timeout 30m ./tests
 
 test-processes:
-	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console ./tests/guides ./tests/cluster ./pkg/confine
+	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console ./tests/guides ./pkg/confine
 
-# Three NATS servers and two instances, in network namespaces; make test has a short form of it. The long form has each service as a process of its own, and clocks that are moved.
+# Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
+# The long form has each service as a process of its own, and clocks that are moved.
 .PHONY: chaos
 chaos: ## Put faults into a cluster for CHAOS (10m) and compare what callers were answered; ARGS='-seed N'
 	$(STATIC) $(GO) test -count=1 -v -timeout 24h ./tests/cluster -run TestX1 -args -chaos=$(or $(CHAOS),10m) $(ARGS)
