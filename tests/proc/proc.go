@@ -33,7 +33,11 @@ func Long(t testing.TB) {
 // flags are further flags of the go command; -C with the directory of another module is the first.
 func Build(dir, pkg, name string, flags ...string) (string, error) {
 	bin := filepath.Join(dir, name)
-	cmd := exec.Command("go", slices.Concat([]string{"run"}, flags, []string{"-ldflags=-w", "-exec", "cp", pkg, bin})...)
+	args := []string{"run"}
+	if len(flags) > 1 && flags[0] == "-C" { // which go wants first
+		args, flags = append(args, flags[:2]...), flags[2:]
+	}
+	cmd := exec.Command("go", slices.Concat(args, []string{"-ldflags=-w", "-exec", "cp"}, flags, []string{pkg, bin})...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
