@@ -276,6 +276,37 @@ func TestArchiver_AnothersArchive(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
+// damagedAt is a log with a frame of which the link has changed.
+type damagedAt struct {
+	*memlog.Log
+	seq uint64
+}
+
+// Get implements framelog.Log.
+func (d damagedAt) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+	f, err := d.Log.Get(ctx, seq)
+	if seq == d.seq {
+		f.Link.Hash[0] ^= 1
+	}
+	return f, err
+}
+
+// TestArchiver_DropsADamagedSegment: that the last frame of a segment is damaged in the log does not keep the segment there, since what is
+// archived was verified.
+func TestArchiver_DropsADamagedSegment(t *testing.T) {
+	w := newWritten()
+	w.segments(t, 3, 2, 10)
+	segments, err := w.live.Segments(t.Context())
+	require.NoError(t, err)
+	f, err := w.live.Get(t.Context(), w.ends[3].Seq)
+	require.NoError(t, err)
+	require.Equal(t, segments[1].First, f.Link.Next, "it closes the first segment")
+	w.archived(t, archive.NewLog(damagedAt{w.live, w.ends[3].Seq}, &memstore.Store{}, partition))
+	left, err := w.live.Segments(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, segments[2:], left)
+}
+
 // TestArchiver_Repeats ends an archiver at each call of its store and of the log, with and without the effect of that call.
 func TestArchiver_Repeats(t *testing.T) {
 	for _, effect := range []bool{false, true} {
