@@ -6,6 +6,7 @@
 package archives
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,7 +146,14 @@ func (p Places) Begin(ctx context.Context, nc *nats.Conn, planes []string, parti
 	if err := os.MkdirAll(datadir.Archive(p.DataDir), 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(markFile(p.DataDir), []byte(p.Bucket.Location().String()+"\n"), 0o600)
+	where := []byte(p.Bucket.Location().String() + "\n")
+	if was, err := os.ReadFile(markFile(p.DataDir)); err == nil && bytes.Equal(was, where) {
+		return nil
+	}
+	if err := os.WriteFile(markFile(p.DataDir), where, 0o600); err != nil {
+		return err
+	}
+	return datadir.Sync(p.DataDir)
 }
 
 // where says where an archive is that is in no bucket.
