@@ -58,6 +58,26 @@ func (w *written) wait(t *testing.T, want string) {
 	}
 }
 
+// terminal opens a terminal. screen is what is written to it until closed is called.
+func terminal(t *testing.T) (master, tty *os.File, screen *written, closed func()) {
+	t.Helper()
+	master, tty, err := pty.Open()
+	require.NoError(t, err)
+	screen = &written{more: make(chan struct{})}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(screen, master) // ends with the terminal
+	}()
+	t.Setenv("TERM", "xterm")
+	return master, tty, screen, func() {
+		t.Helper()
+		require.NoError(t, tty.Close())
+		<-copied
+		require.NoError(t, master.Close())
+	}
+}
+
 // `quartet top` in a real terminal: it shows agents as they come, one in detail, and gives the terminal back.
 func TestTop(t *testing.T) {
 	s := dev.Start(t)
@@ -70,18 +90,10 @@ func TestTop(t *testing.T) {
 	require.Contains(t, out, "2 agents")
 	require.NotContains(t, out, "\x1b", "without a terminal it is a list")
 
-	master, tty, err := pty.Open()
-	require.NoError(t, err)
+	master, tty, screen, closed := terminal(t)
 	require.NoError(t, pty.Setsize(master, &pty.Winsize{Rows: 24, Cols: 120}))
 	before, err := term.GetState(int(tty.Fd()))
 	require.NoError(t, err)
-	screen := &written{more: make(chan struct{})}
-	copied := make(chan struct{})
-	go func() {
-		defer close(copied)
-		_, _ = io.Copy(screen, master) // ends with the terminal
-	}()
-	t.Setenv("TERM", "xterm")
 	ended := make(chan int, 1)
 	ctx := dev.Within(t)
 	go func() {
@@ -117,9 +129,7 @@ func TestTop(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 	press("\n") // the blocked read of keys ends with the next one
-	require.NoError(t, tty.Close())
-	<-copied
-	require.NoError(t, master.Close())
+	closed()
 }
 
 // Of more agents than are shown, all are counted, and those that do something are shown first.
@@ -172,19 +182,9 @@ func TestABackupShowsItsProgress(t *testing.T) {
 	require.Zero(t, code, errs)
 	require.NotContains(t, errs, "%")
 
-	master, tty, err := pty.Open()
-	require.NoError(t, err)
-	screen := &written{more: make(chan struct{})}
-	copied := make(chan struct{})
-	go func() {
-		defer close(copied)
-		_, _ = io.Copy(screen, master) // ends with the terminal
-	}()
-	t.Setenv("TERM", "xterm")
+	_, tty, screen, closed := terminal(t)
 	require.Zero(t, cli.Run(dev.Within(t), cli.Servers{}, []string{"backup", file, "--replace", "--address", s.Cfg.GRPCAddr}, os.Stdin, io.Discard, tty))
 	screen.wait(t, " %  ")
 	screen.wait(t, "\r\x1b[K")
-	require.NoError(t, tty.Close())
-	<-copied
-	require.NoError(t, master.Close())
+	closed()
 }
