@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Long skips a test in go test -short: one that starts processes, needs another program than
@@ -192,8 +194,20 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Freeze suspends the process until Thaw. Kill ends it also while it is frozen.
-func (p *Process) Freeze() error { return p.signal(syscall.SIGSTOP) }
+// Freeze suspends the process until Thaw. It returns when each of its threads is suspended: the
+// signal reaches them one by one. Kill ends the process also while it is frozen.
+func (p *Process) Freeze() error {
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	pid := p.PID()
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
 
 // Thaw lets a frozen process go on.
 func (p *Process) Thaw() error { return p.signal(syscall.SIGCONT) }
