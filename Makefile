@@ -136,22 +136,30 @@ fmt: $(BUF) ## Format Go and proto in place
 	gofmt -w $$(git ls-files '*.go')
 	$(BUF) format -w
 
-# The tests of ./tests and ./tests/console that start processes take longest and mostly wait for these, so they run beside the others, without the race
-# detector, which does not see into them. What of ./tests runs in its own process runs with it. The sandboxes of ./pkg/confine are tested in both: the
-# detector does not start in those of an ordinary user.
+# The tests that start processes take longest and mostly wait for these, so they run beside the others, without the race
+# detector, which does not see into them. So do those that only read the sources. Where tests move much data, or run for long, all
+# run without the detector, and those that -short leaves with it. It does not start in the sandboxes of an ordinary user.
+PROCESSES := ./tests/console ./tests/guides
+READING   := ./tests/arch ./tests/generated ./tests/spec
+LARGE     := ./tests ./tests/continuity ./tests/model ./services/agent ./services/backup ./services/waiting ./pkg/confine
+CLUSTER   := ./tests/cluster ./tests/sim
+
+# Lint vets everything once; go test would vet each package again, in each way that it is built.
+GO_TEST := tools/in-memory.sh $(GO) test -vet=off -timeout 60m
+
 .PHONY: test test-race test-processes
 test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	@$(MAKE) --no-print-directory -j2 test-race test-processes
-	$(STATIC) $(GO) test -timeout 60m ./tests/cluster ./tests/sim
+	$(STATIC) $(GO_TEST) $(CLUSTER)
 
 test-race:
-	$(GO) test -race -p 2 -timeout 60m $$($(GO) list ./... | grep -v '/tests$$\|/tests/console$$\|/tests/guides$$\|/tests/cluster$$')
-	$(GO) test -race -short -timeout 30m ./tests
+	$(GO_TEST) -race -p 2 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROCESSES) $(READING) $(LARGE) $(CLUSTER))")
+	$(GO_TEST) -race -p 2 -short $(LARGE) ./tests/sim
 
 test-processes:
-	$(STATIC) $(GO) test -timeout 60m ./tests ./tests/console ./tests/guides ./pkg/confine
+	$(STATIC) $(GO_TEST) $(LARGE) $(PROCESSES) $(READING)
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.
@@ -212,9 +220,10 @@ demo: ## Run the release-keeper example; ARGS=--exit ends by itself
 	$(QUICK) $(GO) run -exec cp ./examples/release-keeper bin/demo/release-keeper
 	CGO_ENABLED=0 GOFLAGS="$(QUICK_FLAGS)" tools/in-memory.sh bin/demo/release-keeper --quartet bin/demo/quartet --packages ./pkg/... $(ARGS)
 
-.PHONY: vet
-vet: ## Vet everything, and what only some builds have; as the demo builds it
+.PHONY: vet vet-variants
+vet: vet-variants ## Vet everything, and what only some builds have; as the demo builds it
 	$(QUICK) $(GO) vet ./...
+vet-variants:
 	$(STATIC) $(GO) vet ./services/runner
 	$(STATIC) $(GO) vet -tags '$(TAGS),deployed' ./tests
 

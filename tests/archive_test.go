@@ -41,6 +41,7 @@ func (d *damageable) archivedBytes() (n int64) {
 // TestR12_ArchiveOfARunningServer: a server that archives segments is killed while it does. What lies in the archive is read as what lies in
 // the log: histories, repeated requests, events from the beginning, and the whole journal where there is no snapshot.
 func TestR12_ArchiveOfARunningServer(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
 	var all callers
 	for _, item := range d.items()[:4] {

@@ -26,6 +26,7 @@ import (
 // installation's key, makes himself an admin in a backup. Every such file is refused by name,
 // and nothing is restored; as is a file that was changed, cut short, or needs another key.
 func TestI21_ForgedBackups(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
 	srv, err := proc.NewQuartet(bin, data, "")

@@ -85,6 +85,7 @@ func hostileHandler(file string, huge int) string {
 // killed: each step has one result, none is held by two runs, none is executed again without a kill,
 // and nothing is stranded (SPEC B15, B11).
 func TestB15_StepsThroughHostileHandlers(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	bin := binary(t)
 	steps, workers, huge, kills := *hostileSteps, 5, 3<<20, 6
 	const capacity = 4

@@ -21,6 +21,7 @@ type connection = grpc.ClientConn
 // may be applied twice, and nothing acknowledged may be missing (SPEC X1, X2,
 // ARCHITECTURE R5).
 func TestR5_BrokerFailures(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	dir := t.TempDir()
 	bin := binary(t)
 	natsBin, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")

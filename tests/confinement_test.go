@@ -80,6 +80,7 @@ func TestT10_CommandsCannotBecomeTheServer(t *testing.T) {
 
 // TestT10_OrdinaryWorkIsPossible runs what agents run all day: a repository, a build, a server on loopback.
 func TestT10_OrdinaryWorkIsPossible(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	s := newWorkshop(t, "--worker-pools", "default")
 	for _, c := range []struct{ command, want string }{
 		{"git init -q r && cd r && echo hello > f && git add f && git -c user.name=a -c user.email=a@b commit -qm first && git log --format=%s", "first"},

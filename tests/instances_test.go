@@ -52,6 +52,7 @@ func startInstances(t *testing.T, ctx context.Context, n int) *instances {
 // section 7).
 func TestR6_InstancesComeAndGo(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	in := startInstances(t, ctx, 3)

@@ -168,6 +168,7 @@ func block(t *testing.T, dataDir, plane string) (string, []byte) {
 // serves the rest. Then the journal is repaired: a changed bit without any other copy, what is missing from another one.
 func TestR10_DamageIsNamedAndContained(t *testing.T) {
 	proc.Long(t)
+	t.Parallel() // most of it is waiting
 	d := newDamageable(t)
 	require.NoError(t, d.srv.Kill())
 	older := filepath.Join(t.TempDir(), "older")

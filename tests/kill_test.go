@@ -27,6 +27,7 @@ const drivers = 8
 // random moments under load, with many snapshots. After each restart every book is compared with
 // what the server says; at the end every event is (SPEC X1, X2, X10, X14).
 func TestX1_NothingAnsweredIsLostOverKills(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	bin := binary(t)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "", "--snapshot-mib", "1")
 	require.NoError(t, err)

@@ -312,6 +312,7 @@ func (all callers) killedAtWork(round int) loaded {
 // TestR11_SnapshotsOfARunningServer: a server that writes snapshots is killed while it does, and begins at one each time with what was answered.
 // Whatever happens to the snapshots, it starts with the same state; what happens to the journal is noticed as without them.
 func TestR11_SnapshotsOfARunningServer(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	d := newDamageable(t, "--segment-mib", "1", "--snapshot-mib", "1", "--log-level", "debug")
 	var all callers
 	for _, item := range d.items()[:4] {

@@ -397,6 +397,9 @@ var profiles = []profile{
 // TestAttacks has a command try to reach what it must not, in each profile (SPEC T10.3). With -v it lists
 // what happened.
 func TestAttacks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	t.Cleanup(func() {
 		if id, err := unix.SysvShmGet(segmentKey, 0, 0); err == nil {
 			_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)

@@ -168,6 +168,9 @@ func (c *copying) archived(ctx context.Context, parts []archived, after, until u
 		return nil
 	}
 	for _, p := range parts {
+		if p.GetFirst() > until {
+			continue // it was empty at the moment, and what is before it may end earlier than it begins
+		}
 		if end, known := c.ends[p.partition]; (known || !c.seen[p.partition]) && p.Before != end && after == 0 {
 			return fmt.Errorf("the journal of %s is damaged: segment %d of its archive begins behind frame %d, not behind frame %d", p.partition, p.of.Segment, p.Before.Seq, end.Seq)
 		}

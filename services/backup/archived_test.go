@@ -118,6 +118,11 @@ func TestABackupHasArchivedSegments(t *testing.T) {
 		"and goes on": func(t *testing.T, a *archiving) {
 			a.received = func() { more(t, a) }
 		},
+		"and goes on in a segment that there is": func(t *testing.T, a *archiving) {
+			_, err := a.Log.Prepare(t.Context(), a.End.Segment)
+			require.NoError(t, err)
+			a.received = func() { more(t, a) }
+		},
 		"and went on": func(t *testing.T, a *archiving) {
 			a.listed = func(n int) {
 				if n == 2 {
@@ -165,6 +170,9 @@ func archiveAt(t *testing.T, a *archiving, n, at int) {
 
 // TestABackupOfALargeSegment: the stream of a segment that the server did not send as a whole yet is removed.
 func TestABackupOfALargeSegment(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	a := newArchiving(t)
 	a.Write(t, 40, 1<<20)
 	a.Close(t)

@@ -32,7 +32,7 @@ func queueOf(current *workv1.WorkItem, open int) *workv1.GetWorkQueueResponse {
 func TestC5_PrimeIsBounded(t *testing.T) {
 	const limit = PrimeTokens * bytesPerToken
 	for _, unit := range []string{"x", "é", "世", "🙂", "x ", "x\n", "\x1b[31m", "a\xff"} {
-		long := strings.Repeat(unit, 16<<10)
+		long := strings.Repeat(unit, 4<<10)
 		current := openItems(1, long)[0]
 		current.WorkItemId, current.BlockedBy = "wi_current", long
 		current.PlanArtifact = &workv1.PlanArtifact{Path: "/" + long, Bytes: 1 << 40}
