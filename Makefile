@@ -148,7 +148,7 @@ CLUSTER   := ./tests/cluster ./tests/sim
 GO_TEST := tools/in-memory.sh $(GO) test -vet=off -timeout 60m
 
 .PHONY: test test-race test-processes
-test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
+test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for large tests, processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
 	@command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2; }
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 	@$(MAKE) --no-print-directory -j2 test-race test-processes
@@ -220,10 +220,9 @@ demo: ## Run the release-keeper example; ARGS=--exit ends by itself
 	$(QUICK) $(GO) run -exec cp ./examples/release-keeper bin/demo/release-keeper
 	CGO_ENABLED=0 GOFLAGS="$(QUICK_FLAGS)" tools/in-memory.sh bin/demo/release-keeper --quartet bin/demo/quartet --packages ./pkg/... $(ARGS)
 
-.PHONY: vet vet-variants
-vet: vet-variants ## Vet everything, and what only some builds have; as the demo builds it
+.PHONY: vet
+vet: ## Vet everything, and what only some builds have; as the demo builds it
 	$(QUICK) $(GO) vet ./...
-vet-variants:
 	$(STATIC) $(GO) vet ./services/runner
 	$(STATIC) $(GO) vet -tags '$(TAGS),deployed' ./tests
 
