@@ -158,8 +158,9 @@ test-race:
 	$(GO_TEST) -race -p 2 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROCESSES) $(READING) $(LARGE) $(CLUSTER))")
 	$(GO_TEST) -race -p 2 -short $(LARGE) ./tests/sim
 
+# One package at a time: each starts as many processes as there are processors.
 test-processes:
-	$(STATIC) $(GO_TEST) $(LARGE) $(PROCESSES) $(READING)
+	$(STATIC) $(GO_TEST) -p 1 $(LARGE) $(PROCESSES) $(READING)
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.
