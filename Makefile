@@ -145,7 +145,7 @@ LARGE     := ./tests ./tests/continuity ./tests/model ./services/agent ./service
 CLUSTER   := ./tests/cluster ./tests/sim
 
 # Lint vets everything once; go test would vet each package again, in each way that it is built.
-GO_TEST := tools/in-memory.sh $(GO) test -vet=off -timeout 60m
+GO_TEST := $(GO) test -vet=off -timeout 60m
 
 .PHONY: test test-race test-processes
 test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/typescript-runner/node_modules $(CONSOLE)/node_modules ## Test everything, with the race detector but for large tests, processes, the cluster and 1 000 seeds of the simulation (half an hour on two cores)
