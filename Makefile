@@ -137,8 +137,9 @@ fmt: $(BUF) ## Format Go and proto in place
 	$(BUF) format -w
 
 # The tests that start processes take longest and mostly wait for these, so they run beside the others, without the race
-# detector, which does not see into them. So do those that only read the sources. Where tests move much data, or run for long, all
-# run without the detector, and those that -short leaves with it. It does not start in the sandboxes of an ordinary user.
+# detector, which does not see into them. So do those that only read the sources. Of packages whose tests move much data or run for
+# long, all tests run without the detector, and those that -short leaves run with it too. The detector does not start in the sandboxes
+# of an ordinary user, so ./pkg/confine is one of them.
 PROCESSES := ./tests/console ./tests/guides
 READING   := ./tests/arch ./tests/generated ./tests/spec
 LARGE     := ./tests ./tests/continuity ./tests/model ./services/agent ./services/backup ./services/waiting ./pkg/confine
