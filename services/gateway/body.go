@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"quartet/pkg/fault"
@@ -41,6 +42,9 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		body = buf.Bytes()
 	}
 	switch {
+	case announced && strings.EqualFold(r.Header.Get("Expect"), "100-continue"):
+		hangUp(w, control) // the client has sent nothing yet; reading would ask for it
+		return nil, tooLarge(limit)
 	case announced || int64(len(body)) > limit:
 		_ = control.SetReadDeadline(time.Now().Add(drainTime413)) // a writer without deadlines has no slow clients
 		rest := 2*limit - int64(len(body))
@@ -50,8 +54,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		} else {
 			_ = control.SetReadDeadline(time.Time{})
 		}
-		l := strconv.FormatInt(limit, 10)
-		return nil, fault.TooLarge.New("the body is larger than the limit of "+l+" bytes", "limit", l)
+		return nil, tooLarge(limit)
 	case err != nil:
 		hangUp(w, control)
 		return nil, fault.InvalidArgument.New("the body could not be read to its end; it must arrive within " + bodyTime.String() +
@@ -59,6 +62,11 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	}
 	_ = control.SetReadDeadline(time.Time{})
 	return body, nil
+}
+
+func tooLarge(limit int64) error {
+	l := strconv.FormatInt(limit, 10)
+	return fault.TooLarge.New("the body is larger than the limit of "+l+" bytes", "limit", l)
 }
 
 // hangUp makes the server close the connection after the response, without waiting for what the

@@ -45,6 +45,25 @@ func TestP3_Deliveries(t *testing.T) {
 	}
 }
 
+// TestX8_TooLargeIsSaidBeforeItIsSent: a client that asks whether it may send a body, as curl does, is not told to send one that is too large.
+func TestX8_TooLargeIsSaidBeforeItIsSent(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *Deps) { c.MaxBody = 1 << 20 })
+	for length, status := range map[int]int{1 << 20: 100, 1<<20 + 1: 413, 50 << 20: 413} {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", r.gateway.Addr())
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", items, length)
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, status, resp.StatusCode)
+		require.Equal(t, status == 413, resp.Close)
+	}
+}
+
 // TestX8_TooLargeReachesWhoReadsLate: clients that send all before they read see the
 // answer, if they send no more than twice the limit; who announces a body and sends
 // none is not waited for.
