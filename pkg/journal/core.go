@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/changes"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/frameindex"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
@@ -205,8 +206,8 @@ func (c *core[S]) applyInternal(ev *Event) error {
 	case TypePartitionOpened:
 		c.generation = number("generation")
 		return nil
-	case TypeRequestAnswered, TypeIncarnationBegan:
-		return nil // the request memory reads the envelope of the one, followers read the other
+	case TypeRequestAnswered, TypeIncarnationBegan, event.TypeLineErased:
+		return nil // the request memory reads the envelope of the first, followers read the second
 	case TypeSnapshotTaken:
 		return c.track.Announce(s)
 	}

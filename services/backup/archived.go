@@ -201,31 +201,12 @@ var errEnough = errors.New("backup: enough")
 // continue each other.
 func (c *copying) messages(ctx context.Context, p archived, after, until uint64) iter.Seq2[archive.Message, error] {
 	return func(yield func(archive.Message, error) bool) {
-		at, stream := p.Before, p.of.Stream()
-		err := p.Scan(ctx, p.store, 0, func(seq uint64, f framelog.Frame) error {
-			next, intact, err := at.Next(p.partition, seq, f)
-			switch {
-			case err != nil:
-				return err
-			case !intact:
-				return framelog.Altered(p.partition, at, seq)
-			case seq > until:
-				return errEnough
-			}
-			expect := at.Seq
-			if expect < p.GetFirst() {
-				expect = 0 // it is in the segment before
-			}
-			at = next
-			if seq <= after {
-				return nil
-			}
-			m := archive.Message{Stream: stream, Subject: p.of.Subject(), Seq: seq, Header: jetlog.Header(stream, expect, f), Data: f.Body}
-			if !yield(m, nil) {
-				return errEnough
-			}
-			return nil
-		})
+		var at framelog.End
+		var err error
+		for again := true; again; {
+			at, err = c.segment(ctx, p, &after, until, yield)
+			again = p.rewritten(ctx, err)
+		}
 		if err == nil && at != p.End {
 			err = fmt.Errorf("it ends at frame %d, not at frame %d", at.Seq, p.End.Seq)
 		}
@@ -235,4 +216,52 @@ func (c *copying) messages(ctx context.Context, p archived, after, until uint64)
 		}
 		c.ends[p.partition], c.seen[p.partition] = at, true
 	}
+}
+
+// rewritten reports whether an error of reading a segment is due to lines that were erased meanwhile. p is what replaced the segment then.
+func (p *archived) rewritten(ctx context.Context, cause error) bool {
+	if !errors.Is(cause, segments.ErrNoObject) {
+		return false
+	}
+	now, err := segments.Read(ctx, p.store, p.partition)
+	if err != nil || !now.Rewritten(ctx, p.store, p.Segment, cause) {
+		return false
+	}
+	for _, s := range now.Segments {
+		if s.GetNumber() == p.GetNumber() {
+			p.Segment = s
+		}
+	}
+	return true
+}
+
+// segment yields the messages of a segment behind the one at after, which it moves on, and returns the end behind what was read.
+func (c *copying) segment(ctx context.Context, p archived, after *uint64, until uint64, yield func(archive.Message, error) bool) (framelog.End, error) {
+	at, stream := p.Before, p.of.Stream()
+	err := p.Scan(ctx, p.store, 0, func(seq uint64, f framelog.Frame) error {
+		next, intact, err := at.Next(p.partition, seq, f)
+		switch {
+		case err != nil:
+			return err
+		case !intact:
+			return framelog.Altered(p.partition, at, seq)
+		case seq > until:
+			return errEnough
+		}
+		expect := at.Seq
+		if expect < p.GetFirst() {
+			expect = 0 // it is in the segment before
+		}
+		at = next
+		if seq <= *after {
+			return nil
+		}
+		m := archive.Message{Stream: stream, Subject: p.of.Subject(), Seq: seq, Header: jetlog.Header(stream, expect, f), Data: jetlog.Body(f)}
+		if !yield(m, nil) {
+			return errEnough
+		}
+		*after = seq
+		return nil
+	})
+	return at, err
 }

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 	"path/filepath"
@@ -165,6 +166,53 @@ func requireFrames(t *testing.T, want, got []segments.Frame) {
 func archiveAt(t *testing.T, a *archiving, n, at int) {
 	if n == at {
 		a.Archive(t)
+	}
+}
+
+// TestABackupHasErasedLines: lines of an archived segment are not in a backup if they were erased, before it is made or meanwhile, and
+// its frames continue each other.
+func TestABackupHasErasedLines(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		a := newArchiving(t)
+		for range 3 {
+			a.Write(t, 20, 60_000)
+			a.Close(t)
+		}
+		a.Write(t, 5, 100)
+		a.Archive(t)
+		whole := archivetest.Frames(t, a.Log, a.Partition)
+		erase := func() {
+			store := dirstore.New(a.dir, "work", 0)
+			c, err := segments.Read(t.Context(), store, a.Partition)
+			require.NoError(t, err)
+			for i := range c.Segments {
+				var n int64
+				c, n, err = c.Erase(t.Context(), store, c.Segments[i].GetNumber(), func(line []byte) bool { return bytes.Contains(line, []byte("7,\"event_type\"")) })
+				require.NoError(t, err)
+				require.EqualValues(t, 2, n)
+			}
+		}
+		if before {
+			erase()
+		} else {
+			a.received = erase
+		}
+		got, err := a.export(t)
+		require.NoError(t, err)
+		want := archivetest.Frames(t, a.Log, a.Partition)
+		if before {
+			requireFrames(t, want, got)
+			require.NotEqual(t, whole, want)
+			continue
+		}
+		require.Len(t, got, len(whole))
+		erased := 0
+		for i := range got {
+			if erased += got[i].Erased(); got[i].Rests == nil {
+				requireFrames(t, whole[i:i+1], got[i:i+1])
+			}
+		}
+		require.Positive(t, erased)
 	}
 }
 

@@ -14,8 +14,24 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// Format is the version of the format that is written.
-const Format = 1
+// The versions of the format. What has no erased lines is written as earlier versions read it.
+const (
+	formatWhole  = 1
+	formatErased = 2
+	// Format is the newest version that is read and written.
+	Format = formatErased
+)
+
+// formatOf returns the version of the format in which something is written that has so many erased lines.
+func formatOf(erased int64) uint32 {
+	if erased > 0 {
+		return formatErased
+	}
+	return formatWhole
+}
+
+// knownFormat reports whether a version of the format can be read.
+func knownFormat(format uint32) bool { return format >= formatWhole && format <= Format }
 
 // objectBytes is about how many bytes the frames of an object have before they are compressed.
 const objectBytes = 512 << 10

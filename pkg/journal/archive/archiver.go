@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -161,7 +159,7 @@ func (a *Archiver) pass(ctx context.Context) error {
 			}
 		}
 		if next == nil {
-			return a.clean(ctx, c)
+			return c.Clean(ctx, a.log.store)
 		}
 		began := a.now()
 		added, err := c.Add(ctx, a.log.store, a.log.Live, *next, began)
@@ -195,26 +193,6 @@ func (a *Archiver) drop(ctx context.Context, c *Catalog, number uint64) error {
 		return fmt.Errorf("archive: segment %d of %s is archived with another frame %d than the log has: another journal has its archive there", number, c.Partition, s.End.Seq)
 	}
 	return a.log.Drop(ctx, number)
-}
-
-// clean removes what was stored for segments that are in the catalog under another name.
-func (a *Archiver) clean(ctx context.Context, c *Catalog) error {
-	names, err := a.log.store.Names(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range c.Segments {
-		delete(names, s.GetName())
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !c.Has(names[name]) {
-			continue // another process may be about to put it into the catalog
-		}
-		if err := a.log.store.Remove(ctx, name); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Metrics counts what archives have. A nil *Metrics counts nothing.

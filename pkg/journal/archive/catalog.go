@@ -52,8 +52,8 @@ func Read(ctx context.Context, store Store, partition string) (*Catalog, error) 
 		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, partition, err)
 	}
 	switch {
-	case in.GetFormat() != Format:
-		return nil, fmt.Errorf("archive: the catalog of %s has format %d, this version reads %d", partition, in.GetFormat(), Format)
+	case !knownFormat(in.GetFormat()):
+		return nil, fmt.Errorf("archive: the catalog of %s has format %d, this version reads up to %d", partition, in.GetFormat(), Format)
 	case in.GetPartition() != partition:
 		return nil, fmt.Errorf("%w: %s: it is that of %s", ErrDamaged, partition, in.GetPartition())
 	}
@@ -79,10 +79,12 @@ func parse(row *archivev1.Segment) (s Segment, err error) {
 
 // replace stores the catalog with other segments in place of c, or returns ErrReplaced.
 func (c *Catalog) replace(ctx context.Context, store Store, segments []Segment) error {
-	out := &archivev1.Catalog{Format: Format, Partition: c.Partition}
+	out := &archivev1.Catalog{Partition: c.Partition}
+	var erased int64
 	for _, s := range segments {
-		out.Segments = append(out.Segments, s.Segment)
+		out.Segments, erased = append(out.Segments, s.Segment), erased+s.GetErasedLines()
 	}
+	out.Format = formatOf(erased)
 	plain, err := proto.MarshalOptions{Deterministic: true}.Marshal(out)
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
@@ -132,8 +134,8 @@ func readIndex(b []byte) (*archivev1.Index, error) {
 	if err := unpack(b, x); err != nil {
 		return nil, err
 	}
-	if x.GetFormat() != Format {
-		return nil, fmt.Errorf("archive: an index has format %d, this version reads %d", x.GetFormat(), Format)
+	if !knownFormat(x.GetFormat()) {
+		return nil, fmt.Errorf("archive: an index has format %d, this version reads up to %d", x.GetFormat(), Format)
 	}
 	return x, nil
 }

@@ -25,6 +25,7 @@ type encoder struct {
 	before framelog.End // the first one of the object
 	frames []*archivev1.Frame
 	size   int
+	erased int64 // lines of all frames that were added
 }
 
 // newEncoder returns the encoder of the frames of a partition behind an end of its log.
@@ -50,19 +51,30 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 		Step: seq - e.end.Seq, Id: f.ID, Generation: f.Generation, Body: append([]byte(nil), f.Body...), Segment: l.Segment,
 		Format: uint32(l.Format), Incarnation: l.Incarnation, First: l.First, Next: l.Next,
 	}
-	if l.Format > 0 {
+	if l.Format > 0 && f.Rests == nil {
 		to.Salt = append([]byte(nil), l.Salt[:]...)
+	}
+	for _, r := range f.Rests {
+		if r.Erased {
+			to.Lines = append(to.Lines, &archivev1.Line{Erased: append([]byte(nil), r.Hash[:]...)})
+		} else {
+			to.Lines = append(to.Lines, &archivev1.Line{Salt: append([]byte(nil), r.Salt[:]...)})
+		}
 	}
 	if l.Format > 0 && (len(e.frames) == 0 || l.Prev != e.end.Hash) {
 		to.Prev = append([]byte(nil), l.Prev[:]...)
 	}
 	e.frames, e.end = append(e.frames, to), next
-	e.size += len(f.Body) + frameRoom
+	e.size += len(f.Body) + frameRoom + len(f.Rests)*lineRoom
+	e.erased += int64(f.Erased())
 	return nil
 }
 
-// frameRoom is about how many bytes a frame has beside its body.
-const frameRoom = 200
+// frameRoom is about how many bytes a frame has beside its body, and lineRoom a line of a frame of which lines were erased.
+const (
+	frameRoom = 200
+	lineRoom  = 40
+)
 
 // full reports whether the object should be finished before a frame with a body of n bytes. A large frame is alone in its object, which
 // then is about as large as the frame's message is in the log.
@@ -97,12 +109,25 @@ func decode(partition string, before framelog.End, content []byte) (frames []Fra
 			if len(from.GetPrev()) > 0 {
 				copy(f.Link.Prev[:], from.GetPrev())
 			}
+		}
+		for _, line := range from.GetLines() {
+			r := framelog.Rest{Erased: len(line.GetErased()) > 0}
+			copy(r.Hash[:], line.GetErased())
+			copy(r.Salt[:], line.GetSalt())
+			f.Rests = append(f.Rests, r)
+		}
+		if f.Link.Format > 0 {
 			f.Link.Hash = framelog.HashOf(partition, f)
 		}
 		seq := end.Seq + from.GetStep()
-		if end, _, err = end.Next(partition, seq, f); err != nil {
+		next, intact, err := end.Next(partition, seq, f)
+		if err == nil && !intact {
+			err = framelog.Altered(partition, end, seq)
+		}
+		if err != nil {
 			return nil, end, fmt.Errorf("archive: %w", err)
 		}
+		end = next
 		frames[i] = Frame{seq, f}
 	}
 	return frames, end, nil

@@ -182,6 +182,13 @@ func (l *Log) archived(ctx context.Context, from uint64, fn func(uint64, framelo
 	for i := c.find(from); i < len(c.Segments); i++ {
 		s := c.Segments[i]
 		x, err := l.index(ctx, s)
+		if err != nil && c.Rewritten(ctx, l.store, s, err) {
+			if c, err = l.Catalog(ctx); err != nil {
+				return l.damaged(from, err)
+			}
+			i--
+			continue
+		}
 		if err != nil {
 			return l.damaged(from, err)
 		}
@@ -197,6 +204,13 @@ func (l *Log) archived(ctx context.Context, from uint64, fn func(uint64, framelo
 		})
 		if own != nil {
 			return own
+		}
+		if err != nil && c.Rewritten(ctx, l.store, s, err) {
+			if c, err = l.Catalog(ctx); err != nil {
+				return l.damaged(from, err)
+			}
+			i--
+			continue
 		}
 		if err != nil {
 			return l.damaged(from, err)

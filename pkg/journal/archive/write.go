@@ -50,7 +50,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 	}
 	defer func() { _ = enc.zstd.Close() }()
 	row := &archivev1.Segment{Number: seg.Number, Shared: seg.Shared, First: seg.First, Before: before.String(), ArchivedAt: timestamppb.New(now)}
-	x := &archivev1.Index{Partition: c.Partition, Format: Format, Segment: row}
+	x := &archivev1.Index{Partition: c.Partition, Segment: row}
 	var stored int64
 	put := func() error {
 		last := enc.end.Seq
@@ -97,7 +97,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 	if err := put(); err != nil {
 		return Segment{}, err
 	}
-	row.End = enc.end.String()
+	row.End, row.ErasedLines, x.Format = enc.end.String(), enc.erased, formatOf(enc.erased)
 	b, err := pack(enc.zstd, x)
 	if err != nil {
 		return Segment{}, err
@@ -116,18 +116,18 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 // Verify reads a segment and verifies that its frames are those between its ends.
 func (s Segment) Verify(ctx context.Context, store Store) error {
 	at := s.Before
-	var frames int64
+	var frames, erased int64
 	x, err := s.Index(ctx, store)
 	if err != nil {
 		return err
 	}
 	err = s.Scan(ctx, store, 0, func(seq uint64, f framelog.Frame) (err error) {
-		frames++
+		frames, erased = frames+1, erased+int64(f.Erased())
 		at, _, err = at.Next(x.GetPartition(), seq, f)
 		return err
 	})
-	if err == nil && (at != s.End || frames != s.GetFrames()) {
-		err = fmt.Errorf("archive: segment %d has %d frames up to %s, not %d up to %s", s.GetNumber(), frames, at, s.GetFrames(), s.End)
+	if err == nil && (at != s.End || frames != s.GetFrames() || erased != s.GetErasedLines()) {
+		err = fmt.Errorf("archive: segment %d has %d frames up to %s with %d erased lines, not %d up to %s with %d", s.GetNumber(), frames, at, erased, s.GetFrames(), s.End, s.GetErasedLines())
 	}
 	return err
 }

@@ -19,6 +19,8 @@ const (
 	formatClosing = 2 // the last frame of a segment, which says where the next one begins
 	// Format is the newest format that is written.
 	Format = formatClosing
+	// formatErased is that of the link in a message whose frame has erased lines. The frame has the format that it always had.
+	formatErased = 3
 )
 
 // Hash identifies a frame and all frames before it.
@@ -152,19 +154,9 @@ func (c *Content) Sum() (h Hash) {
 // Lines returns the number of lines.
 func (c *Content) Lines() uint64 { return uint64(c.count) }
 
-// lineHash returns the salted hash of the line with an index. The salt of one line does not lead to
-// that of another.
+// lineHash returns the salted hash of the line with an index.
 func lineHash(salt Salt, index uint32, line []byte) Hash {
-	var own [len(salt) + 4]byte
-	copy(own[:], salt[:])
-	binary.BigEndian.PutUint32(own[len(salt):], index)
-	derived := sha256.Sum256(own[:])
-	h := sha256.New()
-	h.Write(derived[:len(salt)])
-	h.Write(line)
-	var out Hash
-	h.Sum(out[:0])
-	return out
+	return saltedHash(lineSalt(salt, index), line)
 }
 
 // hashOf returns the hash of a frame of a partition. It covers everything but Link.Hash and the salt,
@@ -188,8 +180,7 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 
 // HashOf returns the hash of a chained frame of a partition that its lines and its link have, whatever Link.Hash is.
 func HashOf(partition string, f Frame) Hash {
-	c := NewContent(f.Link.Salt)
-	c.Add(f.Body)
+	c, _ := f.content()
 	return hashOf(partition, f, c)
 }
 
@@ -251,14 +242,13 @@ func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
 
 // behind returns the end of the log behind f, whose lines begin at e.
 func (e End) behind(partition string, seq uint64, f Frame) (next End, intact bool) {
-	c := NewContent(f.Link.Salt)
-	c.Add(f.Body)
+	c, complete := f.content()
 	e.Seq, e.WalSeq, e.Hash = seq, e.WalSeq+c.Lines(), hashOf(partition, f, c)
 	if f.Link.Next > 0 {
 		e.Segment++
 	}
 	if f.Link.Format == 0 || e.Hash == f.Link.Hash {
-		return e, true
+		return e, complete
 	}
 	e.Hash = f.Link.Hash
 	return e, false

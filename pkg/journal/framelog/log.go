@@ -37,6 +37,9 @@ type Frame struct {
 	Generation uint64 // of the writer; see partition_opened
 	Body       []byte // JSON Lines, each ended by '\n'; empty for a fence
 	Link       Link
+	// Rests has what is kept of the hash of each line, if lines were erased; nil otherwise. No writer of a journal makes such
+	// frames: an archive has them, and what was restored or repaired from one.
+	Rests []Rest
 }
 
 // Bounded is what a Log implements whose frames have a limit of size.

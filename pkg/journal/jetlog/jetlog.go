@@ -47,22 +47,30 @@ const frameBytes = 128
 
 // Header returns the header of the message of a frame that follows the one at expect in its stream.
 func Header(stream string, expect uint64, f framelog.Frame) nats.Header {
+	link, _ := f.Message()
 	return nats.Header{
 		jetstream.ExpectedStreamHeader:      {stream},
 		jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expect, 10)},
 		HeaderFrame:                         {f.ID},
 		HeaderGeneration:                    {strconv.FormatUint(f.Generation, 10)},
-		HeaderLink:                          {f.Link.String()},
+		HeaderLink:                          {link},
 	}
+}
+
+// Body returns the data of the message of a frame.
+func Body(f framelog.Frame) []byte {
+	_, body := f.Message()
+	return body
 }
 
 // Decode returns the frame of a message.
 func Decode(h nats.Header, body []byte) framelog.Frame {
 	generation, _ := strconv.ParseUint(h.Get(HeaderGeneration), 10, 64)
 	// A link that cannot be read is like one of a format that is unknown here: no frame continues it.
-	link, err := framelog.ParseLink(h.Get(HeaderLink))
+	f, err := framelog.ParseMessage(h.Get(HeaderLink), body)
 	if err != nil {
-		link = framelog.Link{Format: -1}
+		f = framelog.Frame{Body: body, Link: framelog.Link{Format: -1}}
 	}
-	return framelog.Frame{ID: h.Get(HeaderFrame), Generation: generation, Body: body, Link: link}
+	f.ID, f.Generation = h.Get(HeaderFrame), generation
+	return f
 }

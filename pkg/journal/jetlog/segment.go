@@ -51,7 +51,7 @@ func (s *segment) append(ctx context.Context, expect uint64, f framelog.Frame) (
 	if expect < s.first {
 		expect = 0 // it is in the segment before
 	}
-	resp, err := s.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: s.Subject(), Data: f.Body, Header: Header(s.Stream(), expect, f)})
+	resp, err := s.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: s.Subject(), Data: Body(f), Header: Header(s.Stream(), expect, f)})
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return 0, fmt.Errorf("%w: %w", framelog.ErrTooLarge, err)

@@ -48,6 +48,7 @@ type Journal struct {
 	// Segments and ArchivedFrames are how many of them were read in the archive.
 	Segments       int
 	ArchivedFrames uint64
+	Erased         uint64 // lines that were erased
 
 	// ArchiveEnd is the end of the archive, as it was read last.
 	ArchiveEnd framelog.End
@@ -109,7 +110,10 @@ func (j *Journal) Archived(ctx context.Context) error {
 			continue
 		}
 		if s.End.Seq > j.End.Seq { // otherwise it was read in the log
-			if err := j.archivedSegment(ctx, s); err != nil {
+			switch err := j.archivedSegment(ctx, c, s); {
+			case errors.Is(err, errRewritten):
+				return j.Archived(ctx)
+			case err != nil:
 				return fmt.Errorf("the archive of %s: %w", j.Partition, err)
 			}
 		}
@@ -120,10 +124,13 @@ func (j *Journal) Archived(ctx context.Context) error {
 }
 
 // archivedSegment reads an archived segment, from the end of the journal on, unless it is trusted.
-func (j *Journal) archivedSegment(ctx context.Context, s archive.Segment) error {
+func (j *Journal) archivedSegment(ctx context.Context, c *archive.Catalog, s archive.Segment) error {
 	if !j.Trust {
-		j.Segments++
-		return j.segment(ctx, s)
+		err := j.segment(ctx, c, s)
+		if err == nil {
+			j.Segments++
+		}
+		return err
 	}
 	j.End = s.End
 	if err := j.compared.ReadFrom(s.End); err != nil {
@@ -148,8 +155,11 @@ func (j *Journal) remedy() string {
 	return ""
 }
 
+// errRewritten means that lines of the segment that is read were erased meanwhile. What is behind the end is read in what replaced it.
+var errRewritten = errors.New("archived: the segment was replaced")
+
 // segment reads an archived segment, from the end of the journal on.
-func (j *Journal) segment(ctx context.Context, s archive.Segment) error {
+func (j *Journal) segment(ctx context.Context, c *archive.Catalog, s archive.Segment) error {
 	whole := j.End == s.Before
 	x, err := s.Index(ctx, j.Store)
 	if err == nil {
@@ -159,7 +169,7 @@ func (j *Journal) segment(ctx context.Context, s archive.Segment) error {
 		return err
 	}
 	if err != nil {
-		return j.unread(ctx, s, j.End, s.End, fmt.Errorf("its index: %w", err))
+		return j.unread(ctx, c, s, j.End, s.End, fmt.Errorf("its index: %w", err))
 	}
 	var frames int64
 	for i, o := range x.GetObjects() {
@@ -180,7 +190,7 @@ func (j *Journal) segment(ctx context.Context, s archive.Segment) error {
 		}
 		if err != nil {
 			whole = false
-			if err := j.unread(ctx, s, before, end, err); err != nil {
+			if err := j.unread(ctx, c, s, before, end, err); err != nil {
 				return err
 			}
 			continue
@@ -194,7 +204,7 @@ func (j *Journal) segment(ctx context.Context, s archive.Segment) error {
 		}
 	}
 	if whole && frames != s.GetFrames() {
-		return j.unread(ctx, s, s.Before, s.End, fmt.Errorf("it has %d frames, not %d", frames, s.GetFrames()))
+		return j.unread(ctx, c, s, s.Before, s.End, fmt.Errorf("it has %d frames, not %d", frames, s.GetFrames()))
 	}
 	return nil
 }
@@ -221,9 +231,12 @@ func (j *Journal) pace(ctx context.Context, o *archivev1.Object) error {
 
 // unread says that what is between two ends of the journal cannot be read, and goes on behind it. It returns an error if cause is no
 // damage.
-func (j *Journal) unread(ctx context.Context, s archive.Segment, from, to framelog.End, cause error) error {
+func (j *Journal) unread(ctx context.Context, c *archive.Catalog, s archive.Segment, from, to framelog.End, cause error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if c.Rewritten(ctx, j.Store, s, cause) {
+		return errRewritten
 	}
 	// Whatever keeps a file from being read is damage. Of a server an error may say that it does not answer.
 	if !j.Files && !errors.Is(cause, archive.ErrNoObject) && !errors.As(cause, new(*framelog.Broken)) {
@@ -281,6 +294,7 @@ func (j *Journal) frame(seq uint64, f framelog.Frame) {
 	if err := j.compared.Read(next); err != nil {
 		j.Damage(err)
 	}
+	j.Erased += uint64(f.Erased())
 	j.Frames, j.Events, j.End = j.Frames+1, j.Events+next.WalSeq-before, next
 }
 

@@ -266,7 +266,7 @@ func (r *run) fill(store string, of *build) error {
 		// A backup does not have the times at which messages were stored; no message may be older than
 		// the one before it.
 		at = max(at, f.at, createdAt(f))
-		b = sum.Append(b, blockfile.Record{Seq: f.seq, At: at, Subject: f.subject, Header: f.header, Body: f.frame.Body})
+		b = sum.Append(b, blockfile.Record{Seq: f.seq, At: at, Subject: f.subject, Header: f.header, Body: jetlog.Body(f.frame)})
 	}
 	return flush()
 }

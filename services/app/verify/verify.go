@@ -48,6 +48,7 @@ type Journal struct {
 	// Segments and ArchivedFrames are how many of its segments and frames are in the archive.
 	Segments       int
 	ArchivedFrames uint64
+	Erased         uint64 // events that were erased; Events counts them too
 	End            framelog.End
 	Damage         []error // in the order of the journal
 }
@@ -263,7 +264,7 @@ func (r *reading) partition(ctx context.Context, recorded framelog.Witness, stor
 		if err != nil {
 			return nil, fmt.Errorf("the journal of %s: %w", v.Partition, err)
 		}
-		v.Frames, v.Events, v.End, v.Segments, v.ArchivedFrames = j.Frames, j.Events, j.End, j.Segments, j.ArchivedFrames
+		v.Frames, v.Events, v.End, v.Segments, v.ArchivedFrames, v.Erased = j.Frames, j.Events, j.End, j.Segments, j.ArchivedFrames, j.Erased
 		all = append(all, v)
 	}
 	return all, nil

@@ -1,6 +1,7 @@
 package verify_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -41,6 +42,24 @@ func blocks(t *testing.T, dir string, segment uint64) []string {
 		all = append(all, f.Path)
 	}
 	return all
+}
+
+// TestVerifyCountsErasedEvents erases a line of an archived segment: nothing is damaged by that.
+func TestVerifyCountsErasedEvents(t *testing.T) {
+	j := archivedtest.New(t, nil)
+	j.Archived(t)
+	j.Stop()
+	require.Zero(t, run(t, j.DataDir).Erased)
+	c, err := archive.Read(t.Context(), j.Store, archivedtest.Partition)
+	require.NoError(t, err)
+	_, erased, err := c.Erase(t.Context(), j.Store, 0, func(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"wal_seq":2,`)) })
+	require.NoError(t, err)
+	require.EqualValues(t, 1, erased)
+	v := run(t, j.DataDir)
+	require.Empty(t, v.Damage)
+	require.Equal(t, j.End, v.End)
+	require.Equal(t, j.End.WalSeq, v.Events)
+	require.EqualValues(t, 1, v.Erased)
 }
 
 // TestR10_VerifyReadsTheArchive damages the archive of a journal in each way.

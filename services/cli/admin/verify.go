@@ -25,7 +25,8 @@ type VerifiedJournal struct {
 	// How many segments and frames of these are in its archive; absent: none.
 	ArchivedSegments int      `json:"archived_segments,omitempty"`
 	ArchivedFrames   uint64   `json:"archived_frames,omitempty"`
-	End              string   `json:"end"` // hash of the last frame
+	Erased           uint64   `json:"erased_events,omitempty"` // how many of the events were erased; absent: none
+	End              string   `json:"end"`                     // hash of the last frame
 	Damage           []string `json:"damage,omitempty"`
 }
 
@@ -127,6 +128,9 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 		text := fmt.Sprintf("%9d frames %9d events  %s", v.Frames, v.Events, v.End)
 		if v.ArchivedSegments > 0 {
 			text += fmt.Sprintf("  archived: %d frames, %d segments", v.ArchivedFrames, v.ArchivedSegments)
+		}
+		if v.Erased > 0 {
+			text += fmt.Sprintf("  erased: %d events", v.Erased)
 		}
 		show(v.Partition, v.Server, text, v.Damage)
 	}

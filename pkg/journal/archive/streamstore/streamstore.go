@@ -227,7 +227,7 @@ func (s *Store) Names(ctx context.Context) (map[string]uint64, error) {
 	return all, nil
 }
 
-// Remove implements archive.Store.
+// Remove implements archive.Store. The bytes of each message are overwritten: they may have been erased.
 func (s *Store) Remove(ctx context.Context, name string) error {
 	stream, err := s.find(ctx)
 	if errors.Is(err, archive.ErrNoObject) {
@@ -236,12 +236,25 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range []string{"complete.", "frames."} {
-		_, err := jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject+kind+name))
-		})
-		if err != nil {
-			return s.failed(err)
+	// Frames without the message that completes them are in no list of names, so that one goes last.
+	for _, kind := range []string{"frames.", "complete."} {
+		for next := uint64(1); ; next++ {
+			m, err := s.message(ctx, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+				return st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(s.subject+kind+name))
+			})
+			if errors.Is(err, archive.ErrNoObject) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			next = m.Sequence
+			_, err = jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) {
+				return struct{}{}, stream.SecureDeleteMsg(ctx, next)
+			})
+			if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return s.failed(err)
+			}
 		}
 	}
 	return nil

@@ -1,6 +1,10 @@
 package streamstore
 
 import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -8,6 +12,7 @@ import (
 
 	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/archive/archivetest"
+	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/natsdtest"
 )
 
@@ -39,4 +44,39 @@ func TestStore_StreamRemoved(t *testing.T) {
 	require.Zero(t, version)
 	require.Error(t, s.ReplaceCatalog(t.Context(), 0, []byte("d")))
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, []byte("d")))
+}
+
+// TestStore_RemoveOverwrites: what was removed is in no file of the server any more.
+func TestStore_RemoveOverwrites(t *testing.T) {
+	dir := t.TempDir()
+	server, err := natsd.Start(natsd.Config{StoreDir: dir, Port: natsd.InProcess})
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	nc, err := server.Connect("test")
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	s, err := New(nc, "work", 0, 1)
+	require.NoError(t, err)
+	names := map[string]string{}
+	for _, text := range []string{"a removed text", "a kept text"} {
+		d, err := s.Begin(t.Context(), 1)
+		require.NoError(t, err)
+		_, err = d.Add(t.Context(), []byte(text))
+		require.NoError(t, err)
+		names[text], err = d.Commit(t.Context())
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Remove(t.Context(), names["a removed text"]))
+	found := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for text := range names {
+			found[text] = found[text] || bytes.Contains(b, []byte(text))
+		}
+		return err
+	}))
+	require.Equal(t, map[string]bool{"a removed text": false, "a kept text": true}, found)
 }

@@ -25,7 +25,7 @@ const (
 // Catalog says which segments of a partition's log are in its archive.
 type Catalog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The version of the format of the catalog and of what it names: 1.
+	// The version of the format of the catalog and of what it names: 2 if lines of a segment were erased, and otherwise 1.
 	Format uint32 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
 	// The partition, such as "work/0".
 	Partition string `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
@@ -110,7 +110,9 @@ type Segment struct {
 	// Where its index is.
 	Index *Object `protobuf:"bytes,10,opt,name=index,proto3" json:"index,omitempty"`
 	// When it was archived.
-	ArchivedAt    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=archived_at,json=archivedAt,proto3" json:"archived_at,omitempty"`
+	ArchivedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=archived_at,json=archivedAt,proto3" json:"archived_at,omitempty"`
+	// The number of lines that were erased.
+	ErasedLines   int64 `protobuf:"varint,12,opt,name=erased_lines,json=erasedLines,proto3" json:"erased_lines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,6 +224,13 @@ func (x *Segment) GetArchivedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Segment) GetErasedLines() int64 {
+	if x != nil {
+		return x.ErasedLines
+	}
+	return 0
+}
+
 // Index says where the frames of a segment are. It is the last object of a segment.
 type Index struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -229,7 +238,7 @@ type Index struct {
 	Segment *Segment `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
 	// The partition, such as "work/0".
 	Partition string `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The version of the format: 1.
+	// The version of the format: 2 if lines were erased, and otherwise 1.
 	Format uint32 `protobuf:"varint,3,opt,name=format,proto3" json:"format,omitempty"`
 	// The objects with its frames, in order.
 	Objects       []*Object `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
@@ -447,7 +456,9 @@ type Frame struct {
 	// The hash of the frame before it; empty if that is the one before it in the object.
 	Prev []byte `protobuf:"bytes,10,opt,name=prev,proto3" json:"prev,omitempty"`
 	// The segment.
-	Segment       uint64 `protobuf:"varint,11,opt,name=segment,proto3" json:"segment,omitempty"`
+	Segment uint64 `protobuf:"varint,11,opt,name=segment,proto3" json:"segment,omitempty"`
+	// What is kept of the hash of each line, if lines were erased; the frame has no salt then.
+	Lines         []*Line `protobuf:"bytes,12,rep,name=lines,proto3" json:"lines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +570,68 @@ func (x *Frame) GetSegment() uint64 {
 	return 0
 }
 
+func (x *Frame) GetLines() []*Line {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+// Line is what is kept of the hash of a line.
+type Line struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The salted hash of a line that was erased.
+	Erased []byte `protobuf:"bytes,1,opt,name=erased,proto3" json:"erased,omitempty"`
+	// The own salt of a line that was not.
+	Salt          []byte `protobuf:"bytes,2,opt,name=salt,proto3" json:"salt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Line) Reset() {
+	*x = Line{}
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Line) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Line) ProtoMessage() {}
+
+func (x *Line) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Line.ProtoReflect.Descriptor instead.
+func (*Line) Descriptor() ([]byte, []int) {
+	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Line) GetErased() []byte {
+	if x != nil {
+		return x.Erased
+	}
+	return nil
+}
+
+func (x *Line) GetSalt() []byte {
+	if x != nil {
+		return x.Salt
+	}
+	return nil
+}
+
 var File_quartet_archive_v1_archive_proto protoreflect.FileDescriptor
 
 const file_quartet_archive_v1_archive_proto_rawDesc = "" +
@@ -567,7 +640,7 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	"\aCatalog\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x127\n" +
-	"\bsegments\x18\x03 \x03(\v2\x1b.quartet.archive.v1.SegmentR\bsegments\"\xc2\x02\n" +
+	"\bsegments\x18\x03 \x03(\v2\x1b.quartet.archive.v1.SegmentR\bsegments\"\xe5\x02\n" +
 	"\aSegment\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
 	"\x06shared\x18\x02 \x01(\bR\x06shared\x12\x14\n" +
@@ -581,7 +654,8 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	"\x05index\x18\n" +
 	" \x01(\v2\x1a.quartet.archive.v1.ObjectR\x05index\x12;\n" +
 	"\varchived_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"archivedAt\"\xaa\x01\n" +
+	"archivedAt\x12!\n" +
+	"\ferased_lines\x18\f \x01(\x03R\verasedLines\"\xaa\x01\n" +
 	"\x05Index\x125\n" +
 	"\asegment\x18\x01 \x01(\v2\x1b.quartet.archive.v1.SegmentR\asegment\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12\x16\n" +
@@ -594,7 +668,7 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	"\x06before\x18\x04 \x01(\tR\x06before\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\x04R\x04last\";\n" +
 	"\x06Frames\x121\n" +
-	"\x06frames\x18\x01 \x03(\v2\x19.quartet.archive.v1.FrameR\x06frames\"\x85\x02\n" +
+	"\x06frames\x18\x01 \x03(\v2\x19.quartet.archive.v1.FrameR\x06frames\"\xb5\x02\n" +
 	"\x05Frame\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1e\n" +
@@ -609,7 +683,11 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	"\x04salt\x18\t \x01(\fR\x04salt\x12\x12\n" +
 	"\x04prev\x18\n" +
 	" \x01(\fR\x04prev\x12\x18\n" +
-	"\asegment\x18\v \x01(\x04R\asegmentB-Z+quartet/pkg/pb/quartet/archive/v1;archivev1b\x06proto3"
+	"\asegment\x18\v \x01(\x04R\asegment\x12.\n" +
+	"\x05lines\x18\f \x03(\v2\x18.quartet.archive.v1.LineR\x05lines\"2\n" +
+	"\x04Line\x12\x16\n" +
+	"\x06erased\x18\x01 \x01(\fR\x06erased\x12\x12\n" +
+	"\x04salt\x18\x02 \x01(\fR\x04saltB-Z+quartet/pkg/pb/quartet/archive/v1;archivev1b\x06proto3"
 
 var (
 	file_quartet_archive_v1_archive_proto_rawDescOnce sync.Once
@@ -623,7 +701,7 @@ func file_quartet_archive_v1_archive_proto_rawDescGZIP() []byte {
 	return file_quartet_archive_v1_archive_proto_rawDescData
 }
 
-var file_quartet_archive_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_quartet_archive_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_quartet_archive_v1_archive_proto_goTypes = []any{
 	(*Catalog)(nil),               // 0: quartet.archive.v1.Catalog
 	(*Segment)(nil),               // 1: quartet.archive.v1.Segment
@@ -631,20 +709,22 @@ var file_quartet_archive_v1_archive_proto_goTypes = []any{
 	(*Object)(nil),                // 3: quartet.archive.v1.Object
 	(*Frames)(nil),                // 4: quartet.archive.v1.Frames
 	(*Frame)(nil),                 // 5: quartet.archive.v1.Frame
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*Line)(nil),                  // 6: quartet.archive.v1.Line
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_quartet_archive_v1_archive_proto_depIdxs = []int32{
 	1, // 0: quartet.archive.v1.Catalog.segments:type_name -> quartet.archive.v1.Segment
 	3, // 1: quartet.archive.v1.Segment.index:type_name -> quartet.archive.v1.Object
-	6, // 2: quartet.archive.v1.Segment.archived_at:type_name -> google.protobuf.Timestamp
+	7, // 2: quartet.archive.v1.Segment.archived_at:type_name -> google.protobuf.Timestamp
 	1, // 3: quartet.archive.v1.Index.segment:type_name -> quartet.archive.v1.Segment
 	3, // 4: quartet.archive.v1.Index.objects:type_name -> quartet.archive.v1.Object
 	5, // 5: quartet.archive.v1.Frames.frames:type_name -> quartet.archive.v1.Frame
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6, // 6: quartet.archive.v1.Frame.lines:type_name -> quartet.archive.v1.Line
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_quartet_archive_v1_archive_proto_init() }
@@ -658,7 +738,7 @@ func file_quartet_archive_v1_archive_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_archive_v1_archive_proto_rawDesc), len(file_quartet_archive_v1_archive_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

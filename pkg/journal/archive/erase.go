@@ -1,0 +1,129 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"quartet/pkg/journal/framelog"
+)
+
+// Erase stores the segment with a number anew without the lines for which erase returns true, reads back what was stored, puts it into the
+// catalog in place of the one with these lines, and removes that from the store. It returns the catalog then, and how many lines were
+// erased; c and 0 if there were none. If another process replaced the catalog, the error is ErrReplaced. If only the removal
+// failed, the catalog is returned with the error; what is left is removed by Clean.
+func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, erase func(line []byte) bool) (*Catalog, int64, error) {
+	i := slices.IndexFunc(c.Segments, func(s Segment) bool { return s.GetNumber() == number })
+	if i < 0 {
+		return c, 0, nil
+	}
+	s := c.Segments[i]
+	found, err := s.any(ctx, store, erase)
+	if err != nil || !found {
+		return c, 0, err
+	}
+	frames := &erasing{segment: s, store: store, erase: erase}
+	next, err := c.write(ctx, store, s.Before, frames, framelog.Segment{Number: number, First: s.GetFirst(), Shared: s.GetShared()}, s.GetArchivedAt().AsTime())
+	if err == nil {
+		err = next.Verify(ctx, store)
+	}
+	if err != nil {
+		return c, 0, err
+	}
+	segments := slices.Clone(c.Segments)
+	segments[i] = next
+	if err := c.replace(ctx, store, segments); err != nil {
+		return c, 0, err
+	}
+	replaced, err := Read(ctx, store, c.Partition)
+	if err != nil {
+		return c, 0, err
+	}
+	return replaced, frames.erased, store.Remove(ctx, s.GetName())
+}
+
+// any reports whether a segment has a line for which erase returns true.
+func (s Segment) any(ctx context.Context, store Store, erase func(line []byte) bool) (found bool, err error) {
+	err = s.Scan(ctx, store, 0, func(_ uint64, f framelog.Frame) error {
+		if _, n := f.Erase(1, erase); n > 0 {
+			found = true
+			return errFound
+		}
+		return ctx.Err()
+	})
+	if found {
+		return true, nil
+	}
+	return false, err
+}
+
+// erasing is the log of a segment without some lines, of which there is nothing to be done but to scan it.
+type erasing struct {
+	framelog.Log
+	segment Segment
+	store   Store
+	erase   func(line []byte) bool
+	erased  int64
+}
+
+// Scan implements framelog.Log.
+func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.Frame) error) error {
+	at, partition := l.segment.Before, ""
+	x, err := l.segment.Index(ctx, l.store)
+	if err != nil {
+		return err
+	}
+	partition = x.GetPartition()
+	err = l.segment.Scan(ctx, l.store, 0, func(seq uint64, f framelog.Frame) error {
+		next, _, err := at.Next(partition, seq, f)
+		if err != nil {
+			return err
+		}
+		first := at.WalSeq + 1
+		if f.Link.First > 0 {
+			first = f.Link.First
+		}
+		f, n := f.Erase(first, l.erase)
+		at, l.erased = next, l.erased+int64(n)
+		return fn(seq, f)
+	})
+	if err == nil {
+		err = errClosed // they are all that the segment has, also if it was cut
+	}
+	return err
+}
+
+// Clean removes what was stored for segments that are in the catalog under another name.
+func (c *Catalog) Clean(ctx context.Context, store Store) error {
+	names, err := store.Names(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range c.Segments {
+		delete(names, s.GetName())
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !c.Has(names[name]) {
+			continue // another process may be about to put it into the catalog
+		}
+		if err := store.Remove(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rewritten reports whether an error of reading a segment of c is due to lines that were erased meanwhile: the catalog that is stored now has
+// the segment under another name. Whoever reads it goes on in that.
+func (c *Catalog) Rewritten(ctx context.Context, store Store, s Segment, err error) bool {
+	if !errors.Is(err, ErrNoObject) {
+		return false
+	}
+	now, err := Read(ctx, store, c.Partition)
+	if err != nil {
+		return false
+	}
+	i := slices.IndexFunc(now.Segments, func(other Segment) bool { return other.GetNumber() == s.GetNumber() })
+	return i >= 0 && now.Segments[i].GetName() != s.GetName()
+}

@@ -1,0 +1,193 @@
+package framelog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// Rest is what is kept of the hash of a line in a frame of which lines were erased, so that the frame can still be
+// verified. The frame has no salt any more: with it, a guess of what was erased could be confirmed.
+type Rest struct {
+	Erased bool
+	Hash   Hash // of a line that was erased
+	Salt   Salt // of a line that was not: its own, which leads to that of no other line
+}
+
+// The mark that is in place of a line that was erased. Its wal_seq is between them.
+const (
+	markBegin = `{"wal_seq":`
+	markEnd   = `,"event_type":"line_erased","payload":{}}` + "\n"
+)
+
+// Mark returns the line that is in place of the line with a wal_seq that was erased.
+func Mark(walSeq uint64) []byte {
+	return append(strconv.AppendUint([]byte(markBegin), walSeq, 10), markEnd...)
+}
+
+// isMark reports whether a line is a mark. of is its wal_seq, 0 if that is not known.
+func isMark(line []byte, of uint64) bool {
+	number, begins := bytes.CutPrefix(line, []byte(markBegin))
+	number, ends := bytes.CutSuffix(number, []byte(markEnd))
+	n, err := strconv.ParseUint(string(number), 10, 64)
+	return begins && ends && err == nil && (of == 0 || n == of) && bytes.Equal(line, Mark(n))
+}
+
+// Erase returns a frame whose first line has the wal_seq first without the lines for which erase returns true, and how many these are.
+// The hash of the frame stays as it is. f is not changed, and returned if there is nothing to erase. Lines that were erased before are not
+// given to erase, and not counted.
+func (f Frame) Erase(first uint64, erase func(line []byte) bool) (out Frame, erased int) {
+	var gone []int
+	n := 0
+	for line := range bytes.Lines(f.Body) {
+		if !(n < len(f.Rests) && f.Rests[n].Erased) && erase(line) {
+			gone = append(gone, n)
+		}
+		n++
+	}
+	if len(gone) == 0 {
+		return f, 0
+	}
+	rests, body := make([]Rest, 0, n), make([]byte, 0, len(f.Body))
+	for line := range bytes.Lines(f.Body) {
+		i := len(rests)
+		var r Rest
+		if f.Rests != nil {
+			r = f.Rests[i]
+		} else {
+			r.Salt = lineSalt(f.Link.Salt, uint32(i))
+		}
+		if len(gone) > 0 && gone[0] == i {
+			gone, erased = gone[1:], erased+1
+			r = Rest{Erased: true, Hash: saltedHash(r.Salt, line)}
+			line = Mark(first + uint64(i))
+		}
+		rests, body = append(rests, r), append(body, line...)
+	}
+	f.Body, f.Rests, f.Link.Salt = body, rests, Salt{}
+	return f, erased
+}
+
+// Erased returns how many lines of the frame were erased.
+func (f Frame) Erased() (n int) {
+	for _, r := range f.Rests {
+		if r.Erased {
+			n++
+		}
+	}
+	return n
+}
+
+// content returns the content of the frame's lines. intact is false if the lines and what is kept of their hashes are not of the same
+// frame.
+func (f Frame) content() (c *Content, intact bool) {
+	c = NewContent(f.Link.Salt)
+	if f.Rests == nil {
+		c.Add(f.Body)
+		return c, true
+	}
+	rests := f.Rests
+	intact = f.Link.Salt == Salt{}
+	for line := range bytes.Lines(f.Body) {
+		if len(rests) == 0 {
+			return c, false
+		}
+		r := rests[0]
+		rests = rests[1:]
+		if !r.Erased {
+			c.AddErased(saltedHash(r.Salt, line))
+			continue
+		}
+		var of uint64
+		if f.Link.Format > 0 {
+			of = f.Link.First + c.Lines()
+		}
+		intact = intact && isMark(line, of)
+		c.AddErased(r.Hash)
+	}
+	return c, intact && len(rests) == 0
+}
+
+// lineSalt returns the salt of the line with an index. It does not lead to the frame's, or that of another line.
+func lineSalt(salt Salt, index uint32) (own Salt) {
+	var of [len(salt) + 4]byte
+	copy(of[:], salt[:])
+	binary.BigEndian.PutUint32(of[len(salt):], index)
+	derived := sha256.Sum256(of[:])
+	copy(own[:], derived[:])
+	return own
+}
+
+// saltedHash returns the hash of a line with its own salt.
+func saltedHash(own Salt, line []byte) (out Hash) {
+	h := sha256.New()
+	h.Write(own[:])
+	h.Write(line)
+	h.Sum(out[:0])
+	return out
+}
+
+// The kinds of lines in what Message adds to the body of a frame.
+const (
+	restKept   = 0
+	restErased = 1
+)
+
+// Message returns the link and the body with which a message has the frame. If lines were erased, the link has the format formatErased,
+// so that versions which do not know of it refuse the frame by that name, and a last line of the body has what is kept of the
+// hashes.
+func (f Frame) Message() (link string, body []byte) {
+	if f.Rests == nil {
+		return f.Link.String(), f.Body
+	}
+	l := f.Link
+	l.Format, l.Salt = formatErased, Salt{byte(f.Link.Format)}
+	rests := make([]byte, 0, len(f.Rests)*(1+sha256.Size))
+	for _, r := range f.Rests {
+		if r.Erased {
+			rests = append(append(rests, restErased), r.Hash[:]...)
+		} else {
+			rests = append(append(rests, restKept), r.Salt[:]...)
+		}
+	}
+	body = text.AppendEncode(slices.Clone(f.Body), rests)
+	return l.String(), append(body, '\n')
+}
+
+// ParseMessage returns the frame of which Message returned the link and the body, without its id and generation. body is not copied.
+func ParseMessage(link string, body []byte) (f Frame, err error) {
+	if f.Link, err = ParseLink(link); err != nil {
+		return f, err
+	}
+	f.Body = body
+	if f.Link.Format != formatErased {
+		return f, nil
+	}
+	f.Link.Format, f.Link.Salt = int(f.Link.Salt[0]), Salt{}
+	n := bytes.LastIndexByte(bytes.TrimSuffix(body, []byte("\n")), '\n') + 1
+	rests, err := text.DecodeString(string(bytes.TrimSuffix(body[n:], []byte("\n"))))
+	if err == nil && f.Link.Format > formatChained {
+		err = fmt.Errorf("a frame of format %d has no lines", f.Link.Format)
+	}
+	f.Body, f.Rests = body[:n], []Rest{}
+	for err == nil && len(rests) > 0 {
+		r := Rest{Erased: rests[0] == restErased}
+		of := r.Salt[:]
+		if r.Erased {
+			of = r.Hash[:]
+		}
+		if rests = rests[1:]; copy(of, rests) < len(of) {
+			err = errors.New("the hash of a line is cut short")
+			break
+		}
+		f.Rests, rests = append(f.Rests, r), rests[len(of):]
+	}
+	if err != nil {
+		return Frame{}, fmt.Errorf("framelog: what is kept of erased lines cannot be read: %w", err)
+	}
+	return f, nil
+}
