@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/feed"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/requests"
 )
 
@@ -20,6 +22,26 @@ type (
 	// Line is one event of a followed frame.
 	Line = event.Line
 )
+
+// What followers use is in package feed.
+type (
+	// Source is a journal that can be followed.
+	Source = feed.Source
+	// Feeds holds the feeds of the partitions that this process may hold.
+	Feeds = feed.Feeds
+	// Feed gives the frames of a partition to followers in the same process.
+	Feed = feed.Feed
+	// Hinter is what a Source with a Feed implements.
+	Hinter = feed.Hinter
+)
+
+// NewFeeds returns an empty set of feeds.
+func NewFeeds() *Feeds { return feed.NewFeeds() }
+
+// NewSource returns a Source that reads a partition's log.
+func NewSource(plane string, partition int, log framelog.Log) Source {
+	return feed.NewSource(plane, partition, log)
+}
 
 // Types of the events that belong to the journal itself. State.Apply never receives them.
 const (

@@ -191,7 +191,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	if p.cfg.OnApply != nil {
 		f.followUps += p.cfg.OnApply(p.core.state, events)
 	}
-	p.cfg.Feed.hint(events, false)
+	p.cfg.Feed.Pass(events, false)
 	return nil
 }
 

@@ -43,7 +43,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		if p.cfg.OnLoad != nil {
 			p.cfg.OnLoad(c.state)
 		}
-		p.cfg.Feed.begin(c.end.Seq)
+		p.cfg.Feed.Begin(c.end.Seq)
 		p.metrics.Loaded(time.Since(began))
 		return c, nil
 	}

@@ -213,9 +213,9 @@ func (p *Partition[S]) handleWriteResult(v framelog.Result) error {
 		switch {
 		case v.Foreign:
 		case v.Clean && len(f.events) > 0:
-			p.cfg.Feed.add(after, v.End, f.Body, f.events)
+			p.cfg.Feed.Add(after, v.End, f.Body, f.events)
 		default: // with empty frames, which followers read in the log
-			p.cfg.Feed.reopen(v.End.Seq)
+			p.cfg.Feed.Reopen(v.End.Seq)
 		}
 		if v.Foreign {
 			return p.reload(nil, nil, nil)
@@ -294,7 +294,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 		return ErrNotHeld
 	}
 	p.stall.Begin(p.cfg.Mono())
-	p.cfg.Feed.end()
+	p.cfg.Feed.End()
 	lost := l.frames
 	if refusedFrame != nil {
 		lost = append([]*pending[S]{refusedFrame}, lost...)
@@ -356,7 +356,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 // hintLost tells the receivers of hints that the events of these frames were withdrawn, or may have been.
 func (p *Partition[S]) hintLost(frames []*pending[S]) {
 	for _, f := range frames {
-		p.cfg.Feed.hint(f.events, true)
+		p.cfg.Feed.Pass(f.events, true)
 	}
 }
 
@@ -371,7 +371,7 @@ func (c *command[S]) reset() {
 // shutDown ends the partition: it refuses new commands, and completes all others with UNAVAILABLE.
 func (p *Partition[S]) shutDown(cause error) {
 	l := &p.loop
-	p.cfg.Feed.end()
+	p.cfg.Feed.End()
 	p.inbox.close()
 	p.mu.Lock()
 	p.failed.Store(&cause)

@@ -330,7 +330,7 @@ func (c *Config[S]) explain(err error) error {
 	if errors.As(err, &broken) {
 		cause = broken
 	}
-	c.Feed.report(cause)
+	c.Feed.Report(cause)
 	return &damageError{name, cause}
 }
 

@@ -1,4 +1,8 @@
-package journal
+// Package feed gives what a partition of this process writes to followers in the same process.
+//
+// Owns: Source, by which a journal is followed; the frames and hints that are passed without the broker.
+// Never does: write to a log.
+package feed
 
 import (
 	"context"
@@ -14,17 +18,23 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
+// key identifies a partition.
+type key struct {
+	plane     string
+	partition int
+}
+
 // Feeds holds the feeds of the partitions that this process may hold. Followers need not know whether a
 // partition is held here, elsewhere, or first here and then elsewhere: only the delay differs.
 type Feeds struct {
 	mu  sync.Mutex
-	all map[sourceKey]*Feed
+	all map[key]*Feed
 	// Damage is what is known to be wrong with journals that this process holds or follows.
 	Damage damages.Registry
 }
 
 // NewFeeds returns an empty set of feeds.
-func NewFeeds() *Feeds { return &Feeds{all: map[sourceKey]*Feed{}} }
+func NewFeeds() *Feeds { return &Feeds{all: map[key]*Feed{}} }
 
 // Of returns the feed of a partition, creating it at the first call. It returns nil if f is nil.
 func (f *Feeds) Of(plane string, partition int) *Feed {
@@ -33,15 +43,15 @@ func (f *Feeds) Of(plane string, partition int) *Feed {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	k := sourceKey{plane, partition}
+	k := key{plane, partition}
 	if f.all[k] == nil {
 		f.all[k] = &Feed{chain: framechain.New[fedFrame](), set: f, name: framelog.PartitionName(plane, partition)}
 	}
 	return f.all[k]
 }
 
-// report records that the partition's journal is damaged, or with nil that it was loaded.
-func (f *Feed) report(damage error) {
+// Report records that the partition's journal is damaged, or with nil that it was loaded.
+func (f *Feed) Report(damage error) {
 	if f != nil {
 		f.set.Damage.Report(f.name, damage)
 	}
@@ -68,7 +78,7 @@ type Feed struct {
 
 // hint is one registered receiver of hints.
 type hint struct {
-	fn func(events []*Event, lost bool)
+	fn func(events []*event.Event, lost bool)
 }
 
 // Hinter is what a Source with a Feed implements. fn receives events as soon as they are applied, before they are
@@ -77,11 +87,11 @@ type hint struct {
 // fn runs in the partition's loop and must not block. stop unregisters fn; a call that is in progress may still end
 // after it.
 type Hinter interface {
-	Hint(fn func(events []*Event, lost bool)) (stop func())
+	Hint(fn func(events []*event.Event, lost bool)) (stop func())
 }
 
 // Hint implements Hinter.
-func (s fedSource) Hint(fn func(events []*Event, lost bool)) (stop func()) {
+func (s fedSource) Hint(fn func(events []*event.Event, lost bool)) (stop func()) {
 	f, h := s.feed, &hint{fn}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,8 +120,8 @@ func (f *Feed) listHints() []*hint {
 // Hinted reports whether the partition has a receiver of hints.
 func (f *Feed) Hinted() bool { return len(f.listHints()) > 0 }
 
-// hint passes events to all receivers.
-func (f *Feed) hint(events []*Event, lost bool) {
+// Pass passes events to all receivers.
+func (f *Feed) Pass(events []*event.Event, lost bool) {
 	for _, h := range f.listHints() {
 		h.fn(events, lost)
 	}
@@ -122,13 +132,13 @@ type fedFrame struct {
 	before framelog.End
 	at     framelog.End // behind it
 	body   []byte
-	events []*Event
+	events []*event.Event
 	once   sync.Once
-	lines  []Line
+	lines  []event.Line
 }
 
 // read returns the lines of the frame with their events. They are shared between followers.
-func (f *fedFrame) read() []Line {
+func (f *fedFrame) read() []event.Line {
 	f.once.Do(func() {
 		f.lines = event.Lines(f.body)
 		for i := range min(len(f.lines), len(f.events)) {
@@ -138,29 +148,29 @@ func (f *fedFrame) read() []Line {
 	return f.lines
 }
 
-// begin records that the partition was loaded up to head and is held here.
-func (f *Feed) begin(head uint64) {
-	f.reopen(head)
-	f.report(nil)
+// Begin records that the partition was loaded up to head and is held here.
+func (f *Feed) Begin(head uint64) {
+	f.Reopen(head)
+	f.Report(nil)
 }
 
-// reopen begins with what follows head: followers read the log up to there.
-func (f *Feed) reopen(head uint64) {
+// Reopen begins with what follows head: followers read the log up to there.
+func (f *Feed) Reopen(head uint64) {
 	if f != nil {
 		f.chain.Open(head)
 	}
 }
 
-// end records that others may write to the partition.
-func (f *Feed) end() {
+// End records that others may write to the partition.
+func (f *Feed) End() {
 	if f != nil {
 		f.chain.Close()
 	}
 }
 
-// add appends a durable frame between two ends of the log; see framechain.Chain.Add. The feed keeps body
+// Add appends a durable frame between two ends of the log; see framechain.Chain.Add. The feed keeps body
 // and events, which must not be changed afterwards.
-func (f *Feed) add(before, at framelog.End, body []byte, events []*Event) {
+func (f *Feed) Add(before, at framelog.End, body []byte, events []*event.Event) {
 	if f != nil {
 		f.chain.Add(before.Seq, at.Seq, at.Seq, len(body), &fedFrame{before: before, at: at, body: body, events: events})
 	}
@@ -173,10 +183,10 @@ type fedSource struct {
 }
 
 // errCovered ends the reading of the log when the chain covers the next frame.
-var errCovered = errors.New("journal: the feed continues from here")
+var errCovered = errors.New("feed: the feed continues from here")
 
 // Follow implements Source. It reports a journal that is damaged, see Feeds.Damage.
-func (s fedSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
+func (s fedSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
 	err := s.follow(ctx, after, fn)
 	var broken *framelog.Broken
 	if errors.As(err, &broken) && broken.Partition == s.feed.name {
@@ -185,7 +195,7 @@ func (s fedSource) Follow(ctx context.Context, after framelog.End, fn func(frame
 	return err
 }
 
-func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(framelog.End, []Line) error) error {
+func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
 	idle := time.NewTicker(framechain.CheckInterval)
 	defer idle.Stop()
 	for {
@@ -230,7 +240,7 @@ func (s fedSource) follow(ctx context.Context, after framelog.End, fn func(frame
 
 // catchUp follows the log behind after until the chain covers the next frame, and returns the end of the log before
 // that frame. changed is closed at the chain's next change.
-func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-chan struct{}, fn func(framelog.End, []Line) error) (framelog.End, error) {
+func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-chan struct{}, fn func(framelog.End, []event.Line) error) (framelog.End, error) {
 	var read atomic.Pointer[framelog.End]
 	read.Store(&after)
 	covers := func() (bool, <-chan struct{}) {
@@ -253,7 +263,7 @@ func (s fedSource) catchUp(ctx context.Context, after framelog.End, changed <-ch
 		}
 	}()
 	var fnErr error
-	err := s.Source.Follow(reading, after, func(at framelog.End, lines []Line) error {
+	err := s.Source.Follow(reading, after, func(at framelog.End, lines []event.Line) error {
 		if fnErr = fn(at, lines); fnErr != nil {
 			return fnErr
 		}
