@@ -3,6 +3,7 @@ package journal
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -163,6 +164,9 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		var err error
 		if events, err = p.recallEvents(ctx, c.recall); err != nil {
 			return zero, Result{}, unavailable(outcomeNone, "the first answer to this request could not be read back", err)
+		}
+		if slices.ContainsFunc(events, func(ev *Event) bool { return ev.Type == event.TypeLineErased }) {
+			return zero, Result{}, requests.Unknown(c.requestID)
 		}
 	}
 	if len(events) == 1 && events[0].Type == TypeRequestAnswered {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/changes"
+	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/frameindex"
 	"quartet/pkg/journal/framelog"
@@ -32,6 +33,9 @@ type core[S State] struct {
 	name      string // of the partition, in hashes
 	// track is what snapshots need to know, nil if none are written.
 	track *changes.Tracker
+	// erased are the owners that were erased, and erasedThrough is the wal_seq of the last of them whose lines are nowhere any more.
+	erased        *erasure.Set
+	erasedThrough uint64
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
@@ -68,8 +72,13 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 	if cfg.Snapshots != nil {
 		track = changes.New(state)
 	}
+	erased := erasure.New()
+	if of, can := any(state).(Erasable); can {
+		of.UseErased(erased)
+	}
 	return &core[S]{
 		state:     state,
+		erased:    erased,
 		track:     track,
 		name:      framelog.PartitionName(cfg.Plane, cfg.Partition),
 		memory:    cfg.Requests.New(),
@@ -210,6 +219,8 @@ func (c *core[S]) applyInternal(ev *Event) error {
 		return nil // the request memory reads the envelope of the first, followers read the second
 	case TypeSnapshotTaken:
 		return c.track.Announce(s)
+	case event.TypeOwnerErased:
+		return c.applyErased(ev.WalSeq, s)
 	}
 	k := sourceKey{s.GetFields()["plane"].GetStringValue(), int(number("partition"))}
 	pos := c.position(k)

@@ -94,6 +94,9 @@ func (p *Partition[S]) serve() {
 			p.shutDown(ErrNotHeld)
 			return
 		}
+		if p.snapshots.due && len(l.frames) == 0 {
+			continue // a command made it due
+		}
 		signal := p.inbox.signal
 		if l.next < len(l.backlog) || !p.accepting() {
 			signal = nil

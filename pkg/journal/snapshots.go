@@ -22,6 +22,7 @@ import (
 // snapshots is what a partition's loop knows of its snapshots.
 type snapshots struct {
 	due   bool                          // commands wait until all that was applied is durable; the loop's
+	whole bool                          // the next one has all pages, and replaces those before it; the loop's
 	busy  atomic.Pointer[chan struct{}] // while one is written; closed then
 	last  time.Time                     // of the last cut; the loop's
 	retry atomic.Pointer[time.Time]
@@ -95,6 +96,10 @@ func (p *Partition[S]) readStore(ctx context.Context, read func() error) error {
 func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*snapshot.Snapshot) error {
 	m := from[0].Manifest
 	c.end, c.applied, c.generation = from[0].End, from[0].End.WalSeq, m.GetGeneration()
+	c.erasedThrough = m.GetErasedThrough()
+	if err := c.erased.Restore(m.GetErased()); err != nil {
+		return fmt.Errorf("%w: %w", snapshot.ErrNoObject, err)
+	}
 	for _, at := range m.GetPositions() {
 		pos := c.position(sourceKey{at.GetPlane(), int(at.GetPartition())})
 		pos.seq, pos.line = at.GetSequence(), int(at.GetLine())
@@ -209,7 +214,13 @@ func (p *Partition[S]) cut() {
 	if t == nil || c.applied != c.end.WalSeq { // loaded meanwhile
 		return
 	}
-	n := snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now()}
+	if s.whole {
+		p.mu.Lock()
+		t.StartOver()
+		p.mu.Unlock()
+		s.whole = false
+	}
+	n := snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now(), Erased: c.erased.Encode(), ErasedThrough: c.erasedThrough}
 	c.memory.Since(t.Has().Requests, func(k requests.Key, e requests.Entry) {
 		n.Requests = append(n.Requests, snapshot.Request{Key: k, Entry: e})
 	})

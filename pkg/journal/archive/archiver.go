@@ -29,6 +29,8 @@ type Archiver struct {
 	cancel context.CancelFunc
 	due    chan struct{}
 	idle   sync.WaitGroup
+	// working is held while the catalog is changed.
+	working sync.Mutex
 
 	mu      sync.Mutex
 	started bool
@@ -82,7 +84,7 @@ func (a *Archiver) Below(end framelog.End) {
 	}
 }
 
-// Settle waits until all is archived that may be. It is for tests.
+// Settle waits until all is archived that may be.
 func (a *Archiver) Settle(ctx context.Context) error {
 	if a == nil {
 		return nil
@@ -131,8 +133,45 @@ func (a *Archiver) run(ctx context.Context) {
 	}
 }
 
+// ErrNotArchived means that a segment is not in the archive yet.
+var ErrNotArchived = errors.New("archive: the segment is not archived")
+
+// Erase erases the lines for which erase returns true in all segments up to the one with a number, which must all be archived. It returns how
+// many lines these are. What was there before is in no file of the archive any more then. It may be repeated.
+func (a *Archiver) Erase(ctx context.Context, until uint64, erase func(line []byte) bool) (lines int64, err error) {
+	if a == nil {
+		return 0, ErrNotArchived
+	}
+	a.working.Lock()
+	defer a.working.Unlock()
+	c, err := a.log.Catalog(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if len(c.Segments) == 0 || c.End().Segment <= until {
+		return 0, fmt.Errorf("%w: %d of %s", ErrNotArchived, until, c.Partition)
+	}
+	for i := len(c.Segments) - 1; i >= 0; i-- {
+		if c.Segments[i].GetNumber() > until {
+			continue
+		}
+		next, n, err := c.Erase(ctx, a.log.store, c.Segments[i].GetNumber(), erase)
+		if err != nil {
+			return lines, err
+		}
+		c, lines = next, lines+n
+	}
+	a.log.mu.Lock()
+	a.log.catalog, a.log.cached = c, cached{}
+	a.log.mu.Unlock()
+	a.metrics.holds(c)
+	return lines, c.Clean(ctx, a.log.store)
+}
+
 // pass archives the segments that may be, and drops those that are archived.
 func (a *Archiver) pass(ctx context.Context) error {
+	a.working.Lock()
+	defer a.working.Unlock()
 	c, err := a.log.Catalog(ctx)
 	if err != nil {
 		return err

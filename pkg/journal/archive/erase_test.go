@@ -4,16 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/archivetest"
 	"quartet/pkg/journal/archive/dirstore"
 	"quartet/pkg/journal/framelog"
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
@@ -63,26 +61,6 @@ func (w *written) erasedFrames(until uint64) {
 	}
 }
 
-// content returns all that the files of a directory have, decompressed where they are.
-func content(t *testing.T, dir string) (all []byte) {
-	files, err := filepath.Glob(filepath.Join(dir, "*", "*"))
-	require.NoError(t, err)
-	z, err := zstd.NewReader(nil)
-	require.NoError(t, err)
-	defer z.Close()
-	magic := []byte{0x28, 0xb5, 0x2f, 0xfd}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		require.NoError(t, err)
-		all = append(all, b...)
-		for _, part := range bytes.SplitAfter(b, magic) {
-			plain, _ := z.DecodeAll(append(bytes.Clone(magic), part...), nil) // what it could decode
-			all = append(all, plain...)
-		}
-	}
-	return all
-}
-
 func TestCatalog_Erase(t *testing.T) {
 	w := withSecrets(t)
 	dir := t.TempDir()
@@ -90,7 +68,7 @@ func TestCatalog_Erase(t *testing.T) {
 	l := archive.NewLog(w.live, store, partition)
 	w.archived(t, l)
 	w.reads(t, l)
-	require.Contains(t, string(content(t, dir)), secretText)
+	require.Contains(t, string(archivetest.Content(t, dir)), secretText)
 
 	before, n := erase(t, store, 1)
 	require.Zero(t, n)
@@ -108,7 +86,7 @@ func TestCatalog_Erase(t *testing.T) {
 	w.erasedFrames(c.End().Seq)
 	w.reads(t, l) // which knows the catalog of before
 	w.reads(t, archive.NewLog(w.live, store, partition))
-	found := string(content(t, dir))
+	found := string(archivetest.Content(t, dir))
 	require.NotContains(t, found, secretText)
 	require.Contains(t, found, "what bob said")
 	names, err := store.Names(t.Context())
@@ -175,7 +153,7 @@ func TestCatalog_EraseRepeats(t *testing.T) {
 			erase(t, inner, 2)
 			w.erasedFrames(c.End().Seq)
 			w.reads(t, l)
-			require.NotContains(t, string(content(t, dir)), secretText)
+			require.NotContains(t, string(archivetest.Content(t, dir)), secretText)
 		}
 		require.Greater(t, calls, 8)
 	}

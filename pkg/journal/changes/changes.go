@@ -68,6 +68,13 @@ func (t *Tracker) Before(ev *event.Event) {
 	}
 }
 
+// Touch notes that the page of an owner is about to change.
+func (t *Tracker) Touch(o pages.Owner) {
+	if t != nil {
+		t.touch(o)
+	}
+}
+
 // Wrote counts the bytes of a frame. It needs no lock.
 func (t *Tracker) Wrote(n int) {
 	if t != nil {
@@ -204,7 +211,8 @@ func (t *Tracker) Failed(c *Cut) {
 	}
 }
 
-// StartOver forgets the snapshot, since its store does not have all of it any more: the next one has all pages.
+// StartOver forgets the snapshot, since its store does not have all of it any more, or is not to have it any more: the next one has all pages,
+// and is the only one that is kept.
 func (t *Tracker) StartOver() {
 	t.base, t.has = &snapshot.Base{}, Extent{}
 	t.state.AllOwners(func(o pages.Owner) { t.touched[o] = struct{}{} })

@@ -71,13 +71,14 @@ const (
 	TypeRequestAnswered  = "request_answered"  // {message, reply}: a request that changed nothing
 	TypeIncarnationBegan = "incarnation_began" // {behind, cause}: see package incarnation
 	TypeSnapshotTaken    = "snapshot_taken"    // {snapshot, manifest, hash}: see package snapshot
+	TypeOwnerErased      = "owner_erased"      // {key, owner}: see package erasure
 	TypeLineErased       = "line_erased"       // {}: in place of an event that was erased; see package framelog
 )
 
 // Internal reports whether an event type belongs to the journal itself, and is not shown to people.
 func Internal(eventType string) bool {
 	switch eventType {
-	case TypePartitionOpened, TypeSourceConsumed, TypeRequestAnswered, TypeIncarnationBegan, TypeSnapshotTaken, TypeLineErased:
+	case TypePartitionOpened, TypeSourceConsumed, TypeRequestAnswered, TypeIncarnationBegan, TypeSnapshotTaken, TypeOwnerErased, TypeLineErased:
 		return true
 	}
 	return false

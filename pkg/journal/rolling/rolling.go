@@ -65,7 +65,38 @@ func (r *Roller) Below(end framelog.End) {
 	}
 }
 
-// Settle waits until the segments are archived that may be. It is for tests.
+// Close lets the next frame close the segment with a number, however small that is. It does nothing if that is closed already.
+func (r *Roller) Close(ctx context.Context, segment uint64) error {
+	if r == nil {
+		return archive.ErrNotArchived
+	}
+	next, err := r.log.Prepare(ctx, segment)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if segment > r.segment || r.segment == 0 && r.size == 0 {
+		r.segment, r.size, r.asked = segment, 0, false
+	}
+	if segment == r.segment {
+		r.next = next
+	}
+	return nil
+}
+
+// Archives reports whether closed segments are archived.
+func (r *Roller) Archives() bool { return r != nil && r.old != nil }
+
+// Erase erases lines in the archived segments up to the one with a number; see archive.Archiver.Erase.
+func (r *Roller) Erase(ctx context.Context, until uint64, erase func(line []byte) bool) (int64, error) {
+	if r == nil {
+		return 0, archive.ErrNotArchived
+	}
+	return r.old.Erase(ctx, until, erase)
+}
+
+// Settle waits until the segments are archived that may be.
 func (r *Roller) Settle(ctx context.Context) error {
 	if r == nil {
 		return nil

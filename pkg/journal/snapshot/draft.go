@@ -26,6 +26,10 @@ type Cut struct {
 	// Requests and Frames are those that came since the snapshot before, oldest first.
 	Requests []Request
 	Frames   []Frame
+	// Erased are the owners that were erased, as erasure.Set encodes them, and ErasedThrough the wal_seq of the last of them whose
+	// lines are nowhere any more.
+	Erased        []byte
+	ErasedThrough uint64
 }
 
 // Request is a request that is remembered.
@@ -112,7 +116,10 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 		return nil, nil, err
 	}
 	m := &snapshotv1.Manifest{
-		Format: Format, Partition: cut.Partition, Number: d.number, End: cut.End.String(), Generation: cut.Generation, TakenAt: timestamppb.New(cut.At), Positions: cut.Positions,
+		Format: formatWhole, Partition: cut.Partition, Number: d.number, End: cut.End.String(), Generation: cut.Generation, TakenAt: timestamppb.New(cut.At), Positions: cut.Positions,
+	}
+	if len(cut.Erased) > 0 {
+		m.Format, m.Erased, m.ErasedThrough = Format, cut.Erased, cut.ErasedThrough
 	}
 	if before := d.base.Newest(); before != nil {
 		superseded := map[uint64]int64{}

@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	// Format is the version of the format that is written.
-	Format = 3
+	// Format is the newest version of the format that is written.
+	Format = 4
+	// formatWhole is that of a snapshot of a partition in which no owner was erased, which earlier versions read.
+	formatWhole = 3
 	// Kept is how many snapshots are kept.
 	Kept = 3
 	// Slots is how many manifests a Store keeps for a partition: those that are kept, and one that was not announced.

@@ -211,14 +211,14 @@ func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
 	return all, nil
 }
 
-// Remove implements snapshot.Store.
+// Remove implements snapshot.Store. The bytes of the objects are overwritten: their owners may have been erased.
 func (s *Store) Remove(ctx context.Context, numbers []uint64) error {
 	stream, err := s.find(ctx)
 	if err != nil {
 		return err
 	}
 	for _, seq := range numbers {
-		_, err := jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, stream.DeleteMsg(ctx, seq) })
+		_, err := jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, stream.SecureDeleteMsg(ctx, seq) })
 		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) && !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) {
 			return fmt.Errorf("jetstore: %s: remove %d: %w", s.name, seq, err)
 		}

@@ -44,7 +44,11 @@ type Manifest struct {
 	// The objects with remembered requests, oldest first.
 	Requests []*Object `protobuf:"bytes,9,rep,name=requests,proto3" json:"requests,omitempty"`
 	// The objects with the index of frames, oldest first.
-	Frames        []*Object `protobuf:"bytes,10,rep,name=frames,proto3" json:"frames,omitempty"`
+	Frames []*Object `protobuf:"bytes,10,rep,name=frames,proto3" json:"frames,omitempty"`
+	// The owners that were erased, as hashes; see package erasure. Empty: none.
+	Erased []byte `protobuf:"bytes,11,opt,name=erased,proto3" json:"erased,omitempty"`
+	// The wal_seq of the last of them whose lines are nowhere any more.
+	ErasedThrough uint64 `protobuf:"varint,12,opt,name=erased_through,json=erasedThrough,proto3" json:"erased_through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -147,6 +151,20 @@ func (x *Manifest) GetFrames() []*Object {
 		return x.Frames
 	}
 	return nil
+}
+
+func (x *Manifest) GetErased() []byte {
+	if x != nil {
+		return x.Erased
+	}
+	return nil
+}
+
+func (x *Manifest) GetErasedThrough() uint64 {
+	if x != nil {
+		return x.ErasedThrough
+	}
+	return 0
 }
 
 // Position is how far the journal of a partition of another plane was consumed.
@@ -691,7 +709,7 @@ var File_quartet_snapshot_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quartet_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\"quartet/snapshot/v1/snapshot.proto\x12\x13quartet.snapshot.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9f\x03\n" +
+	"\"quartet/snapshot/v1/snapshot.proto\x12\x13quartet.snapshot.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xde\x03\n" +
 	"\bManifest\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12\x16\n" +
@@ -705,7 +723,9 @@ const file_quartet_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05pages\x18\b \x03(\v2\x1b.quartet.snapshot.v1.ObjectR\x05pages\x127\n" +
 	"\brequests\x18\t \x03(\v2\x1b.quartet.snapshot.v1.ObjectR\brequests\x123\n" +
 	"\x06frames\x18\n" +
-	" \x03(\v2\x1b.quartet.snapshot.v1.ObjectR\x06frames\"\x8a\x01\n" +
+	" \x03(\v2\x1b.quartet.snapshot.v1.ObjectR\x06frames\x12\x16\n" +
+	"\x06erased\x18\v \x01(\fR\x06erased\x12%\n" +
+	"\x0eerased_through\x18\f \x01(\x04R\rerasedThrough\"\x8a\x01\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x1a\n" +

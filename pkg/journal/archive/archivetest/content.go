@@ -1,0 +1,40 @@
+package archivetest
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+)
+
+// frameMagic begins what zstd compressed.
+var frameMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
+
+// Content returns all that the files below a directory have, as they are and decompressed, so that a test can look for a text.
+func Content(t testing.TB, dir string) (all []byte) {
+	t.Helper()
+	z, err := zstd.NewReader(nil)
+	require.NoError(t, err)
+	defer z.Close()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		all = append(all, b...)
+		for i := bytes.Index(b, frameMagic); i >= 0; {
+			plain, _ := z.DecodeAll(b[i:], nil) // what it could decode before something else follows
+			all = append(all, plain...)
+			next := bytes.Index(b[i+1:], frameMagic)
+			if i += 1 + next; next < 0 {
+				break
+			}
+		}
+		return err
+	}))
+	return all
+}

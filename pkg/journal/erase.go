@@ -1,0 +1,221 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"quartet/pkg/journal/erasure"
+	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/snapshot"
+)
+
+// Erasable is a Paged state of which owners can be erased: whoever is deleted, and everything that the state has of it.
+type Erasable interface {
+	Paged
+	// Deleted returns the owners that were deleted before a time, as their events have their namespace and agent.
+	Deleted(before time.Time) []pages.Owner
+	// Erase removes everything that the state has of the deleted owner for which is returns true, if there is one. It calls touch with the
+	// owners of the pages that this changes, before it changes them. Like Apply it is pure.
+	Erase(is func(namespace, id string) bool, touch func(pages.Owner))
+	// UseErased gives an empty state the set of the owners that were erased, which it may read whenever it may read itself, and must not change.
+	// Names in it are not used again.
+	UseErased(erased *erasure.Set)
+}
+
+// ErrNotErasable means that a partition has no archive or no snapshots, or a state of which nothing can be erased.
+var ErrNotErasable = errors.New("journal: nothing can be erased without snapshots and an archive")
+
+// errSnapshotBusy means that a snapshot is being written.
+var errSnapshotBusy = errors.New("journal: a snapshot is being written")
+
+// applyErased applies owner_erased.
+func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
+	owner, err := c.erased.Add(walSeq, payload)
+	if err != nil {
+		return err
+	}
+	if of, can := any(c.state).(Erasable); can {
+		of.Erase(func(namespace, id string) bool { return c.erased.HashOf(namespace, id) == owner }, c.track.Touch)
+	}
+	return nil
+}
+
+// Erase erases the owners that were deleted before a time from everything that the partition stores, and returns how many lines of the
+// journal were erased:
+//
+//  1. owner_erased, in the journal, removes them from the state and keeps a hash of each.
+//  2. The segment with their last lines is closed, and a snapshot of all pages is written, which replaces all others.
+//  3. All closed segments are archived, and their lines in the archive are erased.
+//  4. A snapshot says that this was done.
+//
+// Whatever ends it, the next call begins again behind what is done. If there is nothing to erase it returns 0. There must be at most one call
+// at a time.
+func (p *Partition[S]) Erase(ctx context.Context, before time.Time) (lines int64, err error) {
+	owners, _, err := View(ctx, p, func(s S) ([]pages.Owner, error) {
+		if of, can := any(s).(Erasable); can {
+			return of.Deleted(before), nil
+		}
+		return nil, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	c, through, pending := p.unerased()
+	switch {
+	case len(owners) == 0 && !pending:
+		return 0, nil
+	case c.track == nil || !p.roller.Archives():
+		return 0, ErrNotErasable
+	case c.track.Damaged:
+		return 0, fmt.Errorf("%w: no snapshot is written of a partition with a damaged line; quartet repair mends it", ErrNotErasable)
+	}
+	if len(owners) > 0 {
+		if err := p.writeErased(ctx, owners); err != nil {
+			return 0, err
+		}
+		if c, through, pending = p.unerased(); !pending {
+			return 0, nil // another state was loaded
+		}
+	}
+	until, err := p.closeSegment(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.snapshotNow(ctx, true); err != nil {
+		return 0, err
+	}
+	if err := p.roller.Settle(ctx); err != nil {
+		return 0, err
+	}
+	p.mu.RLock()
+	ofErased := c.erased.Lines()
+	p.mu.RUnlock()
+	if lines, err = p.roller.Erase(ctx, until, ofErased); err != nil {
+		return lines, err
+	}
+	p.mu.Lock()
+	same := p.core == c
+	if same {
+		c.erasedThrough = max(c.erasedThrough, through)
+	}
+	p.mu.Unlock()
+	if !same {
+		return lines, errReplaced
+	}
+	p.cfg.Logger.Info("journal: what deleted owners had is erased", zap.Int("owners", len(owners)), zap.Int64("lines", lines))
+	return lines, p.snapshotNow(ctx, false)
+}
+
+// unerased returns the core, the wal_seq of the last owner that was erased, and whether its lines may still be somewhere.
+func (p *Partition[S]) unerased() (c *core[S], through uint64, pending bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	through = p.core.erased.Last()
+	return p.core, through, through > p.core.erasedThrough
+}
+
+// writeErased writes owner_erased for each of some owners.
+func (p *Partition[S]) writeErased(ctx context.Context, owners []pages.Owner) error {
+	secret := p.cfg.NewSecret()
+	return p.internalCommand(ctx, "erase", func(S, Env) ([]*Event, error) {
+		set := p.core.erased // the loop's own
+		var events []*Event
+		for _, o := range owners {
+			if !set.Has(o.Namespace, o.ID) {
+				events = append(events, &Event{Type: event.TypeOwnerErased, Payload: set.Payload(secret[:], o.Namespace, o.ID)})
+			}
+		}
+		return events, nil
+	})
+}
+
+// internalCommand runs a command of the journal itself, and returns its error once what it wrote is durable.
+func (p *Partition[S]) internalCommand(ctx context.Context, method string, decide func(S, Env) ([]*Event, error)) error {
+	c := &command[S]{method: method, frees: true, done: make(chan struct{}), decide: decide}
+	if err := p.run(ctx, c); err != nil {
+		return err
+	}
+	return c.err
+}
+
+// segment returns the number of the segment in which the next frame will be.
+func (p *Partition[S]) segment(ctx context.Context) (n uint64, err error) {
+	err = p.internalCommand(ctx, "segment", func(S, Env) ([]*Event, error) {
+		n = p.core.end.Segment // the loop's own
+		return nil, nil
+	})
+	return n, err
+}
+
+// closeSegment closes the segment in which the journal ends, and returns its number. What was durable before is in it, or before it.
+func (p *Partition[S]) closeSegment(ctx context.Context) (uint64, error) {
+	segment, err := p.segment(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.roller.Close(ctx, segment); err != nil {
+		return 0, err
+	}
+	err = p.internalCommand(ctx, "close_segment", func(S, Env) ([]*Event, error) {
+		p.frameFor(0, 0) // an empty frame, before which the segment is closed
+		return nil, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	now, err := p.segment(ctx)
+	if err == nil && now <= segment {
+		err = fmt.Errorf("journal: segment %d could not be closed", segment)
+	}
+	return segment, err
+}
+
+// snapshotNow writes a snapshot and waits until it is announced: what changed, or a whole one, and then all others are removed.
+func (p *Partition[S]) snapshotNow(ctx context.Context, whole bool) error {
+	newest := func() (*snapshot.Base, uint64) {
+		p.mu.RLock()
+		defer p.mu.RUnlock()
+		base := p.core.track.Base()
+		if s := base.Newest(); s != nil {
+			return base, s.Snapshot
+		}
+		return base, 0
+	}
+	_, before := newest()
+	for {
+		if err := p.SettleSnapshot(ctx); err != nil {
+			return err
+		}
+		err := p.internalCommand(ctx, "begin_snapshot", func(S, Env) ([]*Event, error) {
+			if p.snapshots.busy.Load() != nil {
+				return nil, errSnapshotBusy
+			}
+			p.snapshots.due, p.snapshots.whole = true, whole
+			return nil, nil
+		})
+		if err == nil { // no command runs before it is begun
+			_, err = p.segment(ctx)
+			break
+		}
+		if !errors.Is(err, errSnapshotBusy) {
+			return err
+		}
+	}
+	if err := p.SettleSnapshot(ctx); err != nil {
+		return err
+	}
+	base, now := newest()
+	switch {
+	case now <= before:
+		return errors.New("journal: the snapshot was not written")
+	case whole:
+		return base.Clean(ctx, p.cfg.Snapshots)
+	}
+	return nil
+}
