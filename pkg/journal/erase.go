@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,8 +19,8 @@ import (
 // Erasable is a Paged state of which owners can be erased: whoever is deleted, and everything that the state has of it.
 type Erasable interface {
 	Paged
-	// Deleted returns the owners that were deleted before a time, as their events have their namespace and agent.
-	Deleted(before time.Time) []pages.Owner
+	// DeletedBefore returns the owners that were deleted before a time, as their events have their namespace and agent.
+	DeletedBefore(before time.Time) []pages.Owner
 	// Erase removes everything that the state has of the deleted owner for which is returns true, if there is one. It calls touch with the
 	// owners of the pages that this changes, before it changes them. Like Apply it is pure.
 	Erase(is func(namespace, id string) bool, touch func(pages.Owner))
@@ -30,6 +31,9 @@ type Erasable interface {
 
 // ErrNotErasable means that a partition has no archive or no snapshots, or a state of which nothing can be erased.
 var ErrNotErasable = errors.New("journal: nothing can be erased without snapshots and an archive")
+
+// erasedAtOnce is how many owners are removed from a state before other commands run.
+const erasedAtOnce = 8
 
 // errSnapshotBusy means that a snapshot is being written.
 var errSnapshotBusy = errors.New("journal: a snapshot is being written")
@@ -57,12 +61,7 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 // Whatever ends it, the next call begins again behind what is done. If there is nothing to erase it returns 0. There must be at most one call
 // at a time.
 func (p *Partition[S]) Erase(ctx context.Context, before time.Time) (lines int64, err error) {
-	owners, _, err := View(ctx, p, func(s S) ([]pages.Owner, error) {
-		if of, can := any(s).(Erasable); can {
-			return of.Deleted(before), nil
-		}
-		return nil, nil
-	})
+	owners, err := p.Deleted(ctx, before)
 	if err != nil {
 		return 0, err
 	}
@@ -112,6 +111,17 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time) (lines int64
 	return lines, p.snapshotNow(ctx, false)
 }
 
+// Deleted returns the owners that were deleted before a time and not erased yet.
+func (p *Partition[S]) Deleted(ctx context.Context, before time.Time) ([]pages.Owner, error) {
+	owners, _, err := View(ctx, p, func(s S) ([]pages.Owner, error) {
+		if of, can := any(s).(Erasable); can {
+			return of.DeletedBefore(before), nil
+		}
+		return nil, nil
+	})
+	return owners, err
+}
+
 // unerased returns the core, the wal_seq of the last owner that was erased, and whether its lines may still be somewhere.
 func (p *Partition[S]) unerased() (c *core[S], through uint64, pending bool) {
 	p.mu.RLock()
@@ -123,16 +133,22 @@ func (p *Partition[S]) unerased() (c *core[S], through uint64, pending bool) {
 // writeErased writes owner_erased for each of some owners.
 func (p *Partition[S]) writeErased(ctx context.Context, owners []pages.Owner) error {
 	secret := p.cfg.NewSecret()
-	return p.internalCommand(ctx, "erase", func(S, Env) ([]*Event, error) {
-		set := p.core.erased // the loop's own
-		var events []*Event
-		for _, o := range owners {
-			if !set.Has(o.Namespace, o.ID) {
-				events = append(events, &Event{Type: event.TypeOwnerErased, Payload: set.Payload(secret[:], o.Namespace, o.ID)})
+	for few := range slices.Chunk(owners, erasedAtOnce) {
+		err := p.internalCommand(ctx, "erase", func(S, Env) ([]*Event, error) {
+			set := p.core.erased // the loop's own
+			var events []*Event
+			for _, o := range few {
+				if !set.Has(o.Namespace, o.ID) {
+					events = append(events, &Event{Type: event.TypeOwnerErased, Payload: set.Payload(secret[:], o.Namespace, o.ID)})
+				}
 			}
+			return events, nil
+		})
+		if err != nil {
+			return err
 		}
-		return events, nil
-	})
+	}
+	return nil
 }
 
 // internalCommand runs a command of the journal itself, and returns its error once what it wrote is durable.
@@ -200,12 +216,14 @@ func (p *Partition[S]) snapshotNow(ctx context.Context, whole bool) error {
 			return nil, nil
 		})
 		if err == nil { // no command runs before it is begun
-			_, err = p.segment(ctx)
 			break
 		}
 		if !errors.Is(err, errSnapshotBusy) {
 			return err
 		}
+	}
+	if _, err := p.segment(ctx); err != nil {
+		return err
 	}
 	if err := p.SettleSnapshot(ctx); err != nil {
 		return err

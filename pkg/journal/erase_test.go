@@ -99,7 +99,7 @@ func (s *people) AllOwners(fn func(pages.Owner)) {
 
 func (s *people) UseErased(erased *erasure.Set) { s.erased = erased }
 
-func (s *people) Deleted(before time.Time) (all []pages.Owner) {
+func (s *people) DeletedBefore(before time.Time) (all []pages.Owner) {
 	for o, at := range s.deleted {
 		if at.Before(before) {
 			all = append(all, o)

@@ -59,8 +59,12 @@ type Deps struct {
 	// Requests is what the request memories of the process have together. Optional.
 	Requests *requests.Pool
 	// Room says whether the store of the journals has room for more. Optional.
-	Room  *room.Room
-	Clock clock.Clock
+	Room *room.Room
+	// EraseEvents removes what EVENTS has of a plane's events of an agent; nil: there are none.
+	EraseEvents func(ctx context.Context, plane, namespace, agentID string) error
+	// EraseAfter is how long after its deletion what an owner had is erased; 0: never.
+	EraseAfter time.Duration
+	Clock      clock.Clock
 	// WaitClock bounds how long a call waits: a read for other planes (see After), a
 	// runner for a turn. Default Clock. A test whose Clock moves only by hand gives
 	// another one.
@@ -122,6 +126,9 @@ type Config[S journal.State] struct {
 	// do now; nil: it always does. A read that does not depend on them is not delayed
 	// by After.
 	Dependent func(s S, namespace, agentID string) bool
+	// Erasing is called before what the plane stores of a deleted agent is erased, to remove what is stored elsewhere, such as its files. It
+	// is called again if it failed, or if the process ended before the rest was erased. Optional.
+	Erasing func(ctx context.Context, namespace, agentID string) error
 	// OnCommit is called with the durable events of a partition, in order. It must not
 	// block.
 	OnCommit func(partition int, events []*journal.Event)
@@ -204,6 +211,9 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 			}
 		}
 	}
+	if e.deps.EraseAfter > 0 {
+		e.running.Go(func() { e.erase(follow) })
+	}
 	return nil
 }
 
@@ -214,8 +224,8 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 	reaction := journal.Reaction[S]{
 		Source: src, Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
 		React: func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
-			if e.parts.For(ev.Namespace, ev.AgentID) != p {
-				return nil, nil // the agent is in another partition
+			if e.parts.For(ev.Namespace, ev.AgentID) != p || wasErased(s, ev) {
+				return nil, nil // the agent is in another partition, or nothing is kept of it any more
 			}
 			return e.cfg.React(s, env, ev)
 		},

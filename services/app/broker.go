@@ -298,6 +298,11 @@ func (b *broker) log(plane string, partition int) (framelog.Log, error) {
 	return b.open(b.journals, plane, partition)
 }
 
+// eraseEvents removes the events of an agent that a plane wrote from EVENTS.
+func (b *broker) eraseEvents(ctx context.Context, plane, namespace, agentID string) error {
+	return bus.Erase(ctx, b.readers, namespace, plane, agentID)
+}
+
 // open returns the log of a partition with its archive. Its damaged replicas are reported.
 func (b *broker) open(nc *nats.Conn, plane string, partition int) (*archive.Log, error) {
 	log, err := jetlog.New(nc, plane, partition)

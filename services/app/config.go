@@ -69,6 +69,8 @@ type Config struct {
 	// Archive is where closed segments of journals are kept, if that is a bucket.
 	Archive archives.Settings
 	bucket  *s3store.Bucket
+	// EraseAfter is how long after its deletion everything that an agent had is erased; 0: never.
+	EraseAfter time.Duration
 	// SnapshotSize is after how many MiB of a journal a snapshot is written.
 	SnapshotSize int
 	Publish      bool
@@ -171,6 +173,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.ScrubRate, "scrub-rate", 2, "MiB per second at which the embedded server's journals are read again in the background, to find damage; at most one pass an hour; 0: none")
 	s.Int(&c.SegmentSize, "segment-mib", 64, "Size in MiB at which a partition's journal goes on in a new segment, 1 to 4096; segments are read, kept and removed as a whole")
 	c.Archive.Flags(s)
+	s.Duration(&c.EraseAfter, "erase-after", 24*time.Hour, "Time after the deletion of an agent until everything that it had is erased from journals, archive, snapshots, EVENTS and homes, 1s to 8760h; 0: never")
 	s.Int(&c.SnapshotSize, "snapshot-mib", 16, "MiB of a partition's journal after which a snapshot of its state is written, 1 to 4096; a start reads the newest snapshot and the journal behind it")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
@@ -377,6 +380,9 @@ func (c *Config) completeSizes() error {
 		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096, or 0 for 64", c.SegmentSize)
 	}
 	c.SegmentSize = cmp.Or(c.SegmentSize, 64)
+	if c.EraseAfter != 0 && (c.EraseAfter < time.Second || c.EraseAfter > 365*24*time.Hour) {
+		return fmt.Errorf("erase-after is %s; it must be from 1s to 8760h, or 0 for never", c.EraseAfter)
+	}
 	if c.SnapshotSize < 0 || c.SnapshotSize > 4096 {
 		return fmt.Errorf("snapshot-mib is %d; it must be from 1 to 4096, or 0 for 16", c.SnapshotSize)
 	}

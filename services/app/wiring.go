@@ -106,7 +106,7 @@ func (a *App) wire(version string) (*wiring, error) {
 	w.deps = plane.Deps{
 		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(), SegmentSize: int64(w.cfg.SegmentSize) << 20,
 		Snapshots: w.broker.snapshots, SnapshotBytes: int64(w.cfg.SnapshotSize) << 20, Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room, Partitions: w.broker.partitions,
-		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics,
+		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter, EraseEvents: w.broker.eraseEvents,
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
 		w.keeper = lease.NewKeeper(lease.Config{

@@ -202,7 +202,7 @@ func TestABackupHasErasedLines(t *testing.T) {
 		want := archivetest.Frames(t, a.Log, a.Partition)
 		if before {
 			requireFrames(t, want, got)
-			require.NotEqual(t, whole, want)
+			require.NotEqual(t, want, whole)
 			continue
 		}
 		require.Len(t, got, len(whole))

@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/plane"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 var _ journal.Paged = (*State)(nil)
@@ -43,6 +44,9 @@ func (s *State) Page(o pages.Owner) proto.Message {
 		EndedTaskIds: a.tasks.IDs(), CompletedWorkItemIds: a.items.IDs(),
 		Published: a.publishedPage(), Mismatches: a.mismatchedPage(),
 		Stopped: a.stopped, Deleted: a.deleted,
+	}
+	if !a.deletedAt.IsZero() {
+		p.DeletedAt = timestamppb.New(a.deletedAt)
 	}
 	p.Waits, p.EndedWaits = a.waits.Page()
 	p.Triggers, p.EndedTriggers = a.triggers.Page()
@@ -137,5 +141,8 @@ func (s *State) addAgent(k plane.Key, p *waitingv1.AgentWaitsPage) error {
 		a.mismatch(m.GetWaitId(), arrival{m.GetCause(), m.GetCauseId()})
 	}
 	a.stopped, a.deleted = p.GetStopped(), p.GetDeleted()
+	if p.GetDeletedAt() != nil {
+		a.deletedAt = p.GetDeletedAt().AsTime()
+	}
 	return nil
 }

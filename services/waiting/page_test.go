@@ -2,7 +2,10 @@ package waiting
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -25,6 +28,8 @@ func checkPages(t *testing.T, events []*journal.Event) {
 		require.NoError(t, s.Apply(ev))
 	}
 	require.NoError(t, s.Check())
+	_, err := s.EraseDeleted()
+	require.NoError(t, err)
 }
 
 // The pages of random events, also of such as no rule emits, are all that the state has.
@@ -36,10 +41,16 @@ func TestPagesOfRandomEvents(t *testing.T) {
 		for i := range rapid.IntRange(1, 100).Draw(rt, "events") {
 			agent := rapid.SampledFrom([]string{"keeper", "other"}).Draw(rt, "agent")
 			namespace := rapid.SampledFrom([]string{"acme", "zeta"}).Draw(rt, "namespace")
-			ev := &journal.Event{Namespace: namespace, AgentID: agent, WalSeq: uint64(i + 1), Payload: randomPayload(rt, namespace+"/"+agent, generations)}
+			ev := &journal.Event{Namespace: namespace, AgentID: agent, WalSeq: uint64(i + 1), CreatedAt: time.Unix(int64(i+1), 0).UTC(), Payload: randomPayload(rt, namespace+"/"+agent, generations)}
 			require.NoError(rt, s.Apply(ev))
 		}
 		require.NoError(rt, s.Check())
+		for _, k := range slices.Collect(maps.Keys(s.Paged.agents)) {
+			require.NoError(rt, s.Apply(&journal.Event{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{Deleted: true}}))
+		}
+		_, err := s.EraseDeleted()
+		require.NoError(rt, err)
+		require.NoError(rt, pagestest.Same(NewState(), s.Paged), "nothing is left of anybody")
 	})
 	const of2 = "quartet.waiting.v1.AgentWaitsPage." // what pages of format 2 have
 	require.Equal(t, []string{of2 + "ended_timer_ids", of2 + "ended_trigger_ids", of2 + "ended_wait_ids"}, seen.Missing(&waitingv1.AgentWaitsPage{}))

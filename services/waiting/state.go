@@ -2,9 +2,11 @@ package waiting
 
 import (
 	"slices"
+	"time"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/erasure"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
 	"quartet/services/waiting/records"
@@ -15,6 +17,7 @@ import (
 
 // State is one partition of the waiting plane. Records are replaced and never changed.
 type State struct {
+	erasure.Tombstones
 	agents map[plane.Key]*agentWaits // by namespace and agent id
 	tokens map[string]address        // by the hash of the secret
 	open   [waitKinds]int            // active waits, by kind
@@ -51,6 +54,7 @@ type agentWaits struct {
 	mismatched map[string]map[arrival]bool
 	stopped    bool // the agent is stopped by an operator (SPEC A8)
 	deleted    bool // the agent is deleted or being deleted: nothing is created for it
+	deletedAt  time.Time
 }
 
 // publishedCount is the trigger count of a wait that its last event showed to other planes.
@@ -101,6 +105,9 @@ func (s *State) Apply(ev *journal.Event) error {
 		a.items.Add(p.GetWorkItemId())
 	case *waitingv1.AgentNoted:
 		a.stopped, a.deleted = p.GetStopped(), p.GetDeleted()
+		if a.deleted {
+			a.deletedAt = ev.CreatedAt
+		}
 	default:
 		return s.applyTrigger(k, a, ev)
 	}
@@ -274,7 +281,7 @@ func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, err
 // alive returns AGENT_DELETED for an agent that is deleted or being deleted, nil for any
 // other.
 func (s *State) alive(namespace, agentID string) error {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted {
+	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted || s.WasErased(namespace, agentID) {
 		return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", agentID).With("agent_id", agentID)
 	}
 	return nil

@@ -68,7 +68,7 @@ func (s *State) ownerAlive(namespace, agentID string) error {
 // deleted.
 func (s *State) ownerIsDeleted(namespace, agentID string) bool {
 	a := s.agents[plane.KeyOf(namespace, agentID)]
-	return a != nil && a.deleted
+	return a != nil && a.deleted || s.WasErased(namespace, agentID)
 }
 
 // mutable is owned for callers that change the item. The items of a deleted agent are

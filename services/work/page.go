@@ -82,10 +82,15 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 // AllOwners implements journal.Paged.
 func (s *State) AllOwners(fn func(pages.Owner)) {
 	for k, a := range s.agents {
-		fn(headOf(k))
-		for at := 0; at < a.size(); at += pageItems {
-			fn(blockOf(k, at))
-		}
+		ownersOf(k, a, fn)
+	}
+}
+
+// ownersOf calls fn with the owners of the pages of an agent.
+func ownersOf(k plane.Key, a *agentWork, fn func(pages.Owner)) {
+	fn(headOf(k))
+	for at := 0; at < a.size(); at += pageItems {
+		fn(blockOf(k, at))
 	}
 }
 

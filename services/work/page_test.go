@@ -23,6 +23,17 @@ func checkPages(t *testing.T, events []*journal.Event) {
 		require.NoError(t, s.Apply(ev))
 	}
 	require.NoError(t, s.Check())
+	agents := map[plane.Key]bool{}
+	for _, ev := range events {
+		if k := plane.KeyOf(ev.Namespace, ev.AgentID); !agents[k] {
+			agents[k] = true
+			require.NoError(t, s.Apply(&journal.Event{Namespace: ev.Namespace, AgentID: ev.AgentID, WalSeq: 1 << 40, Payload: &workv1.OwnerDeleted{AgentId: ev.AgentID}}))
+		}
+	}
+	erased, err := s.EraseDeleted()
+	require.NoError(t, err)
+	require.Len(t, erased, len(agents))
+	require.NoError(t, pagestest.Same(NewState(), s.Paged), "nothing is left of anybody")
 }
 
 // The waits that ended last are in the page, also when earlier ones were forgotten.

@@ -18,6 +18,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/counts"
 	"quartet/services/work/homes"
 )
 
@@ -99,7 +100,7 @@ func (s *Service) Start(ctx context.Context) error {
 	s.plans = homes.NewPlans(s.homes)
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
-		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, OnCommit: newMetrics(s.deps.Metrics).count,
+		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, Erasing: s.eraseHome, OnCommit: counts.New(s.deps.Metrics).Count,
 		Follow: []plane.Followed{{
 			Plane: "waiting", Types: waitTypes,
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),

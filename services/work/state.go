@@ -8,6 +8,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/erasure"
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -17,6 +18,7 @@ import (
 // State is one partition of the work plane. Records are replaced, never edited,
 // so that readers may keep what they found.
 type State struct {
+	erasure.Tombstones
 	items  map[plane.Key]*item      // by namespace and item id, but for those in packed groups
 	packed packed.Index[packedAt]   // the items in packed groups, by hashOf
 	agents map[plane.Key]*agentWork // by namespace and agent id

@@ -27,6 +27,7 @@ var wallClock = map[string]string{
 	"pkg/connlimit":              "connections of the operating system are bounded in real time",
 	"pkg/id":                     "ids begin with the time, so that they sort by it",
 	"pkg/journal":                "waiting for the broker and durations for metrics; events get their time from pkg/clock",
+	"pkg/journal/feed":           "the broker is asked for the end of a journal from time to time",
 	"pkg/journal/framechain":     "the chain is compared with the broker's from time to time",
 	"pkg/journal/jetlog":         "waiting for the broker",
 	"pkg/journal/rolling":        "a stop waits for the broker for a moment",

@@ -98,7 +98,7 @@ func TestCatalog_Erase(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, unreadable)
 	for _, s := range c.Segments {
-		require.EqualExportedValues(t, s.Segment.GetErasedLines(), all[s.GetName()].GetErasedLines())
+		require.EqualExportedValues(t, s.GetErasedLines(), all[s.GetName()].GetErasedLines())
 	}
 }
 

@@ -44,7 +44,7 @@ func (f Frame) Erase(first uint64, erase func(line []byte) bool) (out Frame, era
 	var gone []int
 	n := 0
 	for line := range bytes.Lines(f.Body) {
-		if !(n < len(f.Rests) && f.Rests[n].Erased) && erase(line) {
+		if (n >= len(f.Rests) || !f.Rests[n].Erased) && erase(line) {
 			gone = append(gone, n)
 		}
 		n++

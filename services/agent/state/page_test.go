@@ -285,6 +285,14 @@ func TestTheStateIsInItsPages(t *testing.T) {
 	for _, eventType := range eventTypes.Types() {
 		require.True(t, l.written[eventType], "%s is in no life", eventType)
 	}
+	l.on("other", "keeper", &agentv1.AgentDeleted{Agent: agentOf("keeper", agentv1.Lifecycle_LIFECYCLE_DELETED)})
+	erased, err := l.into.(*pagestest.State[*State]).EraseDeleted()
+	require.NoError(t, err)
+	require.Contains(t, erased, pages.Owner{Namespace: "other", ID: "keeper"})
+	require.Nil(t, l.agent("other", "keeper"))
+	for _, found := range l.state.AcquiredTurns {
+		require.NotContains(t, erased, pages.Owner(found.Agent))
+	}
 }
 
 // Pages have what is left of a life that is longer than what is kept of it.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/btree"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/erasure"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	"quartet/services/agent/lane"
 	"quartet/services/agent/ref"
@@ -26,6 +27,7 @@ const (
 
 // State is one partition of the agent plane. Records are replaced, never edited.
 type State struct {
+	erasure.Tombstones
 	Agents map[ref.Agent]*Agent
 	// Ready holds the agents that can take a turn, by namespace, longest ready first
 	// (SPEC D7). Only Apply changes it. Each namespace that has agents has an entry.

@@ -49,7 +49,7 @@ func NoStep(b *Board, stepID string) error {
 
 // CheckOwner returns AGENT_DELETED if the orchestrator k is deleted or being deleted.
 func (s *State) CheckOwner(k Key) error {
-	if s.Deleted[k] {
+	if s.Deleted[k] || s.WasErased(k.Namespace, k.ID) {
 		return fault.AgentDeleted.Newf("agent %q is deleted; it gets no boards any more", k.ID).With("agent_id", k.ID)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
@@ -134,7 +135,8 @@ func (s *State) Page(o pages.Owner) proto.Message {
 		return nil
 	}
 	if id, is := strings.CutPrefix(o.ID, sessionPage); is && s.Deleted[plane.KeyOf(o.Namespace, id)] {
-		return &boardv1.BoardPage{Content: &boardv1.BoardPage_Session{Session: &boardv1.StoredSession{OrchestratorDeleted: true}}}
+		at := timestamppb.New(s.DeletedAt[plane.KeyOf(o.Namespace, id)])
+		return &boardv1.BoardPage{Content: &boardv1.BoardPage_Session{Session: &boardv1.StoredSession{OrchestratorDeleted: true, DeletedAt: at}}}
 	}
 	return nil
 }
@@ -169,7 +171,8 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 		if !is || !content.Session.GetOrchestratorDeleted() {
 			return fmt.Errorf("board: %q of %q has no page of a session whose orchestrator was deleted", o.ID, o.Namespace)
 		}
-		s.Deleted[plane.KeyOf(o.Namespace, id)] = true
+		k := plane.KeyOf(o.Namespace, id)
+		s.Deleted[k], s.DeletedAt[k] = true, content.Session.GetDeletedAt().AsTime()
 	default:
 		return fmt.Errorf("board: the page of %q of %q is about nothing that is known", o.ID, o.Namespace)
 	}

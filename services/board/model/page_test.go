@@ -289,6 +289,9 @@ func TestPagesOfRandomHistories(t *testing.T) {
 			h.step()
 		}
 		require.NoError(t, j.st.Check())
+		j.add("", "", &boardv1.OwnerDeleted{AgentId: "keeper"})
+		_, err := j.st.EraseDeleted()
+		require.NoError(t, err)
 	})
 }
 

@@ -7,21 +7,24 @@ import (
 	"time"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/erasure"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 )
 
 // State is one partition of the plane.
 type State struct {
-	term     time.Duration       // of leases
-	WithRuns map[*Board]struct{} // active boards with runs in progress
-	Sessions map[Key]*session    // by the orchestrator's id
-	Runs     map[Key]*Run        // in progress, and those that ended last
-	Pools    map[Key]*pool       // by pool id; those that have a dispatch with a step to claim
-	ended    []Key               // ended runs in Runs, oldest first
-	dropped  int                 // how many runs that ended before those are not in memory any more
-	Deleted  map[Key]bool        // sessions whose orchestrator was deleted
-	awaited  map[BoardKey]*Board // boards that pages named and whose own page was not read yet
+	erasure.Tombstones
+	term      time.Duration       // of leases
+	WithRuns  map[*Board]struct{} // active boards with runs in progress
+	Sessions  map[Key]*session    // by the orchestrator's id
+	Runs      map[Key]*Run        // in progress, and those that ended last
+	Pools     map[Key]*pool       // by pool id; those that have a dispatch with a step to claim
+	ended     []Key               // ended runs in Runs, oldest first
+	dropped   int                 // how many runs that ended before those are not in memory any more
+	Deleted   map[Key]bool        // sessions whose orchestrator was deleted
+	DeletedAt map[Key]time.Time   // when this plane read that
+	awaited   map[BoardKey]*Board // boards that pages named and whose own page was not read yet
 }
 
 // Key names a session, a run or a pool within a namespace.
@@ -38,7 +41,7 @@ type session struct {
 
 // NewState returns the state of an empty log. term is the term of leases.
 func NewState(term time.Duration) *State {
-	return &State{term: term, WithRuns: map[*Board]struct{}{}, Sessions: map[Key]*session{}, Runs: map[Key]*Run{}, Pools: map[Key]*pool{}, Deleted: map[Key]bool{}}
+	return &State{term: term, WithRuns: map[*Board]struct{}{}, Sessions: map[Key]*session{}, Runs: map[Key]*Run{}, Pools: map[Key]*pool{}, Deleted: map[Key]bool{}, DeletedAt: map[Key]time.Time{}}
 }
 
 // Apply folds one event. A WAL line that cannot follow the lines before it makes its
@@ -46,7 +49,8 @@ func NewState(term time.Duration) *State {
 // an error.
 func (s *State) Apply(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*boardv1.OwnerDeleted); ok {
-		s.Deleted[plane.KeyOf(ev.Namespace, p.GetAgentId())] = true
+		k := plane.KeyOf(ev.Namespace, p.GetAgentId())
+		s.Deleted[k], s.DeletedAt[k] = true, ev.CreatedAt
 		return nil
 	}
 	if ev.TaskID == "" || ev.SessionID == "" {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
@@ -97,6 +98,9 @@ func (s *State) Page(o pages.Owner) proto.Message {
 		groups = of.groups[min(block*pageGroups, len(of.groups)):min((block+1)*pageGroups, len(of.groups))]
 	}
 	page := &taskv1.AgentTasksPage{Deleted: block == 0 && s.Deleted[agent], PrivateChild: block == 0 && s.Ended[agent]}
+	if page.GetDeleted() {
+		page.DeletedAt = timestamppb.New(s.DeletedAt[agent])
+	}
 	if len(groups) == 0 && !page.GetDeleted() {
 		return nil
 	}
@@ -145,7 +149,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 		return fmt.Errorf("task: block %d says that the agent was deleted, which only the first one may", block)
 	}
 	if p.GetDeleted() {
-		s.delete(agent, p.GetPrivateChild())
+		s.delete(agent, p.GetPrivateChild(), p.GetDeletedAt().AsTime())
 	}
 	var isPacked [pageGroups]bool
 	for _, g := range p.GetPacked() {

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/erasure"
 	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
@@ -52,14 +54,17 @@ const KeptInputs = 64
 // State is one partition of the plane. Its Task messages are replaced and never
 // modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
+	erasure.Tombstones
 	Tasks   map[string]*Record                // by task id, which is unique over all namespaces; but for those in packed groups, see Task
 	packed  packed.Index[*group]              // the tasks in packed groups
 	Agents  map[Owner]*ownerTasks             // the tasks of each agent
 	Queues  map[string]*queue                 // commands that wait for a worker, by Placement.Key
 	Workers map[WorkerKey]map[string]struct{} // the tasks that each worker has
 	Deleted map[Owner]bool                    // agents that were deleted
-	Ended   map[Owner]bool                    // the private children among them: they were deleted because their task had ended
-	last    int64                             // ordinal of the newest task
+	// DeletedAt says when this plane read that they were deleted.
+	DeletedAt map[Owner]time.Time
+	Ended     map[Owner]bool // the private children among them: they were deleted because their task had ended
+	last      int64          // ordinal of the newest task
 }
 
 // Owner names the agent that a task belongs to.
@@ -100,13 +105,14 @@ type queue struct {
 // NewState returns the state of an empty log.
 func NewState() *State {
 	return &State{
-		Tasks:   make(map[string]*Record),
-		Agents:  make(map[Owner]*ownerTasks),
-		packed:  make(packed.Index[*group]),
-		Queues:  make(map[string]*queue),
-		Workers: make(map[WorkerKey]map[string]struct{}),
-		Deleted: make(map[Owner]bool),
-		Ended:   make(map[Owner]bool),
+		Tasks:     make(map[string]*Record),
+		Agents:    make(map[Owner]*ownerTasks),
+		packed:    make(packed.Index[*group]),
+		Queues:    make(map[string]*queue),
+		Workers:   make(map[WorkerKey]map[string]struct{}),
+		Deleted:   make(map[Owner]bool),
+		DeletedAt: make(map[Owner]time.Time),
+		Ended:     make(map[Owner]bool),
 	}
 }
 
@@ -140,15 +146,16 @@ func (s *State) Apply(ev *journal.Event) error {
 	case *taskv1.TaskInputAccepted:
 		return s.applyInput(p)
 	case *taskv1.OwnerDeleted:
-		s.delete(plane.KeyOf(ev.Namespace, p.GetAgentId()), p.GetPrivateChild())
+		s.delete(plane.KeyOf(ev.Namespace, p.GetAgentId()), p.GetPrivateChild(), ev.CreatedAt)
 		return nil
 	}
 	return journal.UnknownEvent(ev)
 }
 
 // delete marks an agent as deleted.
-func (s *State) delete(o Owner, privateChild bool) {
+func (s *State) delete(o Owner, privateChild bool, at time.Time) {
 	s.Deleted[o] = true
+	s.DeletedAt[o] = at
 	if privateChild {
 		s.Ended[o] = true
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/journal/room"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
@@ -280,11 +281,11 @@ func (o *Stream) locate(ctx context.Context, subject string, high uint64, offset
 	return best, nil
 }
 
-// Remove implements Store.
+// Remove implements Store. The bytes of the output are overwritten.
 func (o *Stream) Remove(ctx context.Context, namespace, taskID string) error {
 	subject := subjectOf(namespace, taskID)
 	o.forget(subject)
-	if err := o.stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+	if err := jetlog.Overwrite(ctx, o.stream, subject); err != nil {
 		return storageFault("output of task "+taskID+" could not be removed", err)
 	}
 	return nil

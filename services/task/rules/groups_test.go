@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/pages/pagestest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -61,7 +62,7 @@ func packedTasks(s *model.State, agent string) (n int) {
 // TestT3_GroupsOfEndedTasks: whether a task is packed is seen by nobody: lists, their pages, and tasks by id are those of all tasks, in whatever
 // order these end, and whatever the clock does.
 func TestT3_GroupsOfEndedTasks(t *testing.T) {
-	count := 0
+	count, idle := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
 		w.paged = pagestest.Checked(model.NewState, 40, nil)
@@ -115,8 +116,15 @@ func TestT3_GroupsOfEndedTasks(t *testing.T) {
 		}
 		require.NoError(t, w.paged.Check())
 		require.NoError(t, pagestest.Same(w.state, w.paged.Paged))
+		for _, agent := range []string{"keeper", "other"} {
+			require.NoError(t, w.paged.Apply(&journal.Event{Namespace: "acme", AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent}}))
+		}
+		erased, err := w.paged.EraseDeleted()
+		require.NoError(t, err)
+		idle += len(erased)
 	})
 	require.Positive(t, count)
+	require.Positive(t, idle, "those with a task that has not ended are left for later")
 }
 
 // ended returns a world in which keeper has so many tasks that have ended.

@@ -77,6 +77,11 @@ func (d *Dir) Open(namespace, agentID string, create bool) (*Home, error) {
 	return &Home{root, filepath.Join(d.path, name)}, nil
 }
 
+// Remove removes an agent's home with all that is in it. It is no error if there is none.
+func (d *Dir) Remove(namespace, agentID string) error {
+	return d.root.RemoveAll(filepath.Join(namespace, agentID))
+}
+
 // Close releases the home.
 func (h *Home) Close() {
 	if h != nil {

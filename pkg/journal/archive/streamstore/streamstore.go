@@ -238,23 +238,8 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	}
 	// Frames without the message that completes them are in no list of names, so that one goes last.
 	for _, kind := range []string{"frames.", "complete."} {
-		for next := uint64(1); ; next++ {
-			m, err := s.message(ctx, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
-				return st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(s.subject+kind+name))
-			})
-			if errors.Is(err, archive.ErrNoObject) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			next = m.Sequence
-			_, err = jetlog.Patiently(ctx, func(ctx context.Context) (struct{}, error) {
-				return struct{}{}, stream.SecureDeleteMsg(ctx, next)
-			})
-			if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-				return s.failed(err)
-			}
+		if err := jetlog.Overwrite(ctx, stream, s.subject+kind+name); err != nil {
+			return s.failed(err)
 		}
 	}
 	return nil

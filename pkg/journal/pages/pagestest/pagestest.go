@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -108,6 +109,39 @@ func (c *State[S]) Check() error {
 		}
 	}
 	return RoundTrip(c.Paged, c.fresh)
+}
+
+// EraseDeleted erases each owner that can be erased, one after the other, and does after each what Check does. It returns who they were.
+func (c *State[S]) EraseDeleted() ([]pages.Owner, error) {
+	of, can := any(c.Paged).(journal.Erasable)
+	if !can {
+		return nil, fmt.Errorf("nothing of a %T can be erased", c.Paged)
+	}
+	all := of.DeletedBefore(time.Unix(1<<40, 0))
+	slices.SortFunc(all, pages.Owner.Compare)
+	for _, owner := range all {
+		touched := map[pages.Owner]bool{}
+		of.Erase(func(namespace, id string) bool { return owner == pages.Owner{Namespace: namespace, ID: id} }, func(o pages.Owner) {
+			touched[o] = true
+			if b := c.encoded(o); !bytes.Equal(b, c.was[o]) {
+				panic(fmt.Sprintf("the page of %v changed before it was touched", o))
+			}
+		})
+		for o := range touched {
+			if b := c.encoded(o); b != nil {
+				c.was[o] = b
+			} else {
+				delete(c.was, o)
+			}
+		}
+		if err := c.Check(); err != nil {
+			return nil, fmt.Errorf("after %v was erased: %w", owner, err)
+		}
+	}
+	if left := of.DeletedBefore(time.Unix(1<<40, 0)); len(left) > 0 {
+		return nil, fmt.Errorf("%v were not erased", left)
+	}
+	return all, nil
 }
 
 // encoded returns the page of an owner as it is written.

@@ -131,8 +131,10 @@ type StoredSession struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether the session's orchestrator was deleted.
 	OrchestratorDeleted bool `protobuf:"varint,1,opt,name=orchestrator_deleted,json=orchestratorDeleted,proto3" json:"orchestrator_deleted,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// When this plane read that.
+	DeletedAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredSession) Reset() {
@@ -170,6 +172,13 @@ func (x *StoredSession) GetOrchestratorDeleted() bool {
 		return x.OrchestratorDeleted
 	}
 	return false
+}
+
+func (x *StoredSession) GetDeletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedAt
+	}
+	return nil
 }
 
 // StoredBoard is a board with its runs in progress.
@@ -820,9 +829,11 @@ const file_quartet_board_v1_board_page_proto_rawDesc = "" +
 	"\asession\x18\x02 \x01(\v2\x1f.quartet.board.v1.StoredSessionH\x00R\asession\x12<\n" +
 	"\n" +
 	"ended_runs\x18\x03 \x01(\v2\x1b.quartet.board.v1.EndedRunsH\x00R\tendedRunsB\t\n" +
-	"\acontent\"B\n" +
+	"\acontent\"}\n" +
 	"\rStoredSession\x121\n" +
-	"\x14orchestrator_deleted\x18\x01 \x01(\bR\x13orchestratorDeleted\"\xfd\b\n" +
+	"\x14orchestrator_deleted\x18\x01 \x01(\bR\x13orchestratorDeleted\x129\n" +
+	"\n" +
+	"deleted_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\"\xfd\b\n" +
 	"\vStoredBoard\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -905,8 +916,8 @@ var file_quartet_board_v1_board_page_proto_goTypes = []any{
 	(*RunInProgress)(nil),         // 6: quartet.board.v1.RunInProgress
 	(*EndedRuns)(nil),             // 7: quartet.board.v1.EndedRuns
 	(*EndedRun)(nil),              // 8: quartet.board.v1.EndedRun
-	(BoardStatus)(0),              // 9: quartet.board.v1.BoardStatus
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(BoardStatus)(0),              // 10: quartet.board.v1.BoardStatus
 	(*BoardTerminating)(nil),      // 11: quartet.board.v1.BoardTerminating
 	(*Step)(nil),                  // 12: quartet.board.v1.Step
 	(*StandingDispatch)(nil),      // 13: quartet.board.v1.StandingDispatch
@@ -917,28 +928,29 @@ var file_quartet_board_v1_board_page_proto_depIdxs = []int32{
 	2,  // 0: quartet.board.v1.BoardPage.board:type_name -> quartet.board.v1.StoredBoard
 	1,  // 1: quartet.board.v1.BoardPage.session:type_name -> quartet.board.v1.StoredSession
 	7,  // 2: quartet.board.v1.BoardPage.ended_runs:type_name -> quartet.board.v1.EndedRuns
-	9,  // 3: quartet.board.v1.StoredBoard.status:type_name -> quartet.board.v1.BoardStatus
-	10, // 4: quartet.board.v1.StoredBoard.created_at:type_name -> google.protobuf.Timestamp
-	10, // 5: quartet.board.v1.StoredBoard.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 6: quartet.board.v1.StoredBoard.damage:type_name -> quartet.board.v1.StoredDamage
-	11, // 7: quartet.board.v1.StoredBoard.terminating:type_name -> quartet.board.v1.BoardTerminating
-	4,  // 8: quartet.board.v1.StoredBoard.ended_by:type_name -> quartet.board.v1.StoredActor
-	12, // 9: quartet.board.v1.StoredBoard.steps:type_name -> quartet.board.v1.Step
-	5,  // 10: quartet.board.v1.StoredBoard.steps_at_claim:type_name -> quartet.board.v1.StepAtClaim
-	6,  // 11: quartet.board.v1.StoredBoard.runs:type_name -> quartet.board.v1.RunInProgress
-	13, // 12: quartet.board.v1.StoredBoard.dispatches:type_name -> quartet.board.v1.StandingDispatch
-	13, // 13: quartet.board.v1.StoredBoard.closed_dispatches:type_name -> quartet.board.v1.StandingDispatch
-	14, // 14: quartet.board.v1.StoredBoard.counts:type_name -> quartet.board.v1.StepCounts
-	12, // 15: quartet.board.v1.StepAtClaim.step:type_name -> quartet.board.v1.Step
-	15, // 16: quartet.board.v1.RunInProgress.run:type_name -> quartet.board.v1.WorkerRun
-	12, // 17: quartet.board.v1.RunInProgress.deleted_step:type_name -> quartet.board.v1.Step
-	8,  // 18: quartet.board.v1.EndedRuns.runs:type_name -> quartet.board.v1.EndedRun
-	15, // 19: quartet.board.v1.EndedRun.run:type_name -> quartet.board.v1.WorkerRun
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	9,  // 3: quartet.board.v1.StoredSession.deleted_at:type_name -> google.protobuf.Timestamp
+	10, // 4: quartet.board.v1.StoredBoard.status:type_name -> quartet.board.v1.BoardStatus
+	9,  // 5: quartet.board.v1.StoredBoard.created_at:type_name -> google.protobuf.Timestamp
+	9,  // 6: quartet.board.v1.StoredBoard.updated_at:type_name -> google.protobuf.Timestamp
+	3,  // 7: quartet.board.v1.StoredBoard.damage:type_name -> quartet.board.v1.StoredDamage
+	11, // 8: quartet.board.v1.StoredBoard.terminating:type_name -> quartet.board.v1.BoardTerminating
+	4,  // 9: quartet.board.v1.StoredBoard.ended_by:type_name -> quartet.board.v1.StoredActor
+	12, // 10: quartet.board.v1.StoredBoard.steps:type_name -> quartet.board.v1.Step
+	5,  // 11: quartet.board.v1.StoredBoard.steps_at_claim:type_name -> quartet.board.v1.StepAtClaim
+	6,  // 12: quartet.board.v1.StoredBoard.runs:type_name -> quartet.board.v1.RunInProgress
+	13, // 13: quartet.board.v1.StoredBoard.dispatches:type_name -> quartet.board.v1.StandingDispatch
+	13, // 14: quartet.board.v1.StoredBoard.closed_dispatches:type_name -> quartet.board.v1.StandingDispatch
+	14, // 15: quartet.board.v1.StoredBoard.counts:type_name -> quartet.board.v1.StepCounts
+	12, // 16: quartet.board.v1.StepAtClaim.step:type_name -> quartet.board.v1.Step
+	15, // 17: quartet.board.v1.RunInProgress.run:type_name -> quartet.board.v1.WorkerRun
+	12, // 18: quartet.board.v1.RunInProgress.deleted_step:type_name -> quartet.board.v1.Step
+	8,  // 19: quartet.board.v1.EndedRuns.runs:type_name -> quartet.board.v1.EndedRun
+	15, // 20: quartet.board.v1.EndedRun.run:type_name -> quartet.board.v1.WorkerRun
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_quartet_board_v1_board_page_proto_init() }

@@ -9,6 +9,7 @@ package taskv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -33,7 +34,9 @@ type AgentTasksPage struct {
 	// Whether it was a private child. Set together with deleted only.
 	PrivateChild bool `protobuf:"varint,3,opt,name=private_child,json=privateChild,proto3" json:"private_child,omitempty"`
 	// The groups of sixteen tasks of the block that are packed, in order.
-	Packed        []*PackedTasks `protobuf:"bytes,4,rep,name=packed,proto3" json:"packed,omitempty"`
+	Packed []*PackedTasks `protobuf:"bytes,4,rep,name=packed,proto3" json:"packed,omitempty"`
+	// When this plane read that it was deleted. Set together with deleted only.
+	DeletedAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -92,6 +95,13 @@ func (x *AgentTasksPage) GetPrivateChild() bool {
 func (x *AgentTasksPage) GetPacked() []*PackedTasks {
 	if x != nil {
 		return x.Packed
+	}
+	return nil
+}
+
+func (x *AgentTasksPage) GetDeletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedAt
 	}
 	return nil
 }
@@ -311,12 +321,14 @@ var File_quartet_task_v1_task_page_proto protoreflect.FileDescriptor
 
 const file_quartet_task_v1_task_page_proto_rawDesc = "" +
 	"\n" +
-	"\x1fquartet/task/v1/task_page.proto\x12\x0fquartet.task.v1\x1a\x1aquartet/task/v1/task.proto\x1a quartet/task/v1/task_event.proto\"\xb8\x01\n" +
+	"\x1fquartet/task/v1/task_page.proto\x12\x0fquartet.task.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1aquartet/task/v1/task.proto\x1a quartet/task/v1/task_event.proto\"\xf3\x01\n" +
 	"\x0eAgentTasksPage\x121\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x1b.quartet.task.v1.StoredTaskR\x05tasks\x12\x18\n" +
 	"\adeleted\x18\x02 \x01(\bR\adeleted\x12#\n" +
 	"\rprivate_child\x18\x03 \x01(\bR\fprivateChild\x124\n" +
-	"\x06packed\x18\x04 \x03(\v2\x1c.quartet.task.v1.PackedTasksR\x06packed\"\xc3\x01\n" +
+	"\x06packed\x18\x04 \x03(\v2\x1c.quartet.task.v1.PackedTasksR\x06packed\x129\n" +
+	"\n" +
+	"deleted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\"\xc3\x01\n" +
 	"\vPackedTasks\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x1b\n" +
@@ -353,22 +365,24 @@ func file_quartet_task_v1_task_page_proto_rawDescGZIP() []byte {
 
 var file_quartet_task_v1_task_page_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_quartet_task_v1_task_page_proto_goTypes = []any{
-	(*AgentTasksPage)(nil),    // 0: quartet.task.v1.AgentTasksPage
-	(*PackedTasks)(nil),       // 1: quartet.task.v1.PackedTasks
-	(*StoredTask)(nil),        // 2: quartet.task.v1.StoredTask
-	(*Task)(nil),              // 3: quartet.task.v1.Task
-	(*TaskInputAccepted)(nil), // 4: quartet.task.v1.TaskInputAccepted
+	(*AgentTasksPage)(nil),        // 0: quartet.task.v1.AgentTasksPage
+	(*PackedTasks)(nil),           // 1: quartet.task.v1.PackedTasks
+	(*StoredTask)(nil),            // 2: quartet.task.v1.StoredTask
+	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*Task)(nil),                  // 4: quartet.task.v1.Task
+	(*TaskInputAccepted)(nil),     // 5: quartet.task.v1.TaskInputAccepted
 }
 var file_quartet_task_v1_task_page_proto_depIdxs = []int32{
 	2, // 0: quartet.task.v1.AgentTasksPage.tasks:type_name -> quartet.task.v1.StoredTask
 	1, // 1: quartet.task.v1.AgentTasksPage.packed:type_name -> quartet.task.v1.PackedTasks
-	3, // 2: quartet.task.v1.StoredTask.task:type_name -> quartet.task.v1.Task
-	4, // 3: quartet.task.v1.StoredTask.inputs:type_name -> quartet.task.v1.TaskInputAccepted
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	3, // 2: quartet.task.v1.AgentTasksPage.deleted_at:type_name -> google.protobuf.Timestamp
+	4, // 3: quartet.task.v1.StoredTask.task:type_name -> quartet.task.v1.Task
+	5, // 4: quartet.task.v1.StoredTask.inputs:type_name -> quartet.task.v1.TaskInputAccepted
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_quartet_task_v1_task_page_proto_init() }

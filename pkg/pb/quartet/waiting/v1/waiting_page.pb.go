@@ -9,6 +9,7 @@ package waitingv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	v1 "quartet/pkg/pb/quartet/snapshot/v1"
 	reflect "reflect"
 	sync "sync"
@@ -57,7 +58,9 @@ type AgentWaitsPage struct {
 	// Its triggers that have ended; unset up to format 2.
 	EndedTriggers *v1.EndedRecords `protobuf:"bytes,15,opt,name=ended_triggers,json=endedTriggers,proto3" json:"ended_triggers,omitempty"`
 	// Its timers that have ended; unset up to format 2.
-	EndedTimers   *v1.EndedRecords `protobuf:"bytes,16,opt,name=ended_timers,json=endedTimers,proto3" json:"ended_timers,omitempty"`
+	EndedTimers *v1.EndedRecords `protobuf:"bytes,16,opt,name=ended_timers,json=endedTimers,proto3" json:"ended_timers,omitempty"`
+	// When this plane read that it is deleted.
+	DeletedAt     *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -200,6 +203,13 @@ func (x *AgentWaitsPage) GetEndedTriggers() *v1.EndedRecords {
 func (x *AgentWaitsPage) GetEndedTimers() *v1.EndedRecords {
 	if x != nil {
 		return x.EndedTimers
+	}
+	return nil
+}
+
+func (x *AgentWaitsPage) GetDeletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedAt
 	}
 	return nil
 }
@@ -409,7 +419,7 @@ var File_quartet_waiting_v1_waiting_page_proto protoreflect.FileDescriptor
 
 const file_quartet_waiting_v1_waiting_page_proto_rawDesc = "" +
 	"\n" +
-	"%quartet/waiting/v1/waiting_page.proto\x12\x12quartet.waiting.v1\x1a\"quartet/snapshot/v1/snapshot.proto\x1a quartet/waiting/v1/waiting.proto\"\xd0\x06\n" +
+	"%quartet/waiting/v1/waiting_page.proto\x12\x12quartet.waiting.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"quartet/snapshot/v1/snapshot.proto\x1a quartet/waiting/v1/waiting.proto\"\x8b\a\n" +
 	"\x0eAgentWaitsPage\x12.\n" +
 	"\x05waits\x18\x01 \x03(\v2\x18.quartet.waiting.v1.WaitR\x05waits\x12$\n" +
 	"\x0eended_wait_ids\x18\x02 \x03(\tR\fendedWaitIds\x127\n" +
@@ -430,7 +440,9 @@ const file_quartet_waiting_v1_waiting_page_proto_rawDesc = "" +
 	"\vended_waits\x18\x0e \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\n" +
 	"endedWaits\x12H\n" +
 	"\x0eended_triggers\x18\x0f \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\rendedTriggers\x12D\n" +
-	"\fended_timers\x18\x10 \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\vendedTimers\"}\n" +
+	"\fended_timers\x18\x10 \x01(\v2!.quartet.snapshot.v1.EndedRecordsR\vendedTimers\x129\n" +
+	"\n" +
+	"deleted_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\"}\n" +
 	"\rTriggerSecret\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x1d\n" +
 	"\n" +
@@ -462,16 +474,17 @@ func file_quartet_waiting_v1_waiting_page_proto_rawDescGZIP() []byte {
 
 var file_quartet_waiting_v1_waiting_page_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_quartet_waiting_v1_waiting_page_proto_goTypes = []any{
-	(*AgentWaitsPage)(nil),   // 0: quartet.waiting.v1.AgentWaitsPage
-	(*TriggerSecret)(nil),    // 1: quartet.waiting.v1.TriggerSecret
-	(*PublishedCount)(nil),   // 2: quartet.waiting.v1.PublishedCount
-	(*RecordedMismatch)(nil), // 3: quartet.waiting.v1.RecordedMismatch
-	(*Wait)(nil),             // 4: quartet.waiting.v1.Wait
-	(*Trigger)(nil),          // 5: quartet.waiting.v1.Trigger
-	(*Timer)(nil),            // 6: quartet.waiting.v1.Timer
-	(*v1.EndedRecords)(nil),  // 7: quartet.snapshot.v1.EndedRecords
-	(TriggerStatus)(0),       // 8: quartet.waiting.v1.TriggerStatus
-	(WaitCause)(0),           // 9: quartet.waiting.v1.WaitCause
+	(*AgentWaitsPage)(nil),        // 0: quartet.waiting.v1.AgentWaitsPage
+	(*TriggerSecret)(nil),         // 1: quartet.waiting.v1.TriggerSecret
+	(*PublishedCount)(nil),        // 2: quartet.waiting.v1.PublishedCount
+	(*RecordedMismatch)(nil),      // 3: quartet.waiting.v1.RecordedMismatch
+	(*Wait)(nil),                  // 4: quartet.waiting.v1.Wait
+	(*Trigger)(nil),               // 5: quartet.waiting.v1.Trigger
+	(*Timer)(nil),                 // 6: quartet.waiting.v1.Timer
+	(*v1.EndedRecords)(nil),       // 7: quartet.snapshot.v1.EndedRecords
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(TriggerStatus)(0),            // 9: quartet.waiting.v1.TriggerStatus
+	(WaitCause)(0),                // 10: quartet.waiting.v1.WaitCause
 }
 var file_quartet_waiting_v1_waiting_page_proto_depIdxs = []int32{
 	4,  // 0: quartet.waiting.v1.AgentWaitsPage.waits:type_name -> quartet.waiting.v1.Wait
@@ -483,13 +496,14 @@ var file_quartet_waiting_v1_waiting_page_proto_depIdxs = []int32{
 	7,  // 6: quartet.waiting.v1.AgentWaitsPage.ended_waits:type_name -> quartet.snapshot.v1.EndedRecords
 	7,  // 7: quartet.waiting.v1.AgentWaitsPage.ended_triggers:type_name -> quartet.snapshot.v1.EndedRecords
 	7,  // 8: quartet.waiting.v1.AgentWaitsPage.ended_timers:type_name -> quartet.snapshot.v1.EndedRecords
-	8,  // 9: quartet.waiting.v1.TriggerSecret.status:type_name -> quartet.waiting.v1.TriggerStatus
-	9,  // 10: quartet.waiting.v1.RecordedMismatch.cause:type_name -> quartet.waiting.v1.WaitCause
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	8,  // 9: quartet.waiting.v1.AgentWaitsPage.deleted_at:type_name -> google.protobuf.Timestamp
+	9,  // 10: quartet.waiting.v1.TriggerSecret.status:type_name -> quartet.waiting.v1.TriggerStatus
+	10, // 11: quartet.waiting.v1.RecordedMismatch.cause:type_name -> quartet.waiting.v1.WaitCause
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_quartet_waiting_v1_waiting_page_proto_init() }

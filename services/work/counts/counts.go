@@ -1,4 +1,5 @@
-package work
+// Package counts counts what happens to work items, for metrics.
+package counts
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -8,19 +9,19 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// metrics count durable events.
-type metrics struct {
+// Counts counts durable events.
+type Counts struct {
 	created, completed, changed *prometheus.CounterVec
 	took                        *prometheus.HistogramVec
 }
 
-// newMetrics registers the metrics with reg. It returns nil, which counts nothing, for a nil
+// New registers the metrics with reg. It returns nil, which counts nothing, for a nil
 // reg.
-func newMetrics(reg prometheus.Registerer) *metrics {
+func New(reg prometheus.Registerer) *Counts {
 	if reg == nil {
 		return nil
 	}
-	return &metrics{
+	return &Counts{
 		created:   meter.Counter(reg, "quartet_work_items_created_total", "Work items created."),
 		completed: meter.Counter(reg, "quartet_work_items_completed_total", "Work items completed."),
 		changed:   meter.Counter(reg, "quartet_work_item_readiness_changes_total", "Changes of readiness, by the new readiness.", "to"),
@@ -28,8 +29,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// count counts the events of one frame of any partition, after they became durable.
-func (m *metrics) count(_ int, events []*journal.Event) {
+// Count counts the events of one frame of any partition, after they became durable.
+func (m *Counts) Count(_ int, events []*journal.Event) {
 	if m == nil {
 		return
 	}

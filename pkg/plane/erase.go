@@ -1,0 +1,74 @@
+package plane
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal"
+)
+
+// Deleted owners are looked for as often as they are many in a tenth of the time after which they are erased, within these bounds.
+const (
+	minErasePause = time.Second
+	maxErasePause = 10 * time.Minute
+)
+
+// erase erases what deleted owners had, in all partitions, until ctx ends.
+func (e *Engine[S]) erase(ctx context.Context) {
+	pause := min(max(e.deps.EraseAfter/10, minErasePause), maxErasePause)
+	for {
+		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(pause))
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if err := e.Erase(ctx, e.deps.Clock.Now().Add(-e.deps.EraseAfter)); err != nil && ctx.Err() == nil {
+			e.deps.Logger.Warn("what deleted agents had is not erased yet; it is tried again", zap.String("plane", e.cfg.Plane), zap.Error(err))
+		}
+	}
+}
+
+// Erase erases what owners had that were deleted before a time, in all partitions that can be written; see journal.Partition.Erase.
+func (e *Engine[S]) Erase(ctx context.Context, before time.Time) error {
+	var errs []error
+	for _, p := range e.parts.All() {
+		if err := e.eraseElsewhere(ctx, p, before); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if _, err := p.Erase(ctx, before); err != nil && !errors.Is(err, journal.ErrNotHeld) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// eraseElsewhere removes what is stored of deleted owners outside of a partition.
+func (e *Engine[S]) eraseElsewhere(ctx context.Context, p *journal.Partition[S], before time.Time) error {
+	owners, err := p.Deleted(ctx, before)
+	if errors.Is(err, journal.ErrNotHeld) {
+		return nil
+	}
+	for _, o := range owners {
+		if e.deps.EraseEvents != nil && err == nil {
+			err = e.deps.EraseEvents(ctx, e.cfg.Plane, o.Namespace, o.ID)
+		}
+		if e.cfg.Erasing != nil && err == nil {
+			err = e.cfg.Erasing(ctx, o.Namespace, o.ID)
+		}
+	}
+	return err
+}
+
+// wasErased reports whether a state knows that the agent of an event was erased.
+func wasErased(s any, ev *journal.Event) bool {
+	of, can := s.(interface {
+		WasErased(namespace, id string) bool
+	})
+	return can && of.WasErased(ev.Namespace, ev.AgentID)
+}

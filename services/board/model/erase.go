@@ -1,0 +1,54 @@
+package model
+
+import (
+	"slices"
+	"time"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages"
+)
+
+var _ journal.Erasable = (*State)(nil)
+
+// DeletedBefore implements journal.Erasable. Sessions with boards that have not ended are left for later.
+func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
+	for k := range s.Deleted {
+		if se := s.Sessions[k]; s.DeletedAt[k].Before(before) && (se == nil || len(se.active) == 0) {
+			all = append(all, pages.Owner(k))
+		}
+	}
+	return all
+}
+
+// Erase implements journal.Erasable: it removes the boards of a session, with their runs.
+func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+	for k := range s.Deleted {
+		se := s.Sessions[k]
+		if !is(k.Namespace, k.ID) || se != nil && len(se.active) > 0 {
+			continue
+		}
+		touch(sessionOwner(k))
+		if se != nil {
+			for _, b := range se.WALs {
+				touch(b.Key.owner())
+			}
+			for from := 0; from < len(s.ended); from += pageRuns {
+				touch(endedOwner((s.dropped + from) / pageRuns))
+			}
+			s.ended = slices.DeleteFunc(slices.Clone(s.ended), func(run Key) bool {
+				b := s.Runs[run].Board
+				gone := b.Key.Namespace == k.Namespace && b.Key.Session == k.ID
+				if gone {
+					delete(s.Runs, run)
+				}
+				return gone
+			})
+			for i, run := range s.ended {
+				s.Runs[run].place = s.dropped + i
+			}
+		}
+		delete(s.Sessions, k)
+		delete(s.Deleted, k)
+		delete(s.DeletedAt, k)
+	}
+}

@@ -1,0 +1,47 @@
+package work
+
+import (
+	"context"
+	"time"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages"
+	"quartet/pkg/plane"
+)
+
+var _ journal.Erasable = (*State)(nil)
+
+// DeletedBefore implements journal.Erasable. The work of a deleted agent changes for the last time when its items are blocked.
+func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
+	for k, a := range s.agents {
+		if a.deleted && a.changed.Before(before) {
+			all = append(all, pages.Owner(k))
+		}
+	}
+	return all
+}
+
+// Erase implements journal.Erasable.
+func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
+	for k, a := range s.agents {
+		if !a.deleted || !is(k.Namespace, k.ID) {
+			continue
+		}
+		ownersOf(k, a, touch)
+		for i := range a.groups {
+			entries := a.groups[i].entries()
+			if a.groups[i].packed != nil {
+				s.packed.Remove(idHashes(k.Namespace, entries))
+			}
+			for _, e := range entries {
+				delete(s.items, plane.KeyOf(k.Namespace, e.GetWorkItem().GetWorkItemId()))
+			}
+		}
+		delete(s.agents, k)
+	}
+}
+
+// eraseHome removes the home of a deleted agent.
+func (s *Service) eraseHome(_ context.Context, namespace, agentID string) error {
+	return s.homes.Remove(namespace, agentID)
+}

@@ -1,0 +1,204 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/s2"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal/archive/archivetest"
+	"quartet/pkg/natsd/blockfile"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// lived is an agent with something in each plane, each with its own text.
+type lived struct{ id, text, item, task string }
+
+// live makes an agent with something in each plane.
+func live(t *testing.T, ctx context.Context, conn *grpc.ClientConn, id, text string) *lived {
+	t.Helper()
+	l := &lived{id: id, text: text}
+	_, err := agentv1.NewAgentServiceClient(conn).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		AgentId: id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, InitialMessage: "a message with " + text,
+	})
+	require.NoError(t, err)
+	work, waiting := workv1.NewWorkServiceClient(conn), waitingv1.NewWaitingServiceClient(conn)
+	for i := range 40 { // some of which are packed
+		item, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: id, Objective: fmt.Sprintf("item %d with %s", i, text)})
+		require.NoError(t, err)
+		l.item = item.GetWorkItem().GetWorkItemId()
+		if i < 36 {
+			_, err = work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: id, WorkItemId: l.item})
+			require.NoError(t, err)
+		}
+	}
+	trigger, err := waiting.CreateExternalTrigger(ctx, &waitingv1.CreateExternalTriggerRequest{AgentId: id, Description: "a trigger with " + text})
+	require.NoError(t, err)
+	_, err = waiting.WaitFor(ctx, &waitingv1.WaitForRequest{
+		AgentId: id, WorkItemId: l.item, Reason: "a wait with " + text, Wake: waitingv1.Wake_WAKE_EXTERNAL, Resource: trigger.GetTrigger().GetTriggerId(),
+	})
+	require.NoError(t, err)
+	_, err = waiting.CreateTimer(ctx, &waitingv1.CreateTimerRequest{AgentId: id, WorkItemId: l.item, After: durationpb.New(24 * time.Hour)})
+	require.NoError(t, err)
+	run, err := taskv1.NewTaskServiceClient(conn).ExecCommand(ctx, &taskv1.ExecCommandRequest{
+		AgentId: id, Command: &taskv1.CommandSpec{Cmd: "echo output with " + text}, YieldTime: durationpb.New(30 * time.Second),
+	})
+	require.NoError(t, err)
+	l.task = run.GetTask().GetTaskId()
+	_, err = boardv1.NewBoardServiceClient(conn).CreateBoard(ctx, &boardv1.CreateBoardRequest{
+		SessionId: id, BoardId: "b", WalName: "b", Title: "a board with " + text, Steps: []*boardv1.StepInput{{StepId: "a", Title: "a step with " + text}},
+	})
+	require.NoError(t, err)
+	_, err = workv1.NewHomeServiceClient(conn).WriteFile(ctx, &workv1.WriteFileRequest{AgentId: id, Path: "notes.md", Text: "a file with " + text})
+	require.NoError(t, err)
+	return l
+}
+
+// whole requires that all of an agent is there.
+func (l *lived) whole(t *testing.T, ctx context.Context, conn *grpc.ClientConn) {
+	t.Helper()
+	list, err := workv1.NewWorkServiceClient(conn).ListWorkItems(ctx, &workv1.ListWorkItemsRequest{AgentId: l.id})
+	require.NoError(t, err)
+	require.NotEmpty(t, list.GetWorkItems())
+	item, err := workv1.NewWorkServiceClient(conn).GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: l.id, WorkItemId: l.item})
+	require.NoError(t, err)
+	require.Contains(t, item.GetWorkItem().GetObjective(), l.text)
+	waits, err := waitingv1.NewWaitingServiceClient(conn).ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: l.id})
+	require.NoError(t, err)
+	require.Len(t, waits.GetWaits(), 1)
+	boards, err := boardv1.NewBoardServiceClient(conn).ListBoards(ctx, &boardv1.ListBoardsRequest{SessionId: l.id})
+	require.NoError(t, err)
+	require.Len(t, boards.GetBoards(), 1)
+	out, err := taskv1.NewTaskServiceClient(conn).GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: l.id, TaskId: l.task})
+	require.NoError(t, err)
+	require.Contains(t, fmt.Sprint(out), l.text)
+}
+
+// filesWith returns the files below a directory in which one of some texts is, compressed or not.
+func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
+	t.Helper()
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil // it was removed meanwhile
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		all := raw
+		switch {
+		case strings.HasSuffix(path, ".frames"):
+			all = append(all, archivetest.Content(t, path)...)
+		case strings.HasSuffix(path, ".blk") && strings.Contains(path, "quartet-snapshot-"):
+			stream := filepath.Base(filepath.Dir(filepath.Dir(path)))
+			var index int
+			_, _ = fmt.Sscanf(filepath.Base(path), "%d.blk", &index)
+			_, _ = blockfile.Read(stream, index, raw, []string{"quartet.snapshot."}, func(r blockfile.Record) error {
+				if plain, err := s2.Decode(nil, r.Body); err == nil {
+					all = append(all, plain...)
+				}
+				return nil
+			})
+		}
+		for _, text := range texts {
+			// The audit log keeps whose deletion was asked for, and nothing else of it.
+			all = bytes.ReplaceAll(all, fmt.Appendf(nil, `"target":{"agent_id":"%s"}`, text), nil)
+			if i := bytes.Index(all, []byte(text)); i >= 0 {
+				found = append(found, fmt.Sprintf("%s: %q", strings.TrimPrefix(path, dir), all[max(0, i-60):min(len(all), i+60)]))
+				break
+			}
+		}
+		return nil
+	})
+	return found
+}
+
+// TestErasedAgent deletes one of two agents. After erase-after nothing of it is in any file of the data directory or of a backup, the other one
+// is whole, and everything that is left is intact.
+func TestErasedAgent(t *testing.T) {
+	bin, dir := binary(t), t.TempDir()
+	data := filepath.Join(dir, "data")
+	srv, err := proc.NewQuartet(bin, data, "", "--erase-after", "2s")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	t.Cleanup(func() { _ = srv.Kill() })
+	dial := func() *grpc.ClientConn {
+		require.NoError(t, srv.Start(ctx))
+		conn, err := load.Dial(srv.GRPC)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	quartet := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(ctx, bin, args...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		return string(out)
+	}
+	conn := dial()
+	agents := agentv1.NewAgentServiceClient(conn)
+	ada, bob := live(t, ctx, conn, "agent-ada-7319", "ada's secret 5520"), live(t, ctx, conn, "agent-bob-1137", "bob's secret 8841")
+	texts := []string{ada.id, ada.text}
+	require.NotEmpty(t, filesWith(t, data, texts...))
+	_, err = agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: ada.id})
+	require.NoError(t, err)
+	var left []string
+	for deadline := time.Now().Add(45 * time.Second); time.Now().Before(deadline); <-time.After(500 * time.Millisecond) {
+		if left = filesWith(t, data, texts...); len(left) == 0 {
+			break
+		}
+	}
+	require.Empty(t, left)
+	bob.whole(t, ctx, conn)
+	refused := func() {
+		t.Helper()
+		_, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: ada.id, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		require.ErrorIs(t, fault.From(err), fault.AlreadyExists)
+		_, err = workv1.NewWorkServiceClient(conn).CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: ada.id, Objective: "x"})
+		require.Error(t, err)
+	}
+	refused()
+	file := filepath.Join(dir, "all.backup")
+	quartet("backup", file, "--address", srv.GRPC)
+
+	require.NoError(t, srv.Interrupt(ctx))
+	require.Contains(t, quartet("verify", "--data-dir", data), "erased:")
+	conn = dial()
+	agents = agentv1.NewAgentServiceClient(conn)
+	bob.whole(t, ctx, conn)
+	refused()
+	require.NoError(t, srv.Interrupt(ctx))
+	require.NoError(t, os.Rename(data, filepath.Join(dir, "old")))
+	quartet("restore", file, "--data-dir", data, "--key-file", filepath.Join(dir, "old", "key"))
+	require.Empty(t, filesWith(t, data, texts...), "a backup has nothing of it")
+	key, err := os.ReadFile(filepath.Join(dir, "old", "key"))
+	require.NoError(t, err)
+	if _, err := os.Stat(filepath.Join(data, "key")); err != nil {
+		require.NoError(t, os.WriteFile(filepath.Join(data, "key"), key, 0o600))
+	}
+	conn = dial()
+	agents = agentv1.NewAgentServiceClient(conn)
+	bob.whole(t, ctx, conn)
+	refused()
+	require.NoError(t, srv.Interrupt(ctx))
+	quartet("verify", "--data-dir", data)
+}
