@@ -131,9 +131,9 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 	return found
 }
 
-// TestErasedAgent deletes one of two agents. After erase-after nothing of it is in any file of the data directory or of a backup, the other one
+// TestA8_ErasedAgent deletes one of two agents. After erase-after nothing of it is in any file of the data directory or of a backup, the other one
 // is whole, and everything that is left is intact.
-func TestErasedAgent(t *testing.T) {
+func TestA8_ErasedAgent(t *testing.T) {
 	bin, dir := binary(t), t.TempDir()
 	data := filepath.Join(dir, "data")
 	srv, err := proc.NewQuartet(bin, data, "", "--erase-after", "2s")
