@@ -138,7 +138,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	srv, err := proc.NewQuartet(bin, data, "", "--erase-after", "2s")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	t.Cleanup(func() { _ = srv.Kill() })
 	dial := func() *grpc.ClientConn {
@@ -162,7 +162,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 	_, err = agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: ada.id})
 	require.NoError(t, err)
 	var left []string
-	for deadline := time.Now().Add(45 * time.Second); time.Now().Before(deadline); <-time.After(500 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); <-time.After(500 * time.Millisecond) {
 		if left = filesWith(t, data, texts...); len(left) == 0 {
 			break
 		}

@@ -10,10 +10,11 @@ import (
 	"quartet/pkg/journal"
 )
 
-// Deleted owners are looked for as often as they are many in a tenth of the time after which they are erased, within these bounds.
+// Deleted owners are looked for ten times within the time after which they are erased, within these bounds. Each time that there are some
+// the archive of the partition is read once.
 const (
 	minErasePause = time.Second
-	maxErasePause = 10 * time.Minute
+	maxErasePause = time.Hour
 )
 
 // erase erases what deleted owners had, in all partitions, until ctx ends.
