@@ -97,11 +97,11 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 	t.Helper()
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return nil // it was removed meanwhile
+			return nil //nolint:nilerr // it was removed meanwhile
 		}
 		raw, err := os.ReadFile(path)
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // it was removed meanwhile
 		}
 		all := raw
 		switch {

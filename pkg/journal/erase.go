@@ -35,6 +35,9 @@ var ErrNotErasable = errors.New("journal: nothing can be erased without snapshot
 // erasedAtOnce is how many owners are removed from a state before other commands run.
 const erasedAtOnce = 8
 
+// closeAttempts is how often a segment is asked to be closed: the frame that closes it may be refused, or was on its way when it was asked for.
+const closeAttempts = 3
+
 // errSnapshotBusy means that a snapshot is being written.
 var errSnapshotBusy = errors.New("journal: a snapshot is being written")
 
@@ -161,12 +164,16 @@ func (p *Partition[S]) internalCommand(ctx context.Context, method string, decid
 }
 
 // segment returns the number of the segment in which the next frame will be.
-func (p *Partition[S]) segment(ctx context.Context) (n uint64, err error) {
-	err = p.internalCommand(ctx, "segment", func(S, Env) ([]*Event, error) {
+func (p *Partition[S]) segment(ctx context.Context) (uint64, error) {
+	var n uint64
+	err := p.internalCommand(ctx, "segment", func(S, Env) ([]*Event, error) {
 		n = p.core.end.Segment // the loop's own
 		return nil, nil
 	})
-	return n, err
+	if err != nil { // it may run later
+		return 0, err
+	}
+	return n, nil
 }
 
 // closeSegment closes the segment in which the journal ends, and returns its number. What was durable before is in it, or before it.
@@ -175,21 +182,22 @@ func (p *Partition[S]) closeSegment(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := p.roller.Close(ctx, segment); err != nil {
-		return 0, err
+	for range closeAttempts {
+		if err := p.roller.Close(ctx, segment); err != nil {
+			return 0, err
+		}
+		err := p.internalCommand(ctx, "close_segment", func(S, Env) ([]*Event, error) {
+			p.frameFor(0, 0) // an empty frame, before which the segment is closed
+			return nil, nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		if now, err := p.segment(ctx); err != nil || now > segment {
+			return segment, err
+		}
 	}
-	err = p.internalCommand(ctx, "close_segment", func(S, Env) ([]*Event, error) {
-		p.frameFor(0, 0) // an empty frame, before which the segment is closed
-		return nil, nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	now, err := p.segment(ctx)
-	if err == nil && now <= segment {
-		err = fmt.Errorf("journal: segment %d could not be closed", segment)
-	}
-	return segment, err
+	return 0, fmt.Errorf("journal: segment %d could not be closed", segment)
 }
 
 // snapshotNow writes a snapshot and waits until it is announced: what changed, or a whole one, and then all others are removed.

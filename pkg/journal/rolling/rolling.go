@@ -183,7 +183,7 @@ func (r *Roller) prepare(segment uint64, asked bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.busy = r.ctx.Err() != nil
-	if segment == r.segment {
+	if next > 0 && segment == r.segment { // otherwise Close may have prepared it meanwhile
 		r.next = next
 	}
 	if err != nil && r.ctx.Err() == nil {
