@@ -54,7 +54,7 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 }
 
 // Erase erases the owners that were deleted before a time from everything that the partition stores, and returns how many lines of the
-// journal were erased:
+// journal were erased. If elsewhere is not nil, it removes what is stored of an owner outside of the partition, and may be called again. Then:
 //
 //  1. owner_erased, in the journal, removes them from the state and keeps a hash of each.
 //  2. The segment with their last lines is closed, and a snapshot of all pages is written, which replaces all others.
@@ -63,8 +63,8 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 //
 // Whatever ends it, the next call begins again behind what is done. If there is nothing to erase it returns 0. There must be at most one call
 // at a time.
-func (p *Partition[S]) Erase(ctx context.Context, before time.Time) (lines int64, err error) {
-	owners, err := p.Deleted(ctx, before)
+func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere func(ctx context.Context, owner pages.Owner) error) (lines int64, err error) {
+	owners, err := p.deleted(ctx, before)
 	if err != nil {
 		return 0, err
 	}
@@ -76,6 +76,14 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time) (lines int64
 		return 0, ErrNotErasable
 	case c.track.Damaged:
 		return 0, fmt.Errorf("%w: no snapshot is written of a partition with a damaged line; quartet repair mends it", ErrNotErasable)
+	}
+	for _, o := range owners {
+		if elsewhere == nil {
+			break
+		}
+		if err := elsewhere(ctx, o); err != nil {
+			return 0, err
+		}
 	}
 	if len(owners) > 0 {
 		if err := p.writeErased(ctx, owners); err != nil {
@@ -114,8 +122,8 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time) (lines int64
 	return lines, p.snapshotNow(ctx, false)
 }
 
-// Deleted returns the owners that were deleted before a time and not erased yet.
-func (p *Partition[S]) Deleted(ctx context.Context, before time.Time) ([]pages.Owner, error) {
+// deleted returns the owners that were deleted before a time and not erased yet.
+func (p *Partition[S]) deleted(ctx context.Context, before time.Time) ([]pages.Owner, error) {
 	owners, _, err := View(ctx, p, func(s S) ([]pages.Owner, error) {
 		if of, can := any(s).(Erasable); can {
 			return of.DeletedBefore(before), nil

@@ -276,12 +276,12 @@ func TestErase(t *testing.T) {
 	p := v.open(t)
 	v.talk(t, p)
 	bob := saidOf(t, p, "bob")
-	n, err := p.Erase(t.Context(), time.Now().Add(-time.Hour))
+	n, err := p.Erase(t.Context(), time.Now().Add(-time.Hour), nil)
 	require.NoError(t, err)
 	require.Zero(t, n, "it was deleted later")
 	require.Len(t, saidOf(t, p, "ada"), 7)
 
-	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour))
+	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 7, n)
 	all, err := snapshot.Stored(t.Context(), v.store, "test/0")
@@ -289,7 +289,7 @@ func TestErase(t *testing.T) {
 	require.EqualValues(t, 4, all[0].Manifest.GetFormat(), "which earlier versions refuse")
 	require.NotZero(t, all[0].Manifest.GetErasedThrough())
 	before := v.made
-	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour))
+	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Equal(t, before, v.made, "there is nothing to do")
@@ -297,7 +297,7 @@ func TestErase(t *testing.T) {
 
 	p = v.open(t)
 	before = v.made
-	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour))
+	n, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Equal(t, before, v.made, "that it was done is in the snapshot")
@@ -321,7 +321,7 @@ func TestEraseEndsAnywhere(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				_, err := p.Erase(ctx, time.Now().Add(time.Hour))
+				_, err := p.Erase(ctx, time.Now().Add(time.Hour), nil)
 				ended <- err
 			}()
 			select {
@@ -342,7 +342,7 @@ func TestEraseEndsAnywhere(t *testing.T) {
 			v.mu.Unlock()
 			p = v.open(t)
 			require.Equal(t, bob, saidOf(t, p, "bob"))
-			_, err := p.Erase(t.Context(), time.Now().Add(time.Hour))
+			_, err := p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
 			require.NoError(t, err, "after %d calls", calls)
 			v.erasedWholly(t, p, bob)
 		}
@@ -358,7 +358,7 @@ func TestEraseNeedsAnArchive(t *testing.T) {
 	})
 	require.NoError(t, err)
 	v.talk(t, p)
-	_, err = p.Erase(t.Context(), time.Now().Add(time.Hour))
+	_, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
 	require.ErrorIs(t, err, journal.ErrNotErasable)
 	require.Len(t, saidOf(t, p, "ada"), 7)
 	require.NoError(t, p.Close(t.Context()))

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages"
 )
 
 // Deleted owners are looked for ten times within the time after which they are erased, within these bounds. Each time that there are some
@@ -38,32 +39,24 @@ func (e *Engine[S]) erase(ctx context.Context) {
 func (e *Engine[S]) Erase(ctx context.Context, before time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {
-		if err := e.eraseElsewhere(ctx, p, before); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if _, err := p.Erase(ctx, before); err != nil && !errors.Is(err, journal.ErrNotHeld) {
+		if _, err := p.Erase(ctx, before, e.eraseElsewhere); err != nil && !errors.Is(err, journal.ErrNotHeld) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// eraseElsewhere removes what is stored of deleted owners outside of a partition.
-func (e *Engine[S]) eraseElsewhere(ctx context.Context, p *journal.Partition[S], before time.Time) error {
-	owners, err := p.Deleted(ctx, before)
-	if errors.Is(err, journal.ErrNotHeld) {
+// eraseElsewhere removes what is stored of a deleted owner outside of its partition.
+func (e *Engine[S]) eraseElsewhere(ctx context.Context, owner pages.Owner) error {
+	if e.deps.EraseEvents != nil {
+		if err := e.deps.EraseEvents(ctx, e.cfg.Plane, owner.Namespace, owner.ID); err != nil {
+			return err
+		}
+	}
+	if e.cfg.Erasing == nil {
 		return nil
 	}
-	for _, o := range owners {
-		if e.deps.EraseEvents != nil && err == nil {
-			err = e.deps.EraseEvents(ctx, e.cfg.Plane, o.Namespace, o.ID)
-		}
-		if e.cfg.Erasing != nil && err == nil {
-			err = e.cfg.Erasing(ctx, o.Namespace, o.ID)
-		}
-	}
-	return err
+	return e.cfg.Erasing(ctx, owner.Namespace, owner.ID)
 }
 
 // wasErased reports whether a state knows that the agent of an event was erased.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -54,6 +55,13 @@ func (e *Events) Messages() []*nats.Msg {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.messages[:len(e.messages):len(e.messages)]
+}
+
+// Erase removes the messages whose subject has a prefix.
+func (e *Events) Erase(prefix string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.messages = slices.DeleteFunc(slices.Clone(e.messages), func(m *nats.Msg) bool { return strings.HasPrefix(m.Subject, prefix) })
 }
 
 // Lose removes the newest n messages, as a loss of power does, and breaks all sessions.

@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -229,10 +230,13 @@ func (b *books) line(plane string, seq uint64, p *page, ev *journal.Event) {
 			b.violation("%s: the position in %s went back from %f to %f", plane, of, p.positions[of], at)
 		}
 		p.positions[of] = at
-	case journal.TypeRequestAnswered:
+	case journal.TypeRequestAnswered, event.TypeOwnerErased:
 	default:
 		b.changes[plane]++
 		b.record(plane, ev)
+		if ev.AgentID == goneAgent {
+			return // nothing must come of it once it is deleted
+		}
 		if err := b.effects.read(plane, ev.AgentID, ev.WorkItemID, ev.Payload); err != nil {
 			b.violation("%s: %s at wal_seq %d: %w", plane, ev.Type, ev.WalSeq, err)
 		}
@@ -309,7 +313,7 @@ func (b *books) agentRecord(ev *journal.Event) {
 		b.move(ev, "turn of", t.GetAgentId(), t.GetTurnId(), "")
 		b.move(ev, "turn", t.GetTurnId(), "open", "")
 		b.rise(ev, "lease generation", t.GetAgentId(), t.GetLeaseGeneration())
-		if t.GetAcquireRequestId() != "" { // SPEC X2
+		if t.GetAcquireRequestId() != "" && t.GetAgentId() != goneAgent { // SPEC X2; who is deleted gives its requests free
 			b.move(ev, "turn for request", requestOf(t), t.GetTurnId(), "")
 		}
 	case *agentv1.TurnCompleted:
@@ -318,7 +322,7 @@ func (b *books) agentRecord(ev *journal.Event) {
 		b.ended(ev, p.GetTurn())
 	case *agentv1.TurnInterrupted:
 		b.ended(ev, p.GetTurn())
-		if t := p.GetTurn(); t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED && t.GetAcquireRequestId() != "" {
+		if t := p.GetTurn(); t.GetEndReason() == agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED && t.GetAcquireRequestId() != "" && t.GetAgentId() != goneAgent {
 			b.move(ev, "turn for request", requestOf(t), "", t.GetTurnId()) // no runner has it
 		}
 	case *agentv1.TurnAborted:

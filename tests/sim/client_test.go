@@ -35,6 +35,7 @@ type known struct {
 	refusals map[string]int
 	owners   map[string]string   // agents of tasks
 	tasks    map[string][]string // by agent
+	gone     bool                // goneAgent was deleted
 	wrong    error
 }
 

@@ -253,6 +253,10 @@ func (r *run) play() error {
 		c := newClient(w, r.k, fmt.Sprint("client", n), r.rep.seed*8+uint64(n))
 		r.clients.Go(func() { c.run(callsOfClient) })
 	}
+	if w.eraseAfter() > 0 {
+		c := newClient(w, r.k, "gone", r.rep.seed*8+5)
+		r.clients.Go(c.liveAndGo)
+	}
 	if r.commands {
 		c := newCommandCalls(w, r.k, "commands", r.rep.seed*8+3)
 		r.clients.Go(func() { c.run(callsOfClient) })
@@ -369,6 +373,9 @@ func (r *run) drain(runs *runner, leave func(), left <-chan struct{}) error {
 		return violated{"events", err}
 	}
 	if err := r.again(); err != nil {
+		return err
+	}
+	if err := r.erased(); err != nil {
 		return err
 	}
 	return r.damage()

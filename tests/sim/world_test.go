@@ -224,9 +224,18 @@ func (w *world) parts(l *life) planes.Parts {
 				}
 				return &sim.Snapshots{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of], Disk: &w.disk}, nil
 			},
-			SnapshotBytes: w.snapshot, CheckRestored: w.checked(),
+			SnapshotBytes: w.snapshot, CheckRestored: w.checked(), EraseAfter: w.eraseAfter(), EraseEvents: func(ctx context.Context, of, namespace, agentID string) error {
+				store := sim.Store{Queue: w.q, Of: l.proc, Name: "events " + l.tag}
+				return store.Change(ctx, "erase "+of+" "+agentID, func() error {
+					w.events.Erase(bus.EventPrefix + namespace + "." + of + "." + agentID + ".")
+					return nil
+				})
+			},
 			SegmentSize: w.segment, Lease: l.held, Feeds: l.feeds, Clock: w.shift, IDs: &ids{life: l.tag},
 			Arrive: func(ctx context.Context, method, agentID, requestID string) {
+				if method == "view" && ctx.Value(ownKey{}) != nil {
+					return // it looks again and again for deleted agents
+				}
 				agentID = cmp.Or(agentID, plane.ReadOf(ctx))
 				_, _ = w.q.Park(ctx, sim.Crossing{Edge: "command " + l.tag + " " + method + " " + agentID + " " + requestID, Of: l.proc})
 			},
@@ -288,6 +297,9 @@ func (w *world) start(name string) {
 	w.work.Go(func() { w.live(ctx, l) })
 }
 
+// ownKey is the context key of what a service does by itself.
+type ownKey struct{}
+
 // live starts a service, again and again if a fault keeps it from that.
 func (w *world) live(ctx context.Context, l *life) {
 	for n := 0; ; n++ {
@@ -302,7 +314,7 @@ func (w *world) live(ctx context.Context, l *life) {
 			m, err = planes.Build(l.name, w.parts(l))
 		}
 		if err == nil {
-			err = m.Start(ctx)
+			err = m.Start(context.WithValue(ctx, ownKey{}, true))
 		}
 		if err == nil && slices.Contains(journals, l.name) {
 			l.copies, err = w.publish(l)

@@ -29,8 +29,7 @@ type Archiver struct {
 	cancel context.CancelFunc
 	due    chan struct{}
 	idle   sync.WaitGroup
-	// working is held while the catalog is changed.
-	working sync.Mutex
+	working chan struct{} // has a value while the catalog is changed
 
 	mu      sync.Mutex
 	started bool
@@ -44,7 +43,7 @@ func Start(log framelog.Log, now func() time.Time, logger *zap.Logger, metrics *
 	if !ok {
 		return nil
 	}
-	a := &Archiver{log: l, now: now, logger: logger, metrics: metrics, due: make(chan struct{}, 1)}
+	a := &Archiver{log: l, now: now, logger: logger, metrics: metrics, due: make(chan struct{}, 1), working: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
@@ -133,6 +132,18 @@ func (a *Archiver) run(ctx context.Context) {
 	}
 }
 
+// begin waits until nothing else changes the catalog. finish must be called then.
+func (a *Archiver) begin(ctx context.Context) error {
+	select {
+	case a.working <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *Archiver) finish() { <-a.working }
+
 // ErrNotArchived means that a segment is not in the archive yet.
 var ErrNotArchived = errors.New("archive: the segment is not archived")
 
@@ -142,8 +153,10 @@ func (a *Archiver) Erase(ctx context.Context, until uint64, erase func(line []by
 	if a == nil {
 		return 0, ErrNotArchived
 	}
-	a.working.Lock()
-	defer a.working.Unlock()
+	if err := a.begin(ctx); err != nil {
+		return 0, err
+	}
+	defer a.finish()
 	c, err := a.log.Catalog(ctx)
 	if err != nil {
 		return 0, err
@@ -170,8 +183,10 @@ func (a *Archiver) Erase(ctx context.Context, until uint64, erase func(line []by
 
 // pass archives the segments that may be, and drops those that are archived.
 func (a *Archiver) pass(ctx context.Context) error {
-	a.working.Lock()
-	defer a.working.Unlock()
+	if err := a.begin(ctx); err != nil {
+		return err
+	}
+	defer a.finish()
 	c, err := a.log.Catalog(ctx)
 	if err != nil {
 		return err

@@ -74,8 +74,8 @@ type Owner = plane.Key
 // namespaces, so that a tenant's worker never has the same key.
 type WorkerKey = plane.Key
 
-// Record is one task. Ordinals order tasks by their creation and are what page tokens
-// have.
+// Record is one task. Ordinals order tasks by their creation and are what page tokens have. They are the wal_seq of the event that created the
+// task, so that they stay the same when the tasks before it are erased; tasks of earlier versions were counted.
 type Record struct {
 	Namespace  string
 	Ordinal    int64
@@ -121,7 +121,7 @@ func NewState() *State {
 func (s *State) Apply(ev *journal.Event) error {
 	switch p := ev.Payload.(type) {
 	case *taskv1.TaskQueued:
-		return s.applyQueued(ev.Namespace, p.GetTask())
+		return s.applyQueued(ev.WalSeq, ev.Namespace, p.GetTask())
 	case *taskv1.TaskStarted:
 		return s.replace(ev.Namespace, p.GetTask(), func(r *Record) {
 			r.Worker = plane.KeyOf(ev.Namespace, p.GetTask().GetWorkerId())
@@ -162,7 +162,7 @@ func (s *State) delete(o Owner, privateChild bool, at time.Time) {
 }
 
 // applyQueued adds a new task. A command also enters the queue of its placement.
-func (s *State) applyQueued(ns string, t *taskv1.Task) error {
+func (s *State) applyQueued(walSeq uint64, ns string, t *taskv1.Task) error {
 	id := t.GetTaskId()
 	if id == "" || t.GetAgentId() == "" || t.GetState() != taskv1.TaskState_TASK_STATE_QUEUED {
 		return fmt.Errorf("task: queued event of %q in state %s", id, t.GetState())
@@ -170,7 +170,7 @@ func (s *State) applyQueued(ns string, t *taskv1.Task) error {
 	if s.Task(id) != nil {
 		return fmt.Errorf("task: %s is queued a second time", id)
 	}
-	r := &Record{Namespace: ns, Ordinal: s.last + 1, Task: t}
+	r := &Record{Namespace: ns, Ordinal: max(s.last+1, int64(walSeq)), Task: t}
 	r.index = s.tasksOf(r.owner()).size()
 	s.add(r)
 	if t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK {
