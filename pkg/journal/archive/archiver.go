@@ -25,10 +25,10 @@ type Archiver struct {
 	logger  *zap.Logger
 	metrics *Metrics
 	//nolint:containedctx // not a request's: it lasts until Stop
-	ctx    context.Context
-	cancel context.CancelFunc
-	due    chan struct{}
-	idle   sync.WaitGroup
+	ctx     context.Context
+	cancel  context.CancelFunc
+	due     chan struct{}
+	idle    sync.WaitGroup
 	working chan struct{} // has a value while the catalog is changed
 
 	mu      sync.Mutex
