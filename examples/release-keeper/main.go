@@ -48,7 +48,7 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.repo, "repo", ".", "the git repository to check")
-	flag.StringVar(&o.packages, "packages", "./...", "which of its packages, as go list takes them")
+	flag.StringVar(&o.packages, "packages", "./...", "which of its packages, as go list takes them, separated by spaces")
 	flag.StringVar(&o.binary, "quartet", "bin/quartet", "the quartet binary")
 	flag.StringVar(&o.dataDir, "data-dir", "", "where the server keeps its data; empty: a temporary directory, removed at the end")
 	flag.BoolVar(&o.exit, "exit", false, "stop the server at the end instead of leaving it up")
@@ -126,16 +126,17 @@ func run(ctx context.Context, o options) error {
 
 // listPackages returns the packages from go list. Those with the most tests come first, so that
 // the longest does not run alone at the end.
-func listPackages(ctx context.Context, repo, pattern string) ([]string, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{.ImportPath}} {{len .TestGoFiles}} {{len .XTestGoFiles}}", pattern)
+func listPackages(ctx context.Context, repo, patterns string) ([]string, error) {
+	list := []string{"list", "-f", "{{.ImportPath}} {{len .TestGoFiles}} {{len .XTestGoFiles}}", "--"}
+	cmd := exec.CommandContext(ctx, "go", append(list, strings.Fields(patterns)...)...)
 	cmd.Dir = repo
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			return nil, fmt.Errorf("go list %s in %s: %s", pattern, repo, strings.TrimSpace(string(exit.Stderr)))
+			return nil, fmt.Errorf("go list %s in %s: %s", patterns, repo, strings.TrimSpace(string(exit.Stderr)))
 		}
-		return nil, fmt.Errorf("go list %s in %s: %w", pattern, repo, err)
+		return nil, fmt.Errorf("go list %s in %s: %w", patterns, repo, err)
 	}
 	var pkgs []string
 	tests := map[string]int{}
@@ -149,7 +150,7 @@ func listPackages(ctx context.Context, repo, pattern string) ([]string, error) {
 		tests[path] = inside + outside
 	}
 	if len(pkgs) == 0 {
-		return nil, fmt.Errorf("go list %s finds no package in %s", pattern, repo)
+		return nil, fmt.Errorf("go list %s finds no package in %s", patterns, repo)
 	}
 	slices.SortStableFunc(pkgs, func(a, b string) int { return tests[b] - tests[a] })
 	return pkgs, nil

@@ -58,7 +58,7 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 //
 //  1. owner_erased, in the journal, removes them from the state and keeps a hash of each.
 //  2. The segment with their last lines is closed, and a snapshot of all pages is written, which replaces all others.
-//  3. All closed segments are archived, and their lines in the archive are erased.
+//  3. All closed segments are archived, and their lines in the archive are erased. What was copied from them meanwhile is removed again.
 //  4. A snapshot says that this was done.
 //
 // Whatever ends it, the next call begins again behind what is done. If there is nothing to erase it returns 0. There must be at most one call
@@ -77,10 +77,10 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	case c.track.Damaged:
 		return 0, fmt.Errorf("%w: no snapshot is written of a partition with a damaged line; quartet repair mends it", ErrNotErasable)
 	}
+	if elsewhere == nil {
+		elsewhere = func(context.Context, pages.Owner) error { return nil }
+	}
 	for _, o := range owners {
-		if elsewhere == nil {
-			break
-		}
 		if err := elsewhere(ctx, o); err != nil {
 			return 0, err
 		}
@@ -108,6 +108,11 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	p.mu.RUnlock()
 	if lines, err = p.roller.Erase(ctx, until, ofErased); err != nil {
 		return lines, err
+	}
+	for _, o := range owners { // it may have been copied from the journal again, until its lines were erased
+		if err := elsewhere(ctx, o); err != nil {
+			return lines, err
+		}
 	}
 	p.mu.Lock()
 	same := p.core == c
