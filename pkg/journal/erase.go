@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"quartet/pkg/journal/archive"
 	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/pages"
@@ -104,9 +105,9 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 		return 0, err
 	}
 	p.mu.RLock()
-	ofErased := c.erased.Lines()
+	erased := c.erased.Clone()
 	p.mu.RUnlock()
-	if lines, err = p.roller.Erase(ctx, until, ofErased); err != nil {
+	if lines, err = p.roller.Erase(ctx, until, archive.Erasing{Owner: erased.Has, Line: erased.HasOwnerOf}); err != nil {
 		return lines, err
 	}
 	for _, o := range owners { // it may have been copied from the journal again, until its lines were erased

@@ -12,7 +12,7 @@ import (
 )
 
 // Deleted owners are looked for ten times within the time after which they are erased, within these bounds. Each time that there are some
-// the archive of the partition is read once.
+// the indexes of the partition's archive are read, and a whole snapshot is written.
 const (
 	minErasePause = time.Second
 	maxErasePause = time.Hour

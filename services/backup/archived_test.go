@@ -187,7 +187,7 @@ func TestABackupHasErasedLines(t *testing.T) {
 			require.NoError(t, err)
 			for i := range c.Segments {
 				var n int64
-				c, n, err = c.Erase(t.Context(), store, c.Segments[i].GetNumber(), func(line []byte) bool { return bytes.Contains(line, []byte("7,\"event_type\"")) })
+				c, n, err = c.Erase(t.Context(), store, c.Segments[i].GetNumber(), segments.Erasing{Line: func(line []byte) bool { return bytes.Contains(line, []byte("7,\"event_type\"")) }})
 				require.NoError(t, err)
 				require.EqualValues(t, 2, n)
 			}

@@ -147,9 +147,9 @@ func (a *Archiver) finish() { <-a.working }
 // ErrNotArchived means that a segment is not in the archive yet.
 var ErrNotArchived = errors.New("archive: the segment is not archived")
 
-// Erase erases the lines for which erase returns true in all segments up to the one with a number, which must all be archived. It returns how
+// Erase erases lines in all segments up to the one with a number, which must all be archived. It returns how
 // many lines these are. What was there before is in no file of the archive any more then. It may be repeated.
-func (a *Archiver) Erase(ctx context.Context, until uint64, erase func(line []byte) bool) (lines int64, err error) {
+func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
 	}
@@ -168,7 +168,7 @@ func (a *Archiver) Erase(ctx context.Context, until uint64, erase func(line []by
 		if c.Segments[i].GetNumber() > until {
 			continue
 		}
-		next, n, err := c.Erase(ctx, a.log.store, c.Segments[i].GetNumber(), erase)
+		next, n, err := c.Erase(ctx, a.log.store, c.Segments[i].GetNumber(), what)
 		if err != nil {
 			return lines, err
 		}

@@ -9,21 +9,29 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Erase stores the segment with a number anew without the lines for which erase returns true, reads back what was stored, puts it into the
+// Erasing says which lines are erased.
+type Erasing struct {
+	// Line reports whether a line is.
+	Line func(line []byte) bool
+	// Owner reports whether lines of an agent are. A segment of which the index has no such agent is not read. nil: all segments are.
+	Owner func(namespace, agentID string) bool
+}
+
+// Erase stores the segment with a number anew without some lines, reads back what was stored, puts it into the
 // catalog in place of the one with these lines, and removes that from the store. It returns the catalog then, and how many lines were
 // erased; c and 0 if there were none. If another process replaced the catalog, the error is ErrReplaced. If only the removal
 // failed, the catalog is returned with the error; what is left is removed by Clean.
-func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, erase func(line []byte) bool) (*Catalog, int64, error) {
+func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Erasing) (*Catalog, int64, error) {
 	i := slices.IndexFunc(c.Segments, func(s Segment) bool { return s.GetNumber() == number })
 	if i < 0 {
 		return c, 0, nil
 	}
 	s := c.Segments[i]
-	found, err := s.any(ctx, store, erase)
+	found, err := s.any(ctx, store, what)
 	if err != nil || !found {
 		return c, 0, err
 	}
-	frames := &erasing{segment: s, store: store, erase: erase}
+	frames := &erasing{segment: s, store: store, erase: what.Line}
 	next, err := c.write(ctx, store, s.Before, frames, framelog.Segment{Number: number, First: s.GetFirst(), Shared: s.GetShared()}, s.GetArchivedAt().AsTime())
 	if err == nil {
 		err = next.Verify(ctx, store)
@@ -43,10 +51,16 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, erase f
 	return replaced, frames.erased, store.Remove(ctx, s.GetName())
 }
 
-// any reports whether a segment has a line for which erase returns true.
-func (s Segment) any(ctx context.Context, store Store, erase func(line []byte) bool) (found bool, err error) {
+// any reports whether a segment has a line that is erased.
+func (s Segment) any(ctx context.Context, store Store, what Erasing) (found bool, err error) {
+	if what.Owner != nil {
+		x, err := s.Index(ctx, store)
+		if err != nil || x.GetListsOwners() && !anyOwner(x, what.Owner) {
+			return false, err
+		}
+	}
 	err = s.Scan(ctx, store, 0, func(_ uint64, f framelog.Frame) error {
-		if _, n := f.Erase(1, erase); n > 0 {
+		if _, n := f.Erase(1, what.Line); n > 0 {
 			found = true
 			return errFound
 		}

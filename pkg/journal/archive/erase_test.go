@@ -47,7 +47,7 @@ func erase(t *testing.T, store archive.Store, number uint64) (*archive.Catalog, 
 	t.Helper()
 	c, err := archive.Read(t.Context(), store, partition)
 	require.NoError(t, err)
-	c, n, err := c.Erase(t.Context(), store, number, isSecret)
+	c, n, err := c.Erase(t.Context(), store, number, archive.Erasing{Line: isSecret})
 	require.NoError(t, err)
 	return c, n
 }
@@ -140,14 +140,14 @@ func TestCatalog_EraseRepeats(t *testing.T) {
 			store := failingStore{inner, f}
 			c, err := archive.Read(t.Context(), store, partition)
 			if err == nil {
-				_, _, err = c.Erase(t.Context(), store, 0, isSecret)
+				_, _, err = c.Erase(t.Context(), store, 0, archive.Erasing{Line: isSecret})
 			}
 			reached = err != nil
 			w.follows(t, l)
 
 			c, err = archive.Read(t.Context(), inner, partition)
 			require.NoError(t, err)
-			c, _, err = c.Erase(t.Context(), inner, 0, isSecret)
+			c, _, err = c.Erase(t.Context(), inner, 0, archive.Erasing{Line: isSecret})
 			require.NoError(t, err)
 			require.NoError(t, c.Clean(t.Context(), inner))
 			erase(t, inner, 2)
@@ -184,7 +184,7 @@ func TestCatalog_EraseWhileAnotherArchives(t *testing.T) {
 	w.close(t)
 	w.write(t, "{}\n")
 	w.archived(t, l)
-	_, _, err = old.Erase(t.Context(), store, 0, isSecret)
+	_, _, err = old.Erase(t.Context(), store, 0, archive.Erasing{Line: isSecret})
 	require.ErrorIs(t, err, archive.ErrReplaced)
 	w.reads(t, l)
 	erase(t, store, 0)

@@ -52,6 +52,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 	row := &archivev1.Segment{Number: seg.Number, Shared: seg.Shared, First: seg.First, Before: before.String(), ArchivedAt: timestamppb.New(now)}
 	x := &archivev1.Index{Partition: c.Partition, Segment: row}
 	var stored int64
+	var of owners
 	put := func() error {
 		last := enc.end.Seq
 		b, begins, err := enc.finish()
@@ -82,6 +83,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		if err := enc.add(seq, f); err != nil {
 			return err
 		}
+		of.add(f.Body)
 		row.Frames, row.Bytes = row.GetFrames()+1, row.GetBytes()+int64(len(f.Body))
 		if f.Link.Next > 0 {
 			return errClosed
@@ -98,6 +100,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		return Segment{}, err
 	}
 	row.End, row.ErasedLines, x.Format = enc.end.String(), enc.erased, formatOf(enc.erased)
+	of.list(x)
 	b, err := pack(enc.zstd, x)
 	if err != nil {
 		return Segment{}, err

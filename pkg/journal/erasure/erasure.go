@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/journal/event"
-	"quartet/pkg/journal/lines"
 )
 
 // KeySize is the number of bytes of a key.
@@ -132,15 +131,11 @@ func (s *Set) Restore(b []byte) error {
 	return nil
 }
 
-// Lines returns a function that reports whether a line of the journal is an event of one of the owners that are in the set now. It may be
-// called while the set changes.
-func (s *Set) Lines() func(line []byte) bool {
-	now := &Set{key: s.key, all: maps.Clone(s.all)}
-	return func(line []byte) bool {
-		if _, agentID := lines.TypeOf(line); agentID == "" {
-			return false
-		}
-		raw, err := event.ParseLine(line)
-		return err == nil && now.Has(raw.Namespace, raw.AgentID)
-	}
+// Clone returns a set with what s has now.
+func (s *Set) Clone() *Set { return &Set{key: s.key, all: maps.Clone(s.all), last: s.last} }
+
+// HasOwnerOf reports whether a line of the journal is an event of one of the owners.
+func (s *Set) HasOwnerOf(line []byte) bool {
+	namespace, agentID := event.OwnerOf(line)
+	return agentID != "" && s.Has(namespace, agentID)
 }

@@ -34,7 +34,7 @@ func TestSet(t *testing.T) {
 		require.True(t, set.Has("ns", "eve"))
 		require.False(t, set.Has("ns", "bob"))
 		require.False(t, set.Has("n", "sada"), "where the namespace ends counts")
-		is := set.Lines()
+		is := set.Clone().HasOwnerOf
 		require.True(t, is(line("ns", "ada")))
 		require.False(t, is(line("other", "ada")))
 		require.False(t, is(line("ns", "bob")))

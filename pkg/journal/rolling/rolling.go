@@ -89,11 +89,11 @@ func (r *Roller) Close(ctx context.Context, segment uint64) error {
 func (r *Roller) Archives() bool { return r != nil && r.old != nil }
 
 // Erase erases lines in the archived segments up to the one with a number; see archive.Archiver.Erase.
-func (r *Roller) Erase(ctx context.Context, until uint64, erase func(line []byte) bool) (int64, error) {
+func (r *Roller) Erase(ctx context.Context, until uint64, what archive.Erasing) (int64, error) {
 	if r == nil {
 		return 0, archive.ErrNotArchived
 	}
-	return r.old.Erase(ctx, until, erase)
+	return r.old.Erase(ctx, until, what)
 }
 
 // Settle waits until the segments are archived that may be.

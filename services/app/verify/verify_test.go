@@ -52,7 +52,7 @@ func TestVerifyCountsErasedEvents(t *testing.T) {
 	require.Zero(t, run(t, j.DataDir).Erased)
 	c, err := archive.Read(t.Context(), j.Store, archivedtest.Partition)
 	require.NoError(t, err)
-	_, erased, err := c.Erase(t.Context(), j.Store, 0, func(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"wal_seq":2,`)) })
+	_, erased, err := c.Erase(t.Context(), j.Store, 0, archive.Erasing{Line: func(line []byte) bool { return bytes.HasPrefix(line, []byte(`{"wal_seq":2,`)) }})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, erased)
 	v := run(t, j.DataDir)

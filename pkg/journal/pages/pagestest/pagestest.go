@@ -123,11 +123,12 @@ func (c *State[S]) EraseDeleted() ([]pages.Owner, error) {
 		touched := map[pages.Owner]bool{}
 		of.Erase(func(namespace, id string) bool { return owner == pages.Owner{Namespace: namespace, ID: id} }, func(o pages.Owner) {
 			touched[o] = true
-			if b := c.encoded(o); !bytes.Equal(b, c.was[o]) {
+			if b := c.encoded(o); !c.unobserved[o] && !bytes.Equal(b, c.was[o]) {
 				panic(fmt.Sprintf("the page of %v changed before it was touched", o))
 			}
 		})
 		for o := range touched {
+			delete(c.unobserved, o)
 			if b := c.encoded(o); b != nil {
 				c.was[o] = b
 			} else {

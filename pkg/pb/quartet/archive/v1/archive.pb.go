@@ -241,7 +241,11 @@ type Index struct {
 	// The version of the format: 2 if lines were erased, and otherwise 1.
 	Format uint32 `protobuf:"varint,3,opt,name=format,proto3" json:"format,omitempty"`
 	// The objects with its frames, in order.
-	Objects       []*Object `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
+	Objects []*Object `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
+	// Whether owners has all agents of which the segment has events: not if they are very many, nor if the index was written before it had any.
+	ListsOwners bool `protobuf:"varint,5,opt,name=lists_owners,json=listsOwners,proto3" json:"lists_owners,omitempty"`
+	// These agents, by namespace.
+	Owners        []*Owners `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -304,6 +308,75 @@ func (x *Index) GetObjects() []*Object {
 	return nil
 }
 
+func (x *Index) GetListsOwners() bool {
+	if x != nil {
+		return x.ListsOwners
+	}
+	return false
+}
+
+func (x *Index) GetOwners() []*Owners {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+// Owners are agents of a namespace.
+type Owners struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The ids of the agents.
+	AgentIds      []string `protobuf:"bytes,2,rep,name=agent_ids,json=agentIds,proto3" json:"agent_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Owners) Reset() {
+	*x = Owners{}
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Owners) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Owners) ProtoMessage() {}
+
+func (x *Owners) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Owners.ProtoReflect.Descriptor instead.
+func (*Owners) Descriptor() ([]byte, []int) {
+	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Owners) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Owners) GetAgentIds() []string {
+	if x != nil {
+		return x.AgentIds
+	}
+	return nil
+}
+
 // Object is a part of a segment.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -323,7 +396,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[3]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -335,7 +408,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[3]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -348,7 +421,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{3}
+	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Object) GetAt() uint64 {
@@ -397,7 +470,7 @@ type Frames struct {
 
 func (x *Frames) Reset() {
 	*x = Frames{}
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[4]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -409,7 +482,7 @@ func (x *Frames) String() string {
 func (*Frames) ProtoMessage() {}
 
 func (x *Frames) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[4]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -422,7 +495,7 @@ func (x *Frames) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frames.ProtoReflect.Descriptor instead.
 func (*Frames) Descriptor() ([]byte, []int) {
-	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{4}
+	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Frames) GetFrames() []*Frame {
@@ -465,7 +538,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[5]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +550,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[5]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +563,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{5}
+	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Frame) GetStep() uint64 {
@@ -590,7 +663,7 @@ type Line struct {
 
 func (x *Line) Reset() {
 	*x = Line{}
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[6]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +675,7 @@ func (x *Line) String() string {
 func (*Line) ProtoMessage() {}
 
 func (x *Line) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_archive_v1_archive_proto_msgTypes[6]
+	mi := &file_quartet_archive_v1_archive_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +688,7 @@ func (x *Line) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Line.ProtoReflect.Descriptor instead.
 func (*Line) Descriptor() ([]byte, []int) {
-	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{6}
+	return file_quartet_archive_v1_archive_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Line) GetErased() []byte {
@@ -655,12 +728,17 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	" \x01(\v2\x1a.quartet.archive.v1.ObjectR\x05index\x12;\n" +
 	"\varchived_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"archivedAt\x12!\n" +
-	"\ferased_lines\x18\f \x01(\x03R\verasedLines\"\xaa\x01\n" +
+	"\ferased_lines\x18\f \x01(\x03R\verasedLines\"\x81\x02\n" +
 	"\x05Index\x125\n" +
 	"\asegment\x18\x01 \x01(\v2\x1b.quartet.archive.v1.SegmentR\asegment\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12\x16\n" +
 	"\x06format\x18\x03 \x01(\rR\x06format\x124\n" +
-	"\aobjects\x18\x04 \x03(\v2\x1a.quartet.archive.v1.ObjectR\aobjects\"n\n" +
+	"\aobjects\x18\x04 \x03(\v2\x1a.quartet.archive.v1.ObjectR\aobjects\x12!\n" +
+	"\flists_owners\x18\x05 \x01(\bR\vlistsOwners\x122\n" +
+	"\x06owners\x18\x06 \x03(\v2\x1a.quartet.archive.v1.OwnersR\x06owners\"C\n" +
+	"\x06Owners\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1b\n" +
+	"\tagent_ids\x18\x02 \x03(\tR\bagentIds\"n\n" +
 	"\x06Object\x12\x0e\n" +
 	"\x02at\x18\x01 \x01(\x04R\x02at\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x12\n" +
@@ -701,30 +779,32 @@ func file_quartet_archive_v1_archive_proto_rawDescGZIP() []byte {
 	return file_quartet_archive_v1_archive_proto_rawDescData
 }
 
-var file_quartet_archive_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_quartet_archive_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_quartet_archive_v1_archive_proto_goTypes = []any{
 	(*Catalog)(nil),               // 0: quartet.archive.v1.Catalog
 	(*Segment)(nil),               // 1: quartet.archive.v1.Segment
 	(*Index)(nil),                 // 2: quartet.archive.v1.Index
-	(*Object)(nil),                // 3: quartet.archive.v1.Object
-	(*Frames)(nil),                // 4: quartet.archive.v1.Frames
-	(*Frame)(nil),                 // 5: quartet.archive.v1.Frame
-	(*Line)(nil),                  // 6: quartet.archive.v1.Line
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Owners)(nil),                // 3: quartet.archive.v1.Owners
+	(*Object)(nil),                // 4: quartet.archive.v1.Object
+	(*Frames)(nil),                // 5: quartet.archive.v1.Frames
+	(*Frame)(nil),                 // 6: quartet.archive.v1.Frame
+	(*Line)(nil),                  // 7: quartet.archive.v1.Line
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_quartet_archive_v1_archive_proto_depIdxs = []int32{
 	1, // 0: quartet.archive.v1.Catalog.segments:type_name -> quartet.archive.v1.Segment
-	3, // 1: quartet.archive.v1.Segment.index:type_name -> quartet.archive.v1.Object
-	7, // 2: quartet.archive.v1.Segment.archived_at:type_name -> google.protobuf.Timestamp
+	4, // 1: quartet.archive.v1.Segment.index:type_name -> quartet.archive.v1.Object
+	8, // 2: quartet.archive.v1.Segment.archived_at:type_name -> google.protobuf.Timestamp
 	1, // 3: quartet.archive.v1.Index.segment:type_name -> quartet.archive.v1.Segment
-	3, // 4: quartet.archive.v1.Index.objects:type_name -> quartet.archive.v1.Object
-	5, // 5: quartet.archive.v1.Frames.frames:type_name -> quartet.archive.v1.Frame
-	6, // 6: quartet.archive.v1.Frame.lines:type_name -> quartet.archive.v1.Line
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4, // 4: quartet.archive.v1.Index.objects:type_name -> quartet.archive.v1.Object
+	3, // 5: quartet.archive.v1.Index.owners:type_name -> quartet.archive.v1.Owners
+	6, // 6: quartet.archive.v1.Frames.frames:type_name -> quartet.archive.v1.Frame
+	7, // 7: quartet.archive.v1.Frame.lines:type_name -> quartet.archive.v1.Line
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_quartet_archive_v1_archive_proto_init() }
@@ -738,7 +818,7 @@ func file_quartet_archive_v1_archive_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_archive_v1_archive_proto_rawDesc), len(file_quartet_archive_v1_archive_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

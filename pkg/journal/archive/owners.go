@@ -1,0 +1,62 @@
+package archive
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+
+	"quartet/pkg/journal/event"
+	archivev1 "quartet/pkg/pb/quartet/archive/v1"
+)
+
+// maxOwners is how many agents an index lists at most, so that it stays small beside its segment.
+const maxOwners = 1 << 15
+
+// owners are the agents of which a segment has lines, by namespace.
+type owners struct {
+	all map[string]map[string]struct{}
+	n   int
+}
+
+// add adds those of the lines of a frame.
+func (o *owners) add(body []byte) {
+	for line := range bytes.Lines(body) {
+		namespace, agentID := event.OwnerOf(line)
+		if agentID == "" || o.n > maxOwners {
+			continue
+		}
+		of := o.all[namespace]
+		if of == nil {
+			if o.all == nil {
+				o.all = map[string]map[string]struct{}{}
+			}
+			of = map[string]struct{}{}
+			o.all[namespace] = of
+		}
+		if _, has := of[agentID]; !has {
+			of[agentID] = struct{}{}
+			o.n++
+		}
+	}
+}
+
+// list lists them in an index, unless they are too many.
+func (o *owners) list(x *archivev1.Index) {
+	if o.n > maxOwners {
+		return
+	}
+	x.ListsOwners = true
+	for _, namespace := range slices.Sorted(maps.Keys(o.all)) {
+		x.Owners = append(x.Owners, &archivev1.Owners{Namespace: namespace, AgentIds: slices.Sorted(maps.Keys(o.all[namespace]))})
+	}
+}
+
+// anyOwner reports whether an index lists an agent for which is returns true.
+func anyOwner(x *archivev1.Index, is func(namespace, agentID string) bool) bool {
+	for _, of := range x.GetOwners() {
+		if slices.ContainsFunc(of.GetAgentIds(), func(id string) bool { return is(of.GetNamespace(), id) }) {
+			return true
+		}
+	}
+	return false
+}

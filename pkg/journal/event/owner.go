@@ -1,0 +1,15 @@
+package event
+
+import "quartet/pkg/journal/lines"
+
+// OwnerOf returns the namespace and the agent of the event that a line has, two empty texts if that is about no agent or the line cannot be parsed.
+func OwnerOf(line []byte) (namespace, agentID string) {
+	if _, agentID = lines.TypeOf(line); agentID == "" {
+		return "", ""
+	}
+	raw, err := ParseLine(line)
+	if err != nil {
+		return "", ""
+	}
+	return raw.Namespace, raw.AgentID
+}
