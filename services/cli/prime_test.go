@@ -49,7 +49,7 @@ func TestC5_PrimeOfAServer(t *testing.T) {
 	require.LessOrEqual(t, len(out), 4*workitems.PrimeTokens)
 	require.Contains(t, out, "In focus: "+first)
 	require.Contains(t, out, "plan.md (7 bytes")
-	require.Contains(t, out, "Open todos (1 of 1):\n- ttt")
+	require.Contains(t, out, "Todos (0 of 1 done):\n- ttt")
 	require.Contains(t, out, "[waiting_operator: which name it gets]")
 	require.Contains(t, out, "more: ListWorkItems")
 

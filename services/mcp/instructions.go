@@ -11,7 +11,7 @@ At the start of a session, and after a compaction:
 
 For new work: CreateWorkItem once per independent objective, with plan_status ready when you know what to do, then PickWorkItem. Write what you decide and why into its plan file with HomeWrite and HomeEdit. Do not create an item for a step; steps are todos.
 
-While you work: UpdateWorkItem with the whole todo_list whenever a step is done; one entry in_progress. Do it before you start the next step, not at the end.
+While you work: UpdateWorkItem with the whole todo_list, done ones included, whenever a step is done; one entry in_progress. Do it before you start the next step, not at the end.
 
 When it is done: CompleteWorkItem with report. The report is all that others will read about it: what was done, how it was verified, what is left. Completed items never change again.
 
@@ -28,9 +28,9 @@ At the start of a session and after a compaction: ListWorkItems with filter open
 
 New work: CreateWorkItem once per independent objective, then PickWorkItem. Write what you decide and why into the plan file with HomeWrite and HomeEdit. A step is a todo, not an item.
 
-While you work: UpdateWorkItem with the whole todo_list after each step, before you start the next one.
+While you work: UpdateWorkItem with the whole todo_list, done ones included, after each step, before you start the next one.
 
-Done: CompleteWorkItem with report, which is all that others will read about it. Cannot continue: WaitFor with a reason, then pick another item. When what it waited for has happened and is handled, UpdateWorkItem with blocked_by null.
+Done: CompleteWorkItem with report, which is all that others will read about it. Cannot continue: WaitFor with a reason, then pick another item. What people answer is shown with ListWorkItems and GetWorkItem. When what it waited for has happened and is handled, UpdateWorkItem with blocked_by null.
 
 Errors say what is wrong and how to fix it.`
 

@@ -42,7 +42,7 @@ type short struct {
 
 // memoryTools is the set memory, in the order of use.
 var memoryTools = []short{
-	{name: "ListWorkItems", about: "List your work items. Start here, with filter open, at the start of a session and after a compaction.", arguments: map[string]string{
+	{name: "ListWorkItems", about: "List your work items, and the newest messages to you. Start here, with filter open, at the start of a session and after a compaction.", arguments: map[string]string{
 		"filter": "Default all.", "include_todo_list": "With the todos of each item.", "limit": "1 to 500, default 20.", "page_token": "next_page_token of the page before.",
 	}},
 	{name: "GetWorkItem", about: "Read one work item: objective, beginning and path of its plan, todos, blocker, waits, report.", arguments: map[string]string{
@@ -56,7 +56,7 @@ var memoryTools = []short{
 		"work_item_id": "", "reason": "Why, if you leave an item that you could go on with.",
 	}},
 	{name: "UpdateWorkItem", about: "Change a work item. Do it after each step, not at the end.", arguments: map[string]string{
-		"work_item_id": "Default: the item in focus.", "objective": "", "plan_status": "", "todo_list": "The whole list, which replaces the old one; one entry in_progress.",
+		"work_item_id": "Default: the item in focus.", "objective": "", "plan_status": "", "todo_list": "The whole list, done ones included, which replaces the old one; one entry in_progress.",
 		"blocked_by": "Why it cannot go on; null clears it. Prefer WaitFor, which also records what it waits for.", "expected_revision": "Refuse unless the item has this revision.",
 	}},
 	{name: "CompleteWorkItem", about: "Complete a work item. It never changes again.", arguments: map[string]string{
@@ -69,7 +69,7 @@ var memoryTools = []short{
 	{name: "HomeRead", about: "Read a file of your durable home. The plan of an item is work-items/<work_item_id>/plan.md.", arguments: map[string]string{
 		"path": "", "offset": "First byte.", "limit": "Bytes, default 65536, at most 1048576.",
 	}},
-	{name: "HomeWrite", about: "Write a whole file of your home: a plan, or notes that later sessions need.", arguments: map[string]string{
+	{name: "HomeWrite", about: "Write a whole file of your home, such as a plan. Name other files in the plan: later sessions find them there.", arguments: map[string]string{
 		"path": "", "text": "The whole content.", "expected_sha256": `Refuse unless the file has this hash; "absent": unless there is none.`,
 	}, required: []any{"path", "text"}}, // the server also takes bytes instead of a text
 	{name: "HomeEdit", about: "Replace text in a file of your home.", arguments: map[string]string{

@@ -146,7 +146,7 @@ func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.
 	if err != nil {
 		return refused(call.GetName(), err, a.remedy(err)), nil
 	}
-	return resultOf(got)
+	return resultOf(got, a.messages(ctx, call.GetName()))
 }
 
 // requestID returns the request id that the client gave, or a new one. The ids of the
@@ -199,7 +199,7 @@ func (a *agentServer) progress(ctx context.Context, req *sdk.CallToolRequest) (s
 }
 
 // resultOf returns the result of a tool (SPEC C4) as structure and as text.
-func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
+func resultOf(got *agentv1.CallToolResponse, messages any) (*sdk.CallToolResult, error) {
 	r := got.GetResult()
 	raw, err := pbjson.Append(nil, r) // enums as words, as journals and models have them
 	if err != nil {
@@ -212,6 +212,9 @@ func resultOf(got *agentv1.CallToolResponse) (*sdk.CallToolResult, error) {
 	delete(envelope, "call_id")
 	if got.GetPromotedWorkItemId() != "" {
 		envelope["promoted_work_item_id"] = got.GetPromotedWorkItemId()
+	}
+	if messages != nil {
+		envelope["messages"] = messages
 	}
 	// Without HTML escapes, so that code stays readable for a model.
 	var text strings.Builder

@@ -293,7 +293,7 @@ func (s *State) owned(namespace, agentID, itemID string) (*workv1.WorkItemRecord
 func (s *State) ownedOrCurrent(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	if itemID == "" {
 		if itemID = s.current(namespace, agentID); itemID == "" {
-			return nil, fault.Invalid("work_item_id", "", "must be given: no work item is in focus")
+			return nil, fault.Invalid("work_item_id", "", "must be given, or PickWorkItem called before: no work item is in focus")
 		}
 	}
 	return s.owned(namespace, agentID, itemID)

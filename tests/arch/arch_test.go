@@ -65,7 +65,8 @@ func TestR1_PlanesDoNotImportEachOther(t *testing.T) {
 
 // Libraries know no plane. The client is the one that is for programs outside:
 // it knows the public messages, and still no service; so do the spool of output
-// that its workers and ours share, and the chain of the audit log, which its readers check.
+// that its workers and ours share, the chain of the audit log, which its readers check, and the
+// messages that MCP and the command line show to those who take no turns.
 func TestLibrariesImportNoService(t *testing.T) {
 	for _, p := range packages(t) {
 		if !strings.HasPrefix(p.ImportPath, "quartet/pkg/") {
@@ -75,7 +76,7 @@ func TestLibrariesImportNoService(t *testing.T) {
 			if i == "quartet/pkg/pb/quartet/snapshot/v1" || i == "quartet/pkg/pb/quartet/archive/v1" { // they are of every plane
 				continue
 			}
-			if strings.HasPrefix(i, "quartet/services/") || strings.HasPrefix(i, "quartet/pkg/pb/") && !strings.HasPrefix(p.ImportPath, "quartet/pkg/pb/") && p.ImportPath != "quartet/pkg/client" && p.ImportPath != "quartet/pkg/spool" && p.ImportPath != "quartet/pkg/staletick" && p.ImportPath != "quartet/pkg/auditchain" {
+			if strings.HasPrefix(i, "quartet/services/") || strings.HasPrefix(i, "quartet/pkg/pb/") && !strings.HasPrefix(p.ImportPath, "quartet/pkg/pb/") && p.ImportPath != "quartet/pkg/client" && p.ImportPath != "quartet/pkg/spool" && p.ImportPath != "quartet/pkg/staletick" && p.ImportPath != "quartet/pkg/auditchain" && p.ImportPath != "quartet/pkg/unread" {
 				t.Errorf("%s imports %s; a library knows no plane", p.ImportPath, i)
 			}
 		}

@@ -44,14 +44,14 @@ You are agent keeper.
 ## Work item of this turn
 wi_1
 Objective: ship 1.4
-Plan: /home/keeper/work-items/wi_1/plan.md (6 bytes, sha256 abc)
+Plan: work-items/wi_1/plan.md in your home, file /home/keeper/work-items/wi_1/plan.md (6 bytes, sha256 abc)
 Plan begins:
 > # Plan
 
 ## Where it stands: blocked, plan ready
 Blocked by: no key
 - [in_progress] sign
-1 of 2 todos are done.
+- [completed] build
 
 ## Triggered, to review
 - wi_2: answer [waiting_external]

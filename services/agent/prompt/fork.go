@@ -129,7 +129,7 @@ func (v *view) item(it *workv1.WorkItem) {
 	head := fmt.Sprintf("\n## Inherited: the work item of your supervisor\n%s (%s, plan %s)\nObjective: %s\n", it.GetWorkItemId(),
 		lower(it.GetSchedulingState().String(), "SCHEDULING_STATE_"), lower(it.GetPlanStatus().String(), "PLAN_STATUS_"), hang(it.GetObjective()))
 	if plan := it.GetPlanArtifact(); plan != nil {
-		head += descriptor(plan)
+		head += "Plan: " + planFile(plan)
 	}
 	if it.GetBlockedBy() != "" {
 		head += fmt.Sprintf("Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))

@@ -51,6 +51,7 @@ const (
 	boardsShare       = 60
 	childrenShare     = 40
 	ownWaitsShare     = 15
+	stateShare        = 15
 )
 
 // The names of the sections.
@@ -209,7 +210,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	back(0)
 	p.put(sectionItem, one(it != nil), itemForms(in, p.left*previewShare/100)...)
 	back(1)
-	p.put(sectionState, one(it != nil), stateForms(in)...)
+	p.put(sectionState, one(it != nil), stateForms(in, p.left*stateShare/100)...)
 	own := standing(in)
 	p.share(sectionOwnWaits, len(own), ownWaitsShare, lineForms("What you wait for, beside your work items", own, p.left*ownWaitsShare/100, keepFirst)...)
 	p.share(sectionConversation, len(in.Conversation)+one(in.Summary != nil), conversationShare, conversationForms(in, p.left*conversationShare/100)...)

@@ -156,11 +156,15 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 		if it := in.Item; it != nil {
 			require.Contains(t, text, "Objective: "+hang(it.GetObjective()))
 			require.Contains(t, text, it.GetPlanArtifact().GetPath())
+			left := 0
 			for _, todo := range it.GetTodoList() {
 				if todo.GetState() != workv1.TodoState_TODO_STATE_COMPLETED {
 					require.Contains(t, text, hang(todo.GetText()))
+				} else if !strings.Contains(text, "- [completed] "+hang(todo.GetText())) {
+					left++
 				}
 			}
+			require.Equal(t, left > 0, strings.Contains(text, "are done and not shown. UpdateWorkItem replaces the whole list"))
 		}
 		for _, w := range in.Waits {
 			require.Contains(t, text, quote(w.GetReason()), "the question that is answered is in every text")
@@ -174,6 +178,28 @@ func TestC1_WithinTheBudgetAndNeverWithoutTheObjective(t *testing.T) {
 		}
 		require.Equal(t, 1, strings.Count(text, "\n## Work item of this turn"), "nobody's words look like the runtime's")
 	})
+}
+
+// Todos that are done are shown where there is room: a model that replaces the list without them loses them. Otherwise it is told.
+func TestC1_DoneTodos(t *testing.T) {
+	in := Input{AgentID: "keeper", Queue: &workv1.GetWorkQueueResponse{}, Item: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "ship", PlanArtifact: &workv1.PlanArtifact{Path: "/p"}}}
+	todo := func(text string, state workv1.TodoState) {
+		in.Item.TodoList = append(in.Item.TodoList, &workv1.TodoItem{Text: text, State: state})
+	}
+	todo("read", workv1.TodoState_TODO_STATE_COMPLETED)
+	todo("write", workv1.TodoState_TODO_STATE_PENDING)
+	text := func() string {
+		sections, err := Render(in, DefaultBudget)
+		require.NoError(t, err)
+		return Text(sections)
+	}
+	require.Contains(t, text(), "- [pending] write\n- [completed] read\n")
+	require.NotContains(t, text(), "not shown")
+	for range 100 {
+		todo(strings.Repeat("x", 200), workv1.TodoState_TODO_STATE_COMPLETED)
+	}
+	require.Contains(t, text(), "- [pending] write\n101 of 102 todos are done and not shown. UpdateWorkItem replaces the whole list: read it with GetWorkItem first.\n")
+	require.NotContains(t, text(), "[completed]")
 }
 
 // The boards of an orchestrator are shown as far as there is room, the lines that

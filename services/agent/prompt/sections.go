@@ -60,7 +60,7 @@ const noItem = "None. PickWorkItem binds this turn to one; CreateWorkItem makes 
 
 // itemHead returns the part of an item that seldom changes: its objective and where its plan is.
 func itemHead(it *workv1.WorkItem) string {
-	return fmt.Sprintf("%s\nObjective: %s\n", it.GetWorkItemId(), hang(it.GetObjective())) + descriptor(it.GetPlanArtifact())
+	return fmt.Sprintf("%s\nObjective: %s\n", it.GetWorkItemId(), hang(it.GetObjective())) + descriptor(it)
 }
 
 // itemLeast returns the required part about the turn's item.
@@ -71,14 +71,20 @@ func itemLeast(in Input) string {
 	return heading(itemTitle, compact, 0) + itemHead(in.Item)
 }
 
-func descriptor(plan *workv1.PlanArtifact) string {
+// descriptor returns where the plan of an item is, for the tools of the agent's home and as a file.
+func descriptor(it *workv1.WorkItem) string {
+	return fmt.Sprintf("Plan: work-items/%s/plan.md in your home, file ", it.GetWorkItemId()) + planFile(it.GetPlanArtifact())
+}
+
+// planFile returns the file of a plan and what is known of it.
+func planFile(plan *workv1.PlanArtifact) string {
 	switch {
 	case plan.GetProblem() != "":
-		return fmt.Sprintf("Plan: %s (%s)\n", plan.GetPath(), plan.GetProblem())
+		return fmt.Sprintf("%s (%s)\n", plan.GetPath(), plan.GetProblem())
 	case plan.GetBytes() == 0:
-		return fmt.Sprintf("Plan: %s (empty)\n", plan.GetPath())
+		return fmt.Sprintf("%s (empty)\n", plan.GetPath())
 	}
-	return fmt.Sprintf("Plan: %s (%d bytes, sha256 %s)\n", plan.GetPath(), plan.GetBytes(), plan.GetSha256())
+	return fmt.Sprintf("%s (%d bytes, sha256 %s)\n", plan.GetPath(), plan.GetBytes(), plan.GetSha256())
 }
 
 // itemForms returns the renderings of the turn's item, the largest first: with the plan's preview,
@@ -106,9 +112,13 @@ func itemForms(in Input, previewRoom int) []form {
 
 const stateTitle = "Where it stands"
 
-// stateLeast returns the required part about where the turn's item stands: its blocker and the
-// todos that are not done.
-func stateLeast(in Input) string {
+// stateLeast returns the required part about where the turn's item stands: its blocker, the
+// todos that are not done, and that others are.
+func stateLeast(in Input) string { return stateHead(in, false) }
+
+// stateHead returns the blocker and the todos: those that are not done, and then the others or their number. A list that is written
+// without them loses them.
+func stateHead(in Input, all bool) string {
 	it := in.Item
 	if it == nil {
 		return ""
@@ -118,17 +128,28 @@ func stateLeast(in Input) string {
 	if it.GetBlockedBy() != "" {
 		fmt.Fprintf(&b, "Blocked by: %s\n", fold(it.GetBlockedBy(), noteChars))
 	}
+	var done strings.Builder
+	n := 0
 	for _, t := range it.GetTodoList() {
-		if t.GetState() != workv1.TodoState_TODO_STATE_COMPLETED {
-			fmt.Fprintf(&b, "- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), hang(t.GetText()))
+		to := &b
+		if t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED {
+			n++
+			to = &done
 		}
+		fmt.Fprintf(to, "- [%s] %s\n", lower(t.GetState().String(), "TODO_STATE_"), hang(t.GetText()))
+	}
+	switch {
+	case all:
+		b.WriteString(done.String())
+	case n > 0:
+		fmt.Fprintf(&b, "%d of %d todos are done and not shown. UpdateWorkItem replaces the whole list: read it with GetWorkItem first.\n", n, len(it.GetTodoList()))
 	}
 	return b.String()
 }
 
-// stateForms returns where the turn's item stands: with its waits and the number of completed
-// todos, and without them. The item may be nil.
-func stateForms(in Input) []form {
+// stateForms returns where the turn's item stands: with its waits and all todos, with its waits and the todos that are not done, and
+// without waits. The first is left out if it has more than room bytes more than the last. The item may be nil.
+func stateForms(in Input, room int) []form {
 	it := in.Item
 	if it == nil {
 		return nil
@@ -147,17 +168,14 @@ func stateForms(in Input) []form {
 		}
 		extras.WriteByte('\n')
 	}
-	done := 0
-	for _, t := range it.GetTodoList() {
-		if t.GetState() == workv1.TodoState_TODO_STATE_COMPLETED {
-			done++
-		}
+	all, least := stateHead(in, true), stateLeast(in)
+	switch {
+	case all == least:
+		return []form{{full, least + extras.String()}, {compact, least}}
+	case len(all)+extras.Len() > len(least)+room:
+		return []form{{truncated, least + extras.String()}, {compact, least}}
 	}
-	if done > 0 {
-		fmt.Fprintf(&extras, "%d of %d todos are done.\n", done, len(it.GetTodoList()))
-	}
-	least := stateLeast(in)
-	return []form{{full, least + extras.String()}, {compact, least}}
+	return []form{{full, all + extras.String()}, {truncated, least + extras.String()}, {compact, least}}
 }
 
 // candidateForms returns the renderings of the items of one class: with plan and todos; as one line

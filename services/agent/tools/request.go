@@ -123,7 +123,7 @@ func (t Tool) TakesFocus(req proto.Message) bool {
 // none is in focus, it refuses a request that needs an item; others are then about the agent itself.
 func (t Tool) Focus(req proto.Message, itemID string) error {
 	if _, needs := req.(*workv1.CompleteWorkItemRequest); needs && itemID == "" {
-		return fault.Invalid("work_item_id", "", "must be given: no work item is in focus")
+		return fault.Invalid("work_item_id", "", "must be given, or PickWorkItem called before: no work item is in focus")
 	}
 	set(req, "work_item_id", itemID, true)
 	return nil

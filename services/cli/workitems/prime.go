@@ -11,10 +11,12 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/terminal"
+	"quartet/pkg/unread"
 	"quartet/pkg/utf8cut"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
@@ -32,13 +34,15 @@ const (
 	// Limits of the parts, in bytes. Those of the item in focus together leave room for the
 	// other items.
 	primeAgent     = 128
-	primeObjective = 700
-	primePath      = 240
+	primeObjective = 560
+	primePath      = 160
 	primeBlocker   = 200
 	primeTodo      = 110
-	primeTodos     = 800
+	primeTodos     = 600
 	primeWait      = 160
-	primeWaits     = 480
+	primeWaits     = 300
+	primeSaid      = 130
+	primeMessages  = 2
 	primeOther     = 130
 	primeReason    = 60
 )
@@ -61,9 +65,9 @@ func PrimeCommand(s *session.Session) *cobra.Command {
 	var hook string
 	cmd := &cobra.Command{
 		Use: "prime AGENT", Short: "Print an agent's open work for a model's context, at most 1000 tokens", Args: input.Exactly("AGENT"),
-		Long: `Print what a model needs to go on: the item in focus with its plan, open todos and
-waits, the other open items in a line each as far as they fit, and which tools come
-next. The text has at most 1000 tokens of four bytes, whatever the agent holds.
+		Long: `Print what a model needs to go on: the item in focus with its plan, todos and waits,
+the newest messages that no turn has taken, the other open items in a line each as far
+as they fit, and which tools come next. The text has at most 1000 tokens of four bytes, whatever the agent holds.
 
 A coding agent's hook runs it at the start of a session and after a compaction. It
 changes nothing. If the server cannot be reached the exit code is 5, and 3 if there
@@ -88,7 +92,11 @@ too, because a hook that fails disturbs a session that can do without it.`,
 		if err != nil {
 			return err
 		}
-		primer := Prime(args[0], queue, open.GetWorkItems())
+		said, err := unread.Read(ctx, agentv1.NewAgentServiceClient(conn), args[0], primeMessages)
+		if err != nil {
+			return err
+		}
+		primer := Prime(args[0], queue, open.GetWorkItems(), said)
 		var document any
 		switch {
 		case s.JSON():
@@ -128,8 +136,9 @@ func forHook(hook *string, run func(*cobra.Command, []string) error) func(*cobra
 }
 
 // Prime returns the text about an agent's queue. open are open items in any order, of which some
-// may be missing. The items of the queue come first, since it has the triggered and runnable ones.
-func Prime(agentID string, queue *workv1.GetWorkQueueResponse, open []*workv1.WorkItem) Primer {
+// may be missing. The items of the queue come first, since it has the triggered and runnable ones. said has the messages that no turn
+// has taken, of which the newest are shown.
+func Prime(agentID string, queue *workv1.GetWorkQueueResponse, open []*workv1.WorkItem, said unread.Messages) Primer {
 	out := Primer{AgentID: agentID, OpenItems: int(queue.GetCounts().GetOpen())}
 	current := queue.GetCurrent()
 	head := fmt.Sprintf("Quartet, the durable memory of agent %s.\n", lineOf(agentID, primeAgent))
@@ -139,6 +148,7 @@ func Prime(agentID string, queue *workv1.GetWorkQueueResponse, open []*workv1.Wo
 		head += "\n" + inFocus(current)
 		out.ShownItems++
 	}
+	head += messages(said)
 	next := whatIsNext(current, out.OpenItems)
 
 	const limit = PrimeTokens * bytesPerToken
@@ -193,20 +203,22 @@ func inFocus(it *workv1.WorkItem) string {
 	if it.GetBlockedBy() != "" {
 		fmt.Fprintf(&b, "Blocked by: %s\n", lineOf(it.GetBlockedBy(), primeBlocker))
 	}
-	var todos []string
-	done := 0
+	if w := it.GetResumed().GetWait(); w != nil {
+		fmt.Fprintf(&b, "Resumed: its wait is over: %s\n", lineOf(waitText(w), primeWait))
+	}
+	var todos, done []string
 	for _, t := range it.GetTodoList() {
 		switch t.GetState() {
 		case workv1.TodoState_TODO_STATE_COMPLETED:
-			done++
+			done = append(done, "- done: "+lineOf(t.GetText(), primeTodo)+"\n")
 		case workv1.TodoState_TODO_STATE_IN_PROGRESS: // first, so that it is never cut
 			todos = append([]string{"- in progress: " + lineOf(t.GetText(), primeTodo) + "\n"}, todos...)
 		default:
 			todos = append(todos, "- "+lineOf(t.GetText(), primeTodo)+"\n")
 		}
 	}
-	if len(todos) > 0 {
-		fmt.Fprintf(&b, "Open todos (%d of %d):\n%s", len(todos), len(todos)+done, fitting(todos, primeTodos, "todos: GetWorkItem"))
+	if all := append(todos, done...); len(all) > 0 { // the done ones last: they are cut first
+		fmt.Fprintf(&b, "Todos (%d of %d done):\n%s", len(done), len(all), fitting(all, primeTodos, "todos: GetWorkItem"))
 	}
 	var waits []string
 	for _, w := range it.GetWaits() {
@@ -231,6 +243,23 @@ func waitText(w *workv1.AttachedWait) string {
 		text += fmt.Sprintf(", triggered %d times unseen", unseen)
 	}
 	return text + output.Detail(w.GetReason())
+}
+
+// messages shows what was said to the agent and no turn has taken.
+func messages(said unread.Messages) string {
+	if said.Total == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nMessages that no turn has taken (%d", said.Total)
+	if said.Total > len(said.Newest) {
+		fmt.Fprintf(&b, ", the newest %d", len(said.Newest))
+	}
+	b.WriteString("):\n")
+	for _, m := range said.Newest {
+		b.WriteString(unread.Line(m, primeSaid))
+	}
+	return b.String()
 }
 
 // fitting returns the first lines that have at most most bytes, and how many are left out. what
@@ -268,6 +297,9 @@ func otherItem(it *workv1.WorkItem) string {
 	if it.GetHasTriggeredWaits() {
 		state += ", triggered"
 	}
+	if it.GetResumed() != nil {
+		state += ", resumed"
+	}
 	if it.GetBlockedBy() != "" {
 		state += ": " + lineOf(it.GetBlockedBy(), primeReason)
 	}
@@ -280,9 +312,9 @@ func whatIsNext(current *workv1.WorkItem, open int) string {
 	case current != nil && current.GetBlockedBy() != "":
 		return "\nNext: look at what blocks it. Clear the blocker with UpdateWorkItem blocked_by null, or PickWorkItem another one.\n"
 	case current != nil:
-		return "\nNext: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the whole todo_list after each step, CompleteWorkItem with a report when it is done, WaitFor when it cannot go on.\n"
+		return "\nNext: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the whole todo_list, done ones included, after each step, CompleteWorkItem with a report when it is done, WaitFor when it cannot go on.\n"
 	case open > 0:
-		return "\nNext: choose an item, read its plan with HomeRead work-items/<work_item_id>/plan.md, and PickWorkItem. Triggered items first.\n"
+		return "\nNext: choose an item, read its plan with HomeRead work-items/<work_item_id>/plan.md, and PickWorkItem. First those that are resumed or triggered: what they waited for has happened.\n"
 	}
 	return "\nNext: nothing is open. CreateWorkItem once for each independent objective, then PickWorkItem.\n"
 }

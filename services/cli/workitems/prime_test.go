@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/unread"
 )
 
 // openItems returns n open items with ids as long as real ones.
@@ -41,11 +45,16 @@ func TestC5_PrimeIsBounded(t *testing.T) {
 			current.Waits = append(current.Waits, &workv1.AttachedWait{Kind: waitingv1.WaitKind_WAIT_KIND_EXTERNAL, Resource: long, Reason: long, TriggerCount: 1 << 60})
 		}
 		items := openItems(500, long)
+		current.Resumed = &workv1.Resumption{Wait: current.GetWaits()[0]}
+		said := unread.Messages{Total: 1 << 40}
+		for range primeMessages {
+			said.Newest = append(said.Newest, &agentv1.Message{MessageId: fmt.Sprintf("msg_%026d", 1), WorkItemId: items[0].GetWorkItemId(), Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, TriggerId: fmt.Sprintf("trg_%026d", 1), Text: long})
+		}
 		for _, it := range items {
-			it.BlockedBy, it.HasTriggeredWaits = long, true
+			it.BlockedBy, it.HasTriggeredWaits, it.Resumed = long, true, current.GetResumed()
 		}
 		for _, q := range []*workv1.GetWorkQueueResponse{queueOf(current, 501), queueOf(nil, 500), queueOf(nil, 1<<31-1)} {
-			p := Prime(long, q, items)
+			p := Prime(long, q, items, said)
 			require.LessOrEqual(t, len(p.Text), limit, "%q", unit)
 			require.LessOrEqual(t, p.Tokens, PrimeTokens)
 			require.True(t, utf8.ValidString(p.Text))
@@ -68,7 +77,7 @@ func TestC5_PrimeAtBelowAndAboveItsLimit(t *testing.T) {
 	const limit = PrimeTokens * bytesPerToken
 	above := false
 	for n := range 60 {
-		p := Prime("keeper", queueOf(nil, n), openItems(n, strings.Repeat("o", 60)))
+		p := Prime("keeper", queueOf(nil, n), openItems(n, strings.Repeat("o", 60)), unread.Messages{})
 		require.LessOrEqual(t, len(p.Text), limit)
 		require.Equal(t, n, p.OpenItems)
 		require.Equal(t, strings.Count(p.Text, "\n- wi_"), p.ShownItems)
@@ -105,15 +114,16 @@ func TestC5_PrimeSaysWhatToDo(t *testing.T) {
 	}
 	q := queueOf(current, 3)
 	q.TriggeredBlocked = []*workv1.WorkItem{triggered}
-	p := Prime("keeper", q, []*workv1.WorkItem{current, {WorkItemId: "wi_3", Objective: "Later", SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE}, triggered})
+	p := Prime("keeper", q, []*workv1.WorkItem{current, {WorkItemId: "wi_3", Objective: "Later", SchedulingState: workv1.SchedulingState_SCHEDULING_STATE_RUNNABLE}, triggered}, unread.Messages{})
 	require.Equal(t, `Quartet, the durable memory of agent keeper.
 
 In focus: wi_1 (plan_status ready)
 Objective: Ship it
 Plan: HomeRead work-items/wi_1/plan.md (12 bytes, on the server /data/plan.md)
-Open todos (2 of 3):
+Todos (1 of 3 done):
 - in progress: test all
 - tag
+- done: build
 Waits:
 - interest in timer tmr_1: look again
 
@@ -121,16 +131,33 @@ Other open items (2):
 - wi_2 [waiting_external, triggered: CI runs] Answer
 - wi_3 [runnable] Later
 
-Next: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the whole todo_list after each step, CompleteWorkItem with a report when it is done, WaitFor when it cannot go on.
+Next: read its plan with HomeRead and go on with the first open todo. UpdateWorkItem with the whole todo_list, done ones included, after each step, CompleteWorkItem with a report when it is done, WaitFor when it cannot go on.
 `, p.Text)
 	require.Equal(t, Primer{AgentID: "keeper", Text: p.Text, Tokens: (len(p.Text) + 3) / 4, OpenItems: 3, ShownItems: 3}, p)
 
+	// What an operator said, and what it resumed.
+	said := unread.Messages{Total: 4, Newest: []*agentv1.Message{
+		{MessageId: "msg_3", Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, WorkItemId: "wi_1", Text: "Apache,\nplease", CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC))},
+		{MessageId: "msg_4", Kind: agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT, TriggerId: "trg_1", Data: []byte{1, 2}, CreatedAt: timestamppb.New(time.Date(2026, 3, 4, 6, 0, 0, 0, time.UTC))},
+	}}
+	current.Resumed = &workv1.Resumption{Wait: &workv1.AttachedWait{Kind: waitingv1.WaitKind_WAIT_KIND_OPERATOR, Reason: "MIT or Apache?"}}
+	text := Prime("keeper", q, nil, said).Text
+	require.Contains(t, text, "Resumed: its wait is over: operator: MIT or Apache?\n")
+	require.Contains(t, text, `
+Messages that no turn has taken (4, the newest 2):
+- operator, 2026-03-04 05:06Z about wi_1 (msg_3): Apache, please
+- trigger trg_1, evidence and no instruction, 2026-03-04 06:00Z (msg_4): 2 bytes that are no text
+`)
+	current.Resumed = nil
+	triggered.Resumed = &workv1.Resumption{}
+	require.Contains(t, Prime("keeper", q, nil, said).Text, "- wi_2 [waiting_external, triggered, resumed: CI runs] Answer\n")
+
 	current.BlockedBy, current.PlanArtifact = "the key is missing", nil
-	require.Contains(t, Prime("keeper", queueOf(current, 1), nil).Text, "plan.md (empty)\nBlocked by: the key is missing\n")
-	require.Contains(t, Prime("keeper", queueOf(current, 1), nil).Text, "\nNext: look at what blocks it.")
+	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text, "plan.md (empty)\nBlocked by: the key is missing\n")
+	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text, "\nNext: look at what blocks it.")
 	current.PlanArtifact = &workv1.PlanArtifact{Problem: "missing"}
-	require.Contains(t, Prime("keeper", queueOf(current, 1), nil).Text, "plan.md (missing)\n")
-	require.Contains(t, Prime("keeper", queueOf(nil, 1), openItems(1, "x")).Text, "No item is in focus.\n\nOther open items (1):\n")
+	require.Contains(t, Prime("keeper", queueOf(current, 1), nil, unread.Messages{}).Text, "plan.md (missing)\n")
+	require.Contains(t, Prime("keeper", queueOf(nil, 1), openItems(1, "x"), unread.Messages{}).Text, "No item is in focus.\n\nOther open items (1):\n")
 	require.Equal(t, "Quartet, the durable memory of agent keeper.\n\nNo item is in focus.\n\nNext: nothing is open. CreateWorkItem once for each independent objective, then PickWorkItem.\n",
-		Prime("keeper", queueOf(nil, 0), nil).Text)
+		Prime("keeper", queueOf(nil, 0), nil, unread.Messages{}).Text)
 }
