@@ -55,6 +55,28 @@ func TestI18_UsageOfANamespace(t *testing.T) {
 	}
 	require.Equal(t, "1", used(installation, "/v1/usage")["agents"][0])
 	require.Equal(t, http.StatusForbidden, door.rest(t, admin, http.MethodGet, "/v1/usage?namespace=default", "").status)
+
+	// Who holds how much, for an admin of the installation.
+	all := door.rest(t, installation, http.MethodGet, "/v1/usage?all_namespaces=true", "")
+	require.Equal(t, http.StatusOK, all.status, all.body)
+	var resp struct {
+		Namespaces     []struct{ Namespace, Agents, OpenItems, Bytes string }
+		NamespaceCount int
+	}
+	require.NoError(t, json.Unmarshal([]byte(all.body), &resp))
+	require.GreaterOrEqual(t, resp.NamespaceCount, 2)
+	require.Len(t, resp.Namespaces, resp.NamespaceCount)
+	require.Equal(t, "acme", resp.Namespaces[0].Namespace, "it has written most")
+	require.Equal(t, "2", resp.Namespaces[0].Agents)
+	require.Equal(t, "6", resp.Namespaces[0].OpenItems)
+	written := func(i int) int {
+		n, err := strconv.Atoi(resp.Namespaces[i].Bytes)
+		require.NoError(t, err)
+		return n
+	}
+	require.Greater(t, written(0), written(1))
+	require.Equal(t, http.StatusForbidden, door.rest(t, admin, http.MethodGet, "/v1/usage?all_namespaces=true", "").status)
+	require.Equal(t, http.StatusBadRequest, door.rest(t, installation, http.MethodGet, "/v1/usage?all_namespaces=true&namespace=acme", "").status)
 	require.Equal(t, http.StatusForbidden, door.rest(t, operator, http.MethodGet, "/v1/usage", "").status)
 }
 

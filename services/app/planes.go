@@ -67,7 +67,7 @@ func (w *wiring) planes() []planeRow {
 			})
 		}, []string{"nats"}, nil, nil},
 		{"identity", func(d plane.Deps, _ partitions.Share) (planeService, error) {
-			return identity.New(identity.Deps{Deps: d, Installation: w.keys, Known: w.creds.keys.Known, Processes: w.listProcesses, Usage: w.gate.Usage, Version: w.version})
+			return identity.New(identity.Deps{Deps: d, Installation: w.keys, Known: w.creds.keys.Known, Processes: w.listProcesses, Usage: w.gate.Usage, Largest: w.gate.Largest, Version: w.version})
 		}, []string{"nats"}, nil, nil},
 		{"audit", func(d plane.Deps, _ partitions.Share) (planeService, error) { return audit.New(d) }, []string{"nats"}, nil, nil},
 	}

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"math"
 
 	"quartet/pkg/fault"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
@@ -12,6 +13,9 @@ import (
 // caller's unless the request names one.
 func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest) (*identityv1.GetUsageResponse, error) {
 	actor := rpc.ActorFrom(ctx)
+	if req.GetAllNamespaces() {
+		return s.usageOfAll(ctx, req)
+	}
 	namespace := req.GetNamespace()
 	if namespace == "" {
 		namespace = actor.Namespace
@@ -24,4 +28,19 @@ func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest)
 		return nil, err
 	}
 	return &identityv1.GetUsageResponse{Namespace: namespace, Quotas: quotas}, nil
+}
+
+// usageOfAll returns which namespaces hold most.
+func (s *Service) usageOfAll(ctx context.Context, req *identityv1.GetUsageRequest) (*identityv1.GetUsageResponse, error) {
+	if err := rpc.RequireRole(ctx, rpc.RoleInstallationAdmin); err != nil {
+		return nil, err
+	}
+	if req.GetNamespace() != "" {
+		return nil, fault.Invalid("namespace", req.GetNamespace(), "must be empty together with all_namespaces")
+	}
+	largest, n, err := s.deps.Largest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &identityv1.GetUsageResponse{Namespaces: largest, NamespaceCount: int32(min(n, math.MaxInt32))}, nil //nolint:gosec // bounded
 }

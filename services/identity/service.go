@@ -25,6 +25,8 @@ type Deps struct {
 	Processes func(ctx context.Context, examine bool) (*identityv1.ListProcessesResponse, error)
 	// Usage returns the quotas of a namespace, and how much of them it uses. Optional.
 	Usage func(ctx context.Context, namespace string) ([]*identityv1.QuotaUse, error)
+	// Largest returns the namespaces that hold most, and how many there are. Optional.
+	Largest func(ctx context.Context) ([]*identityv1.NamespaceUse, int, error)
 	// Version is the build's.
 	Version string
 }
@@ -52,6 +54,9 @@ func New(deps Deps) (*Service, error) {
 	}
 	if deps.Usage == nil {
 		deps.Usage = func(context.Context, string) ([]*identityv1.QuotaUse, error) { return nil, nil }
+	}
+	if deps.Largest == nil {
+		deps.Largest = func(context.Context) ([]*identityv1.NamespaceUse, int, error) { return nil, 0, nil }
 	}
 	err := deps.Complete()
 	return &Service{deps: deps}, err

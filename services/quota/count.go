@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
 	"quartet/pkg/journal/framelog"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
 // planes has, by kind, the planes whose journals are read to count it.
@@ -148,6 +149,17 @@ func (c *counts) get(namespace, kind string) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held[namespace][kind]
+}
+
+// all returns what each namespace holds.
+func (c *counts) all() []*identityv1.NamespaceUse {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]*identityv1.NamespaceUse, 0, len(c.held))
+	for namespace, of := range c.held {
+		out = append(out, &identityv1.NamespaceUse{Namespace: namespace, Agents: of[Agents], OpenItems: of[OpenItems], Bytes: of[MiB]})
+	}
+	return out
 }
 
 var errNotFollowed = errors.New("quota: not started")

@@ -1,7 +1,9 @@
 package quota
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"quartet/pkg/fault"
@@ -18,10 +20,8 @@ var counted = []string{Agents, OpenItems, MiB}
 // call begins to read the journals that the gate does not follow yet, to their ends; it returns NOT_READY if that
 // takes longer than usageTerm, and goes on reading.
 func (g *Gate) Usage(ctx context.Context, namespace string) ([]*identityv1.QuotaUse, error) {
-	ctx, cancel := context.WithTimeout(ctx, usageTerm)
-	defer cancel()
-	if err := g.counts.start(ctx, g.cfg.Sources, counted); err != nil {
-		return nil, fault.NotReady.New("the journals are being read to count what namespaces hold; repeat the call in a moment").WithCause(err)
+	if err := g.count(ctx); err != nil {
+		return nil, err
 	}
 	var out []*identityv1.QuotaUse
 	for _, kind := range Kinds {
@@ -37,4 +37,31 @@ func (g *Gate) Usage(ctx context.Context, namespace string) ([]*identityv1.Quota
 		out = append(out, use)
 	}
 	return out, nil
+}
+
+// count reads the journals to their ends, as Usage says.
+func (g *Gate) count(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, usageTerm)
+	defer cancel()
+	if err := g.counts.start(ctx, g.cfg.Sources, counted); err != nil {
+		return fault.NotReady.New("the journals are being read to count what namespaces hold; repeat the call in a moment").WithCause(err)
+	}
+	return nil
+}
+
+// maxLargest is how many namespaces Largest returns at most.
+const maxLargest = 100
+
+// Largest returns the namespaces that have written most, first whoever has written most, and how many namespaces there are. It reads the
+// journals as Usage does.
+func (g *Gate) Largest(ctx context.Context) ([]*identityv1.NamespaceUse, int, error) {
+	if err := g.count(ctx); err != nil {
+		return nil, 0, err
+	}
+	all := g.counts.all()
+	n := len(all)
+	slices.SortFunc(all, func(a, b *identityv1.NamespaceUse) int {
+		return cmp.Or(cmp.Compare(b.GetBytes(), a.GetBytes()), cmp.Compare(a.GetNamespace(), b.GetNamespace()))
+	})
+	return all[:min(n, maxLargest)], n, nil
 }

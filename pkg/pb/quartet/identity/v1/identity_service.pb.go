@@ -838,7 +838,9 @@ func (x *ListProcessesResponse) GetStoreFullIn() *durationpb.Duration {
 type GetUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The namespace, by default the caller's.
-	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Instead of the quotas of one: which namespaces hold most. Role: installation_admin.
+	AllNamespaces bool `protobuf:"varint,2,opt,name=all_namespaces,json=allNamespaces,proto3" json:"all_namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -880,15 +882,26 @@ func (x *GetUsageRequest) GetNamespace() string {
 	return ""
 }
 
+func (x *GetUsageRequest) GetAllNamespaces() bool {
+	if x != nil {
+		return x.AllNamespaces
+	}
+	return false
+}
+
 // GetUsageResponse has the quotas of a namespace.
 type GetUsageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The namespace.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// All kinds of quotas, in the order of docs/configuration.md.
-	Quotas        []*QuotaUse `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Quotas []*QuotaUse `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// If all_namespaces: the 100 namespaces that have written most, first whoever has written most.
+	Namespaces []*NamespaceUse `protobuf:"bytes,3,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// If all_namespaces: how many there are.
+	NamespaceCount int32 `protobuf:"varint,4,opt,name=namespace_count,json=namespaceCount,proto3" json:"namespace_count,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetUsageResponse) Reset() {
@@ -935,6 +948,94 @@ func (x *GetUsageResponse) GetQuotas() []*QuotaUse {
 	return nil
 }
 
+func (x *GetUsageResponse) GetNamespaces() []*NamespaceUse {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *GetUsageResponse) GetNamespaceCount() int32 {
+	if x != nil {
+		return x.NamespaceCount
+	}
+	return 0
+}
+
+// NamespaceUse is what a namespace holds.
+type NamespaceUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its agents that are not deleted.
+	Agents int64 `protobuf:"varint,2,opt,name=agents,proto3" json:"agents,omitempty"`
+	// Its work items that are open.
+	OpenItems int64 `protobuf:"varint,3,opt,name=open_items,json=openItems,proto3" json:"open_items,omitempty"`
+	// The bytes of all its journal lines, which archived segments hold compressed; without those that were erased before the process
+	// that was asked read them.
+	Bytes         int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespaceUse) Reset() {
+	*x = NamespaceUse{}
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespaceUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespaceUse) ProtoMessage() {}
+
+func (x *NamespaceUse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespaceUse.ProtoReflect.Descriptor instead.
+func (*NamespaceUse) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *NamespaceUse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *NamespaceUse) GetAgents() int64 {
+	if x != nil {
+		return x.Agents
+	}
+	return 0
+}
+
+func (x *NamespaceUse) GetOpenItems() int64 {
+	if x != nil {
+		return x.OpenItems
+	}
+	return 0
+}
+
+func (x *NamespaceUse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // QuotaUse is a quota of a namespace.
 type QuotaUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -950,7 +1051,7 @@ type QuotaUse struct {
 
 func (x *QuotaUse) Reset() {
 	*x = QuotaUse{}
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[14]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1063,7 @@ func (x *QuotaUse) String() string {
 func (*QuotaUse) ProtoMessage() {}
 
 func (x *QuotaUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[14]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1076,7 @@ func (x *QuotaUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
 func (*QuotaUse) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{14}
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QuotaUse) GetKind() string {
@@ -1010,7 +1111,7 @@ type ReportKeyUseRequest struct {
 
 func (x *ReportKeyUseRequest) Reset() {
 	*x = ReportKeyUseRequest{}
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[15]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1123,7 @@ func (x *ReportKeyUseRequest) String() string {
 func (*ReportKeyUseRequest) ProtoMessage() {}
 
 func (x *ReportKeyUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[15]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1136,7 @@ func (x *ReportKeyUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportKeyUseRequest.ProtoReflect.Descriptor instead.
 func (*ReportKeyUseRequest) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{15}
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReportKeyUseRequest) GetUses() []*KeyUse {
@@ -1058,7 +1159,7 @@ type KeyUse struct {
 
 func (x *KeyUse) Reset() {
 	*x = KeyUse{}
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[16]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1171,7 @@ func (x *KeyUse) String() string {
 func (*KeyUse) ProtoMessage() {}
 
 func (x *KeyUse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[16]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1184,7 @@ func (x *KeyUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyUse.ProtoReflect.Descriptor instead.
 func (*KeyUse) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{16}
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KeyUse) GetKeyId() string {
@@ -1109,7 +1210,7 @@ type ReportKeyUseResponse struct {
 
 func (x *ReportKeyUseResponse) Reset() {
 	*x = ReportKeyUseResponse{}
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[17]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1222,7 @@ func (x *ReportKeyUseResponse) String() string {
 func (*ReportKeyUseResponse) ProtoMessage() {}
 
 func (x *ReportKeyUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[17]
+	mi := &file_quartet_identity_v1_identity_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1235,7 @@ func (x *ReportKeyUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportKeyUseResponse.ProtoReflect.Descriptor instead.
 func (*ReportKeyUseResponse) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{17}
+	return file_quartet_identity_v1_identity_service_proto_rawDescGZIP(), []int{18}
 }
 
 var File_quartet_identity_v1_identity_service_proto protoreflect.FileDescriptor
@@ -1199,12 +1300,23 @@ const file_quartet_identity_v1_identity_service_proto_rawDesc = "" +
 	"publishers\x18\a \x03(\v2!.quartet.identity.v1.PublisherLagR\n" +
 	"publishers\x12=\n" +
 	"\bjournals\x18\b \x03(\v2!.quartet.identity.v1.JournalUsageR\bjournals\x12=\n" +
-	"\rstore_full_in\x18\t \x01(\v2\x19.google.protobuf.DurationR\vstoreFullIn\"/\n" +
+	"\rstore_full_in\x18\t \x01(\v2\x19.google.protobuf.DurationR\vstoreFullIn\"V\n" +
 	"\x0fGetUsageRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"g\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
+	"\x0eall_namespaces\x18\x02 \x01(\bR\rallNamespaces\"\xd3\x01\n" +
 	"\x10GetUsageResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x125\n" +
-	"\x06quotas\x18\x02 \x03(\v2\x1d.quartet.identity.v1.QuotaUseR\x06quotas\"Y\n" +
+	"\x06quotas\x18\x02 \x03(\v2\x1d.quartet.identity.v1.QuotaUseR\x06quotas\x12A\n" +
+	"\n" +
+	"namespaces\x18\x03 \x03(\v2!.quartet.identity.v1.NamespaceUseR\n" +
+	"namespaces\x12'\n" +
+	"\x0fnamespace_count\x18\x04 \x01(\x05R\x0enamespaceCount\"y\n" +
+	"\fNamespaceUse\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x16\n" +
+	"\x06agents\x18\x02 \x01(\x03R\x06agents\x12\x1d\n" +
+	"\n" +
+	"open_items\x18\x03 \x01(\x03R\topenItems\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\"Y\n" +
 	"\bQuotaUse\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x19\n" +
@@ -1238,7 +1350,7 @@ func file_quartet_identity_v1_identity_service_proto_rawDescGZIP() []byte {
 	return file_quartet_identity_v1_identity_service_proto_rawDescData
 }
 
-var file_quartet_identity_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_quartet_identity_v1_identity_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_quartet_identity_v1_identity_service_proto_goTypes = []any{
 	(*CreateKeyRequest)(nil),      // 0: quartet.identity.v1.CreateKeyRequest
 	(*CreateKeyResponse)(nil),     // 1: quartet.identity.v1.CreateKeyResponse
@@ -1254,61 +1366,63 @@ var file_quartet_identity_v1_identity_service_proto_goTypes = []any{
 	(*ListProcessesResponse)(nil), // 11: quartet.identity.v1.ListProcessesResponse
 	(*GetUsageRequest)(nil),       // 12: quartet.identity.v1.GetUsageRequest
 	(*GetUsageResponse)(nil),      // 13: quartet.identity.v1.GetUsageResponse
-	(*QuotaUse)(nil),              // 14: quartet.identity.v1.QuotaUse
-	(*ReportKeyUseRequest)(nil),   // 15: quartet.identity.v1.ReportKeyUseRequest
-	(*KeyUse)(nil),                // 16: quartet.identity.v1.KeyUse
-	(*ReportKeyUseResponse)(nil),  // 17: quartet.identity.v1.ReportKeyUseResponse
-	(Role)(0),                     // 18: quartet.identity.v1.Role
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*Key)(nil),                   // 20: quartet.identity.v1.Key
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*Process)(nil),               // 22: quartet.identity.v1.Process
-	(*PlaneHealth)(nil),           // 23: quartet.identity.v1.PlaneHealth
-	(*InstallationProblem)(nil),   // 24: quartet.identity.v1.InstallationProblem
-	(*StreamUsage)(nil),           // 25: quartet.identity.v1.StreamUsage
-	(*PublisherLag)(nil),          // 26: quartet.identity.v1.PublisherLag
-	(*JournalUsage)(nil),          // 27: quartet.identity.v1.JournalUsage
+	(*NamespaceUse)(nil),          // 14: quartet.identity.v1.NamespaceUse
+	(*QuotaUse)(nil),              // 15: quartet.identity.v1.QuotaUse
+	(*ReportKeyUseRequest)(nil),   // 16: quartet.identity.v1.ReportKeyUseRequest
+	(*KeyUse)(nil),                // 17: quartet.identity.v1.KeyUse
+	(*ReportKeyUseResponse)(nil),  // 18: quartet.identity.v1.ReportKeyUseResponse
+	(Role)(0),                     // 19: quartet.identity.v1.Role
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*Key)(nil),                   // 21: quartet.identity.v1.Key
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Process)(nil),               // 23: quartet.identity.v1.Process
+	(*PlaneHealth)(nil),           // 24: quartet.identity.v1.PlaneHealth
+	(*InstallationProblem)(nil),   // 25: quartet.identity.v1.InstallationProblem
+	(*StreamUsage)(nil),           // 26: quartet.identity.v1.StreamUsage
+	(*PublisherLag)(nil),          // 27: quartet.identity.v1.PublisherLag
+	(*JournalUsage)(nil),          // 28: quartet.identity.v1.JournalUsage
 }
 var file_quartet_identity_v1_identity_service_proto_depIdxs = []int32{
-	18, // 0: quartet.identity.v1.CreateKeyRequest.role:type_name -> quartet.identity.v1.Role
-	19, // 1: quartet.identity.v1.CreateKeyRequest.expires_after:type_name -> google.protobuf.Duration
-	20, // 2: quartet.identity.v1.CreateKeyResponse.key:type_name -> quartet.identity.v1.Key
-	20, // 3: quartet.identity.v1.GetKeyResponse.key:type_name -> quartet.identity.v1.Key
-	20, // 4: quartet.identity.v1.ListKeysResponse.keys:type_name -> quartet.identity.v1.Key
-	20, // 5: quartet.identity.v1.RevokeKeyResponse.key:type_name -> quartet.identity.v1.Key
-	18, // 6: quartet.identity.v1.WhoAmIResponse.role:type_name -> quartet.identity.v1.Role
-	21, // 7: quartet.identity.v1.WhoAmIResponse.server_time:type_name -> google.protobuf.Timestamp
-	22, // 8: quartet.identity.v1.ListProcessesResponse.processes:type_name -> quartet.identity.v1.Process
-	23, // 9: quartet.identity.v1.ListProcessesResponse.planes:type_name -> quartet.identity.v1.PlaneHealth
-	24, // 10: quartet.identity.v1.ListProcessesResponse.problems:type_name -> quartet.identity.v1.InstallationProblem
-	25, // 11: quartet.identity.v1.ListProcessesResponse.streams:type_name -> quartet.identity.v1.StreamUsage
-	26, // 12: quartet.identity.v1.ListProcessesResponse.publishers:type_name -> quartet.identity.v1.PublisherLag
-	27, // 13: quartet.identity.v1.ListProcessesResponse.journals:type_name -> quartet.identity.v1.JournalUsage
-	19, // 14: quartet.identity.v1.ListProcessesResponse.store_full_in:type_name -> google.protobuf.Duration
-	14, // 15: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
-	16, // 16: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
-	21, // 17: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
-	0,  // 18: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
-	2,  // 19: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
-	4,  // 20: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
-	6,  // 21: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
-	8,  // 22: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
-	10, // 23: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
-	12, // 24: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
-	15, // 25: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
-	1,  // 26: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
-	3,  // 27: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
-	5,  // 28: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
-	7,  // 29: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
-	9,  // 30: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
-	11, // 31: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
-	13, // 32: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
-	17, // 33: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
-	26, // [26:34] is the sub-list for method output_type
-	18, // [18:26] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	19, // 0: quartet.identity.v1.CreateKeyRequest.role:type_name -> quartet.identity.v1.Role
+	20, // 1: quartet.identity.v1.CreateKeyRequest.expires_after:type_name -> google.protobuf.Duration
+	21, // 2: quartet.identity.v1.CreateKeyResponse.key:type_name -> quartet.identity.v1.Key
+	21, // 3: quartet.identity.v1.GetKeyResponse.key:type_name -> quartet.identity.v1.Key
+	21, // 4: quartet.identity.v1.ListKeysResponse.keys:type_name -> quartet.identity.v1.Key
+	21, // 5: quartet.identity.v1.RevokeKeyResponse.key:type_name -> quartet.identity.v1.Key
+	19, // 6: quartet.identity.v1.WhoAmIResponse.role:type_name -> quartet.identity.v1.Role
+	22, // 7: quartet.identity.v1.WhoAmIResponse.server_time:type_name -> google.protobuf.Timestamp
+	23, // 8: quartet.identity.v1.ListProcessesResponse.processes:type_name -> quartet.identity.v1.Process
+	24, // 9: quartet.identity.v1.ListProcessesResponse.planes:type_name -> quartet.identity.v1.PlaneHealth
+	25, // 10: quartet.identity.v1.ListProcessesResponse.problems:type_name -> quartet.identity.v1.InstallationProblem
+	26, // 11: quartet.identity.v1.ListProcessesResponse.streams:type_name -> quartet.identity.v1.StreamUsage
+	27, // 12: quartet.identity.v1.ListProcessesResponse.publishers:type_name -> quartet.identity.v1.PublisherLag
+	28, // 13: quartet.identity.v1.ListProcessesResponse.journals:type_name -> quartet.identity.v1.JournalUsage
+	20, // 14: quartet.identity.v1.ListProcessesResponse.store_full_in:type_name -> google.protobuf.Duration
+	15, // 15: quartet.identity.v1.GetUsageResponse.quotas:type_name -> quartet.identity.v1.QuotaUse
+	14, // 16: quartet.identity.v1.GetUsageResponse.namespaces:type_name -> quartet.identity.v1.NamespaceUse
+	17, // 17: quartet.identity.v1.ReportKeyUseRequest.uses:type_name -> quartet.identity.v1.KeyUse
+	22, // 18: quartet.identity.v1.KeyUse.used_at:type_name -> google.protobuf.Timestamp
+	0,  // 19: quartet.identity.v1.IdentityService.CreateKey:input_type -> quartet.identity.v1.CreateKeyRequest
+	2,  // 20: quartet.identity.v1.IdentityService.GetKey:input_type -> quartet.identity.v1.GetKeyRequest
+	4,  // 21: quartet.identity.v1.IdentityService.ListKeys:input_type -> quartet.identity.v1.ListKeysRequest
+	6,  // 22: quartet.identity.v1.IdentityService.RevokeKey:input_type -> quartet.identity.v1.RevokeKeyRequest
+	8,  // 23: quartet.identity.v1.IdentityService.WhoAmI:input_type -> quartet.identity.v1.WhoAmIRequest
+	10, // 24: quartet.identity.v1.IdentityService.ListProcesses:input_type -> quartet.identity.v1.ListProcessesRequest
+	12, // 25: quartet.identity.v1.IdentityService.GetUsage:input_type -> quartet.identity.v1.GetUsageRequest
+	16, // 26: quartet.identity.v1.IdentityService.ReportKeyUse:input_type -> quartet.identity.v1.ReportKeyUseRequest
+	1,  // 27: quartet.identity.v1.IdentityService.CreateKey:output_type -> quartet.identity.v1.CreateKeyResponse
+	3,  // 28: quartet.identity.v1.IdentityService.GetKey:output_type -> quartet.identity.v1.GetKeyResponse
+	5,  // 29: quartet.identity.v1.IdentityService.ListKeys:output_type -> quartet.identity.v1.ListKeysResponse
+	7,  // 30: quartet.identity.v1.IdentityService.RevokeKey:output_type -> quartet.identity.v1.RevokeKeyResponse
+	9,  // 31: quartet.identity.v1.IdentityService.WhoAmI:output_type -> quartet.identity.v1.WhoAmIResponse
+	11, // 32: quartet.identity.v1.IdentityService.ListProcesses:output_type -> quartet.identity.v1.ListProcessesResponse
+	13, // 33: quartet.identity.v1.IdentityService.GetUsage:output_type -> quartet.identity.v1.GetUsageResponse
+	18, // 34: quartet.identity.v1.IdentityService.ReportKeyUse:output_type -> quartet.identity.v1.ReportKeyUseResponse
+	27, // [27:35] is the sub-list for method output_type
+	19, // [19:27] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_service_proto_init() }
@@ -1317,14 +1431,14 @@ func file_quartet_identity_v1_identity_service_proto_init() {
 		return
 	}
 	file_quartet_identity_v1_identity_proto_init()
-	file_quartet_identity_v1_identity_service_proto_msgTypes[14].OneofWrappers = []any{}
+	file_quartet_identity_v1_identity_service_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_identity_v1_identity_service_proto_rawDesc), len(file_quartet_identity_v1_identity_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,7 +36,7 @@ const (
 // IdentityService keeps the credentials of people and programs.
 type IdentityServiceClient interface {
 	// CreateKey creates an API key and shows its secret, this once. A repetition with the
-	// same request_id shows it again. An admin creates keys of its namespace, an admin of the installation those of all.
+	// same request_id shows it again. An admin creates keys of its namespace, an admin of the installation those of all, and which namespaces hold most.
 	CreateKey(ctx context.Context, in *CreateKeyRequest, opts ...grpc.CallOption) (*CreateKeyResponse, error)
 	// GetKey reads a key, without its secret.
 	GetKey(ctx context.Context, in *GetKeyRequest, opts ...grpc.CallOption) (*GetKeyResponse, error)
@@ -153,7 +153,7 @@ func (c *identityServiceClient) ReportKeyUse(ctx context.Context, in *ReportKeyU
 // IdentityService keeps the credentials of people and programs.
 type IdentityServiceServer interface {
 	// CreateKey creates an API key and shows its secret, this once. A repetition with the
-	// same request_id shows it again. An admin creates keys of its namespace, an admin of the installation those of all.
+	// same request_id shows it again. An admin creates keys of its namespace, an admin of the installation those of all, and which namespaces hold most.
 	CreateKey(context.Context, *CreateKeyRequest) (*CreateKeyResponse, error)
 	// GetKey reads a key, without its secret.
 	GetKey(context.Context, *GetKeyRequest) (*GetKeyResponse, error)
