@@ -33,9 +33,10 @@ type core[S State] struct {
 	name      string // of the partition, in hashes
 	// track is what snapshots need to know, nil if none are written.
 	track *changes.Tracker
-	// erased are the owners that were erased, and erasedThrough is the wal_seq of the last of them whose lines are nowhere any more.
-	erased        *erasure.Set
-	erasedThrough uint64
+	// erased are the owners that were erased, and erasedThrough is the wal_seq of the last of them whose lines are nowhere any more;
+	// erasedRecorded is that of which a snapshot says so.
+	erased                        *erasure.Set
+	erasedThrough, erasedRecorded uint64
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }

@@ -73,6 +73,8 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	switch {
 	case len(owners) == 0 && !pending:
 		return 0, nil
+	case len(owners) == 0 && p.erasedOf(c) >= through:
+		return 0, p.recordErased(ctx, c)
 	case c.track == nil || !p.roller.Archives():
 		return 0, ErrNotErasable
 	case c.track.Damaged:
@@ -125,7 +127,29 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 		return lines, errReplaced
 	}
 	p.cfg.Logger.Info("journal: what deleted owners had is erased", zap.Int("owners", len(owners)), zap.Int64("lines", lines))
-	return lines, p.snapshotNow(ctx, false)
+	return lines, p.recordErased(ctx, c)
+}
+
+// erasedOf returns how far owners were erased.
+func (p *Partition[S]) erasedOf(c *core[S]) uint64 {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return c.erasedThrough
+}
+
+// recordErased writes a snapshot that says how far owners were erased.
+func (p *Partition[S]) recordErased(ctx context.Context, c *core[S]) error {
+	through := p.erasedOf(c)
+	if err := p.snapshotNow(ctx, false); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.core != c {
+		return errReplaced
+	}
+	c.erasedRecorded = max(c.erasedRecorded, through)
+	return nil
 }
 
 // deleted returns the owners that were deleted before a time and not erased yet.
@@ -139,12 +163,12 @@ func (p *Partition[S]) deleted(ctx context.Context, before time.Time) ([]pages.O
 	return owners, err
 }
 
-// unerased returns the core, the wal_seq of the last owner that was erased, and whether its lines may still be somewhere.
+// unerased returns the core, the wal_seq of the last owner that was erased, and whether no snapshot says that its lines are nowhere.
 func (p *Partition[S]) unerased() (c *core[S], through uint64, pending bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	through = p.core.erased.Last()
-	return p.core, through, through > p.core.erasedThrough
+	return p.core, through, through > p.core.erasedRecorded
 }
 
 // writeErased writes owner_erased for each of some owners.

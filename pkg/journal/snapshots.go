@@ -96,7 +96,7 @@ func (p *Partition[S]) readStore(ctx context.Context, read func() error) error {
 func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*snapshot.Snapshot) error {
 	m := from[0].Manifest
 	c.end, c.applied, c.generation = from[0].End, from[0].End.WalSeq, m.GetGeneration()
-	c.erasedThrough = m.GetErasedThrough()
+	c.erasedThrough, c.erasedRecorded = m.GetErasedThrough(), m.GetErasedThrough()
 	if err := c.erased.Restore(m.GetErased()); err != nil {
 		return fmt.Errorf("%w: %w", snapshot.ErrNoObject, err)
 	}
