@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/rpc"
+	"quartet/services/app"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )
@@ -201,4 +204,56 @@ func TestA8_ErasedAgent(t *testing.T) {
 	refused()
 	require.NoError(t, srv.Interrupt(ctx))
 	quartet("verify", "--data-dir", data)
+}
+
+// TestA8_ErasedNamespace: the real command deletes all agents of one of two namespaces and revokes its keys. After erase-after nothing that
+// they had is in any file; the other namespace has everything.
+func TestA8_ErasedNamespace(t *testing.T) {
+	proc.Long(t)
+	h := newHouse(t, func(cfg *app.Config) { cfg.EraseAfter = 2 * time.Second })
+	acme, globex := newTenant(t, h, "acme"), newTenant(t, h, "globex")
+	bin := binary(t)
+	erase := func(token string, args ...string) (string, error) {
+		cmd := exec.CommandContext(soon(t), bin, append([]string{"--address", h.cfg.GRPCAddr, "erase", "-o", "json"}, args...)...)
+		cmd.Env = append(os.Environ(), "QUARTET_TOKEN="+token)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	texts := func(te *tenant) (all []string) {
+		for _, what := range []string{"message", "objective", "todo", "condition", "trigger", "timer", "file", "output", "board", "step", "summary", "instruction", "round"} {
+			all = append(all, what+" "+te.mark)
+		}
+		return all
+	}
+	admin := acme.tokens[rpc.RoleAdmin]
+	for want, refused := range map[string]func() (string, error){
+		"give --yes":           func() (string, error) { return erase(admin, "acme") },
+		"is of namespace acme": func() (string, error) { return erase(admin, "globex", "--yes") },
+		"PERMISSION_DENIED":    func() (string, error) { return erase(acme.tokens[rpc.RoleOperator], "acme", "--yes") },
+		"NAMESPACE is missing": func() (string, error) { return erase(admin, "--yes") },
+	} {
+		out, err := refused()
+		require.Error(t, err, want)
+		require.Contains(t, out, want)
+	}
+	data := h.cfg.DataDir
+	require.NotEmpty(t, filesWith(t, data, texts(acme)...))
+
+	out, err := erase(admin, "acme", "--yes")
+	require.NoError(t, err, out)
+	require.JSONEq(t, fmt.Sprintf(`{"namespace":"acme","agentsDeleted":2,"keysRevoked":%d,"adminKeysLeft":1}`, len(attackers)-1), out)
+	out, err = erase(admin, "acme", "--yes")
+	require.NoError(t, err, out)
+	require.JSONEq(t, `{"namespace":"acme","agentsDeleted":0,"keysRevoked":0,"adminKeysLeft":1}`, out)
+	require.Equal(t, http.StatusUnauthorized, h.rest(t, acme.tokens[rpc.RoleOperator], http.MethodGet, "/v1/agents", "").status)
+
+	var left []string
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); <-time.After(500 * time.Millisecond) {
+		if left = filesWith(t, data, texts(acme)...); len(left) == 0 {
+			break
+		}
+	}
+	require.Empty(t, left)
+	require.NotEmpty(t, filesWith(t, data, texts(globex)...))
+	globex.harvest(t)
 }

@@ -37,6 +37,8 @@ type core[S State] struct {
 	// erasedRecorded is that of which a snapshot says so.
 	erased                        *erasure.Set
 	erasedThrough, erasedRecorded uint64
+	// skip are owners whose events replay passes over, as if all were erased already.
+	skip *erasure.Set
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
@@ -163,6 +165,10 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
 			return &replayError{fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq, c.applied)}
+		}
+		if err == nil && c.skip.Has(raw.Namespace, raw.AgentID) {
+			c.applied = raw.WalSeq
+			continue
 		}
 		var ev *Event
 		if err == nil {

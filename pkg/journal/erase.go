@@ -33,11 +33,10 @@ type Erasable interface {
 // ErrNotErasable means that a partition has no archive or no snapshots, or a state of which nothing can be erased.
 var ErrNotErasable = errors.New("journal: nothing can be erased without snapshots and an archive")
 
-// erasedAtOnce is how many owners are removed from a state before other commands run.
-const erasedAtOnce = 8
-
-// closeAttempts is how often a segment is asked to be closed: the frame that closes it may be refused, or was on its way when it was asked for.
-const closeAttempts = 3
+const (
+	erasedAtOnce  = 8 // owners are removed from a state before other commands run
+	closeAttempts = 3 // to close a segment: the frame that closes it may be refused, or was on its way when it was asked for
+)
 
 // errSnapshotBusy means that a snapshot is being written.
 var errSnapshotBusy = errors.New("journal: a snapshot is being written")
@@ -69,12 +68,12 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	if err != nil {
 		return 0, err
 	}
-	c, through, pending := p.unerased()
+	c, through, left, pending := p.unerased()
 	switch {
 	case len(owners) == 0 && !pending:
 		return 0, nil
-	case len(owners) == 0 && p.erasedOf(c) >= through:
-		return 0, p.recordErased(ctx, c)
+	case len(owners) == 0 && !left:
+		return 0, p.recordErased(ctx, c, through)
 	case c.track == nil || !p.roller.Archives():
 		return 0, ErrNotErasable
 	case c.track.Damaged:
@@ -92,7 +91,7 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 		if err := p.writeErased(ctx, owners); err != nil {
 			return 0, err
 		}
-		if c, through, pending = p.unerased(); !pending {
+		if c, through, left, _ = p.unerased(); !left {
 			return 0, nil // another state was loaded
 		}
 	}
@@ -127,19 +126,11 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 		return lines, errReplaced
 	}
 	p.cfg.Logger.Info("journal: what deleted owners had is erased", zap.Int("owners", len(owners)), zap.Int64("lines", lines))
-	return lines, p.recordErased(ctx, c)
-}
-
-// erasedOf returns how far owners were erased.
-func (p *Partition[S]) erasedOf(c *core[S]) uint64 {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return c.erasedThrough
+	return lines, p.recordErased(ctx, c, through)
 }
 
 // recordErased writes a snapshot that says how far owners were erased.
-func (p *Partition[S]) recordErased(ctx context.Context, c *core[S]) error {
-	through := p.erasedOf(c)
+func (p *Partition[S]) recordErased(ctx context.Context, c *core[S], through uint64) error {
 	if err := p.snapshotNow(ctx, false); err != nil {
 		return err
 	}
@@ -163,12 +154,13 @@ func (p *Partition[S]) deleted(ctx context.Context, before time.Time) ([]pages.O
 	return owners, err
 }
 
-// unerased returns the core, the wal_seq of the last owner that was erased, and whether no snapshot says that its lines are nowhere.
-func (p *Partition[S]) unerased() (c *core[S], through uint64, pending bool) {
+// unerased returns the core, the wal_seq of the last owner that was erased, whether its lines may still be somewhere, and whether no
+// snapshot says that they are not.
+func (p *Partition[S]) unerased() (c *core[S], through uint64, left, pending bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	through = p.core.erased.Last()
-	return p.core, through, through > p.core.erasedRecorded
+	return p.core, through, through > p.core.erasedThrough, through > p.core.erasedRecorded
 }
 
 // writeErased writes owner_erased for each of some owners.

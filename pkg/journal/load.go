@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/snapshot"
@@ -23,8 +24,14 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		return nil, err
 	}
 	var short time.Time
+	var skip *erasure.Set
 	for {
-		c, err := p.loadBehind(ctx, from, awaiting, until, &short)
+		c, err := p.loadBehind(ctx, from, skip, awaiting, until, &short)
+		if err == nil && len(from) == 0 && skip == nil && c.erased.Len() > 0 {
+			skip = c.erased // known at the end of the log only
+			c.memory.Release()
+			continue
+		}
 		if len(from) > 0 && unusable(err) {
 			level := zap.WarnLevel
 			if errors.Is(err, errNotAnnounced) { // its writer ended before it was announced
@@ -50,12 +57,13 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 }
 
 // loadBehind is load with the first of some snapshots, or without one if there are none. short is since when the log ends before its
-// witness, zero if that is not known yet.
-func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, awaiting map[string]struct{}, until *framelog.End, short *time.Time) (loaded *core[S], err error) {
+// witness, zero if that is not known yet. skip are the owners whose events are passed over.
+func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, skip *erasure.Set, awaiting map[string]struct{}, until *framelog.End, short *time.Time) (loaded *core[S], err error) {
 	c, err := p.restored(ctx, from)
 	if err != nil {
 		return nil, err
 	}
+	c.skip = skip
 	defer func() {
 		if err != nil {
 			c.memory.Release()

@@ -163,6 +163,7 @@ func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 // checkRestored compares a core that began at a snapshot with what the whole log gives, as far as that can be read.
 func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	whole := newCore(&p.cfg)
+	whole.skip = c.erased
 	defer whole.memory.Release()
 	err := p.cfg.Log.Scan(ctx, 1, func(seq uint64, f framelog.Frame) error {
 		if seq > c.end.Seq {

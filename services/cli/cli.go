@@ -234,7 +234,7 @@ other processes. "all" runs all of them.`,
 	dev.Flags().AddFlagSet(shared)
 	serve.Flags().AddFlagSet(shared)
 	return []*cobra.Command{
-		absent(dev, s.ClientsOnly), absent(serve, s.ClientsOnly), admin.BackupCommand(ss), admin.ExportCommand(ss), absent(admin.RestoreCommand(ss, s.Restore, shared), s.ClientsOnly),
+		absent(dev, s.ClientsOnly), absent(serve, s.ClientsOnly), admin.BackupCommand(ss), admin.ExportCommand(ss), admin.EraseCommand(ss), absent(admin.RestoreCommand(ss, s.Restore, shared), s.ClientsOnly),
 		absent(admin.VerifyCommand(ss, s.Verify, shared), s.ClientsOnly), absent(admin.RepairCommand(ss, s.Repair, shared), s.ClientsOnly),
 		absent(admin.DoctorCommand(ss, s.Doctor, shared), s.ClientsOnly),
 	}

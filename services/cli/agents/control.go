@@ -114,10 +114,12 @@ func deleteCommand(s *session.Session) *cobra.Command {
 		Use: "delete AGENT", Short: "Delete an agent permanently", Args: input.Exactly("AGENT"),
 		Long: `Delete an agent and its private children permanently: its turn ends, its queued
 messages are dropped, its waits, triggers and timers end, and its commands are
-stopped. The output of its commands is removed; its home is kept. Open work items
-are kept, blocked by owner_deleted. The id cannot be used again. You are asked for
-the id once more, or give --yes. When the command returns, the deletion is on disk; it completes in the
-background, and "agent get" then shows the lifecycle "deleted".`,
+stopped. The output of its commands is removed. Open work items are kept, blocked by
+owner_deleted. When the server's erase-after has passed (24 h by default), everything
+that it had is erased, its home and its records too. The id cannot be used again. You
+are asked for the id once more, or give --yes. When the command returns, the deletion
+is on disk; it completes in the background, and "agent get" then shows the lifecycle
+"deleted", until it is erased.`,
 		Example: "  quartet agent delete keeper\n  quartet agent delete keeper --yes --revision 4 --reason \"the project ended\"",
 	}
 	cmd.Flags().Int64Var(&req.ExpectedRevision, "revision", 0, "Only if the agent has this revision")
@@ -130,7 +132,7 @@ background, and "agent get" then shows the lifecycle "deleted".`,
 		func(p *output.Printer, resp *agentv1.DeleteAgentResponse) {
 			p.Fields("agent", resp.GetAgent().GetAgentId(), "lifecycle", pbjson.EnumText(resp.GetAgent().GetLifecycle()), "revision", output.Number(resp.GetAgent().GetRevision()))
 		})
-	return input.Confirm(s.Mutation(cmd), "deletes agent %s and the output of its commands permanently")
+	return input.Confirm(s.Mutation(cmd), "deletes agent %s and everything that it has permanently")
 }
 
 // childrenCommand returns `quartet agent children`.
