@@ -30,6 +30,11 @@ type Config struct {
 	// Patience is how long a session over stdio waits for the server before it starts without
 	// one, and how long a call in such a session waits before it is refused. Default 2 s.
 	Patience time.Duration
+	// Absence is how long a call in a session over stdio is repeated while no server can be reached, before it
+	// is refused. Default 8 s, after which the attempt that is the last one may take 2 s more.
+	Absence time.Duration
+	// Starting is the same for a server that answers that it is not ready. Default 30 s.
+	Starting time.Duration
 	// Poll is how often the resources to which a client subscribed are compared, for changes
 	// that no event reports: an editor may write a plan file. Default 2 s.
 	Poll time.Duration
@@ -77,6 +82,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	if cfg.Patience <= 0 {
 		cfg.Patience = 2 * time.Second
+	}
+	if cfg.Absence <= 0 {
+		cfg.Absence = 8 * time.Second
+	}
+	if cfg.Starting <= 0 {
+		cfg.Starting = 30 * time.Second
 	}
 	if cfg.Poll <= 0 {
 		cfg.Poll = 2 * time.Second
@@ -259,8 +270,14 @@ func (a *agentServer) attend(ctx context.Context, admitted <-chan error) {
 		if a.refusal != nil {
 			return // every call says why
 		}
-		if a.syncTools(ctx) != nil {
-			return // ctx ended, or the next tools/list says why
+		for {
+			err := a.syncTools(ctx)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil || !client.Passing(err) {
+				return // the next tools/list says why
+			}
 		}
 	}
 	watched := make(chan struct{})
@@ -286,7 +303,7 @@ func (a *agentServer) reached(ctx context.Context) error {
 	case <-a.admitted:
 		return a.refusal
 	case <-patience.C:
-		return fault.NotReady.New("no server can be reached yet")
+		return a.unreachable()
 	case <-ctx.Done():
 		return fault.From(ctx.Err())
 	}
@@ -303,14 +320,14 @@ func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
 				break // without tools: a notification follows when there are some
 			}
 			if err := a.syncTools(ctx); err != nil {
-				return nil, protocolError(err)
+				return nil, a.protocolError(err)
 			}
 		case "resources/list":
 			if a.reached(ctx) != nil {
 				break
 			}
 			if err := a.syncPlans(ctx); err != nil {
-				return nil, protocolError(err)
+				return nil, a.protocolError(err)
 			}
 		case "resources/read":
 			if err := a.reached(ctx); err != nil {
