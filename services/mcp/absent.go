@@ -57,3 +57,31 @@ func persist[R any](ctx context.Context, a *agentServer, call func(context.Conte
 func (a *agentServer) unreachable() error {
 	return fault.NotReady.New("no server answers" + atAddress(a.address)).WithCause(errAbsent)
 }
+
+// absence says that no server could be reached and how to start one.
+func (o serverOptions) absence() string {
+	return "No Quartet server answers" + atAddress(o.address) + ". " + o.start()
+}
+
+// start says how to start a server, or where one runs.
+func (o serverOptions) start() string {
+	if o.elsewhere != "" {
+		return "One of this user runs at " + o.elsewhere + ": have quartet mcp use it with --address " + o.elsewhere + " (quartet setup TOOL --address " + o.elsewhere + " enters that)."
+	}
+	command := client.StartCommand(o.address)
+	switch {
+	case command == "" && o.address != "":
+		return "It is not on this machine: start it there, or give quartet mcp another --address."
+	case command == "":
+		command = "quartet dev"
+	}
+	return "Start one on this machine with: " + command + " --data-dir DIRECTORY (without --data-dir it stores in ~/.quartet)."
+}
+
+// atAddress returns " at address", or "" for none.
+func atAddress(address string) string {
+	if address == "" {
+		return ""
+	}
+	return " at " + address
+}

@@ -96,7 +96,9 @@ func TestC5_AServerThatEndsDuringASession(t *testing.T) {
 	}
 	require.Less(t, time.Since(begun), 30*time.Second)
 	r.Up()
-	require.Contains(t, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
+	require.Eventually(t, func() bool {
+		return strings.Contains(h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
+	}, 30*time.Second, 10*time.Millisecond, "the session goes on")
 }
 
 // notReady is a connection to a server that answers every call with an error of its own.
@@ -125,4 +127,15 @@ func TestC5_AServerThatIsNotReadyDuringASession(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(begun), 300*time.Millisecond)
 	require.Contains(t, answer, "the partition is read")
 	require.NotContains(t, answer, "quartet dev", "a server runs")
+}
+
+// Where a server of the user runs elsewhere, the model is told where, and not to start another one.
+func TestC5_ASessionWhoseServerIsElsewhere(t *testing.T) {
+	r := newRig(t)
+	r.Down()
+	h := r.hand(t, mcp.Config{Version: "test", Patience: 20 * time.Millisecond}, mcp.Options{AgentID: "keeper", Create: true, Address: "127.0.0.1:7481", Elsewhere: "127.0.0.1:19481"}, r.conn)
+	for _, text := range []string{h.greeting, h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`)} {
+		require.Contains(t, text, "--address 127.0.0.1:19481")
+		require.NotContains(t, text, "quartet dev")
+	}
 }

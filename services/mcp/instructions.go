@@ -1,7 +1,5 @@
 package mcp
 
-import "quartet/pkg/client"
-
 // instructions tell a model how to use the tools. Hosts put them into its context.
 const instructions = `Quartet is your durable memory. What you put here survives compaction, restarts and other sessions; your context does not.
 
@@ -45,29 +43,4 @@ func instructionsOf(set, absent string) string {
 		text = absent + " Its tools appear in this session as soon as a server runs; until then there are none. Tell the user.\n\n" + text
 	}
 	return text
-}
-
-// absentAt says that no server could be reached and how to start one.
-func absentAt(address string) string {
-	return "No Quartet server answers" + atAddress(address) + ". " + startAt(address)
-}
-
-// atAddress returns " at address", or "" for none.
-func atAddress(address string) string {
-	if address == "" {
-		return ""
-	}
-	return " at " + address
-}
-
-// startAt says how to start a server.
-func startAt(address string) string {
-	command := client.StartCommand(address)
-	switch {
-	case command == "" && address != "":
-		return "It is not on this machine: start it there, or give quartet mcp another --address."
-	case command == "":
-		command = "quartet dev"
-	}
-	return "Start one on this machine with: " + command + " --data-dir DIRECTORY (without --data-dir it stores in ~/.quartet)."
 }

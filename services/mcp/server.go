@@ -50,6 +50,9 @@ type Options struct {
 	Tools string
 	// Address is the server's address, for messages to people and models.
 	Address string
+	// Elsewhere is the address of a server of the same user that runs while none does at Address, for
+	// messages; "" if there is none.
+	Elsewhere string
 }
 
 // Deps are the connections to the planes.
@@ -148,7 +151,7 @@ func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, o
 	case <-patience.C:
 		absent = true
 	}
-	a := s.server(serverOptions{agentID: o.AgentID, tools: o.Tools, address: o.Address, stdio: true, absent: absent},
+	a := s.server(serverOptions{agentID: o.AgentID, tools: o.Tools, address: o.Address, elsewhere: o.Elsewhere, stdio: true, absent: absent},
 		func(ctx context.Context) context.Context { return ctx })
 	followed := make(chan struct{})
 	go func() {
@@ -191,9 +194,10 @@ func (s *Service) admit(ctx context.Context, agentID string, create bool) error 
 type serverOptions struct {
 	agentID string
 	tools   string
-	stdio   bool   // the session lasts: it follows the agent, and clients may subscribe to resources
-	address string // for messages
-	absent  bool   // no server could be reached yet
+	stdio   bool // the session lasts: it follows the agent, and clients may subscribe to resources
+	absent  bool // no server could be reached yet
+
+	address, elsewhere string // for messages
 }
 
 // agentServer is the MCP server of one agent, for one client.
@@ -235,7 +239,7 @@ func (s *Service) server(o serverOptions, as func(context.Context) context.Conte
 	}
 	absent := ""
 	if o.absent {
-		absent = absentAt(o.address)
+		absent = o.absence()
 	} else {
 		close(a.admitted)
 	}

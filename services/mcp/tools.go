@@ -245,7 +245,7 @@ func (a *agentServer) remedy(err error) string {
 	if !errors.Is(err, errAbsent) {
 		return ""
 	}
-	return startAt(a.address)
+	return a.start()
 }
 
 // refused returns the result of a call that failed before a tool was executed. remedy says how to
@@ -274,7 +274,7 @@ func refused(name string, err error, remedy string) *sdk.CallToolResult {
 // reached.
 func (a *agentServer) protocolError(err error) error {
 	if errors.Is(err, errAbsent) {
-		err = fault.NotReady.New(absentAt(a.address))
+		err = fault.NotReady.New(a.absence())
 	}
 	return protocolError(err)
 }
