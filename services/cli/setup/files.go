@@ -2,12 +2,14 @@ package setup
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 )
 
@@ -42,7 +44,7 @@ func readFile(path string) ([]byte, error) {
 
 // writeFile replaces a file as a whole. It keeps the mode of the file, and follows it if it is a link. A next of nil removes the
 // file. Where the file has changed since old was read, it is an error. keep says whether a copy of old is beside the file afterwards.
-// The copies that equal next are removed.
+// The copies that equal next are removed; with keepNone, one with the same JSON in another form is what is written.
 func writeFile(path string, old, next []byte, keep keeping) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -66,6 +68,12 @@ func writeFile(path string, old, next []byte, keep keeping) error {
 	if next == nil {
 		return os.Remove(path)
 	}
+	for _, name := range copiesOf(path) {
+		if text, err := readFile(name); err == nil && keep == keepNone && sameJSON(text, next) {
+			next = text // in the form in which the user wrote it
+			break
+		}
+	}
 	if err := replaceFile(path, next, mode); err != nil {
 		return err
 	}
@@ -77,6 +85,19 @@ func writeFile(path string, old, next []byte, keep keeping) error {
 		}
 	}
 	return nil
+}
+
+// sameJSON reports whether two documents of JSON have the same values. It is false if one is no JSON.
+func sameJSON(a, b []byte) bool {
+	var values [2]any
+	for i, text := range [][]byte{a, b} {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		if !json.Valid(text) || d.Decode(&values[i]) != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(values[0], values[1])
 }
 
 // keeping says when a copy of a file is made.

@@ -125,7 +125,7 @@ func forHook(hook *string, run func(*cobra.Command, []string) error) func(*cobra
 		case err == nil || *hook == "":
 			return err
 		case errors.Is(err, fault.NotFound):
-			cmd.PrintErrf("quartet: there is no agent %s yet, and no open work to show; quartet mcp --create, which quartet setup enters, creates it when it starts\n", terminal.Printable(args[0]))
+			cmd.PrintErrf("quartet: agent %s does not exist yet, so there is no open work to show; quartet mcp --create, which quartet setup enters, creates it when it starts\n", terminal.Printable(args[0]))
 		default:
 			exit.Report(cmd, err)
 		}
