@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -55,7 +56,7 @@ func (r *release) documents(ctx context.Context) ([]file, error) {
 			return nil, err
 		}
 		if strings.HasSuffix(name, ".md") || name == "llms.txt" {
-			data = forReaders(name, data, has)
+			data = forReaders(sources[name], name, data, has)
 		}
 		out = append(out, file{name, 0o644, data})
 	}
@@ -76,16 +77,26 @@ func isDocument(name string) bool {
 	return false
 }
 
-// forReaders returns a page as an archive has it, which has the files and directories of has.
-func forReaders(name string, page []byte, has map[string]bool) []byte {
+// forReaders returns a page of the repository as an archive has it, which has the files and directories of has: under the name of
+// the source, or in the root.
+func forReaders(source, name string, page []byte, has map[string]bool) []byte {
 	page = testComment.ReplaceAll(page, nil)
 	return link.ReplaceAllFunc(page, func(all []byte) []byte {
 		part := link.FindSubmatch(all)
-		target, _, _ := strings.Cut(string(part[3]), "#")
-		if target == "" || strings.Contains(target, ":") || has[path.Join(path.Dir(name), target)] {
+		target, section, _ := strings.Cut(string(part[3]), "#")
+		if target == "" || strings.Contains(target, ":") {
 			return all
 		}
-		if len(part[1]) > 0 {
+		at := path.Join(path.Dir(source), target)
+		switch {
+		case has[at] && source == name:
+			return all
+		case has[at]:
+			if section != "" {
+				at += "#" + section
+			}
+			return fmt.Appendf(nil, "%s[%s](%s)", part[1], part[2], at)
+		case len(part[1]) > 0:
 			return nil // a picture
 		}
 		return bytes.Clone(part[2])

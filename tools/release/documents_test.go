@@ -51,6 +51,7 @@ func TestAPageForReaders(t *testing.T) {
 		"![one](../pictures/none.png)\nx":                "\nx",
 		"<!-- test: run\nmkdir x\n-->\n```sh\nls\n```\n": "```sh\nls\n```\n",
 	} {
-		require.Equal(t, want, string(forReaders("docs/guides/b.md", []byte(in), has)), in)
+		require.Equal(t, want, string(forReaders("docs/guides/b.md", "docs/guides/b.md", []byte(in), has)), in)
 	}
+	require.Equal(t, "[a](docs/a.md#part), [b](docs/guides), c", string(forReaders(readme, "README.md", []byte("[a](../../docs/a.md#part), [b](../../docs/guides), [c](../../go.mod)"), has)))
 }
