@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -155,6 +156,41 @@ func TestC5_MCPStartsAServer(t *testing.T) {
 	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(server), "cmdline"))
 	require.NoError(t, err)
 	require.Contains(t, string(command), "--embedded-worker\x00off", "it executes no commands")
+}
+
+// Where a server at another address has the data, `quartet mcp` starts none and says where it is, on stderr and to the model.
+func TestC5_MCPNamesTheServerThatHasTheData(t *testing.T) {
+	proc.Long(t)
+	bin, home := binary(t), t.TempDir()
+	var at []string
+	for range 4 {
+		addr, err := proc.FreeAddr()
+		require.NoError(t, err)
+		at = append(at, addr)
+	}
+	environment := append(os.Environ(), "HOME="+home, "XDG_STATE_HOME=", "QUARTET_DATA_DIR="+filepath.Join(home, "data"))
+	server := exec.CommandContext(soon(t), bin, "dev", "--grpc-addr", at[0], "--http-addr", at[1], "--embedded-worker", "off")
+	server.Env = environment
+	require.NoError(t, server.Start())
+	t.Cleanup(func() {
+		require.NoError(t, server.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, server.Wait())
+	})
+	require.Eventually(t, func() bool {
+		ready := exec.CommandContext(soon(t), bin, "ready", "--address", at[0])
+		ready.Env = environment
+		return ready.Run() == nil
+	}, time.Minute, 50*time.Millisecond)
+
+	cmd := exec.CommandContext(soon(t), bin, "mcp", "--agent", "keeper", "--create", "--address", at[2])
+	cmd.Env = append(environment, "QUARTET_GRPC_ADDR="+at[2], "QUARTET_HTTP_ADDR="+at[3])
+	cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	require.NoError(t, cmd.Run(), errs.String())
+	require.Contains(t, errs.String(), "its data directory is in use by a server that runs already")
+	require.Contains(t, errs.String(), "--address "+at[0])
+	require.Contains(t, out.String(), "One of this user runs at "+at[0])
 }
 
 // serverOf returns the process that has a data directory in its environment and is a server.

@@ -32,7 +32,7 @@ func clients() cli.Servers {
 			if err != nil {
 				return err
 			}
-			return s.ServeStdio(ctx, o.In, o.Out, mcp.Options{AgentID: o.AgentID, Create: o.Create, Tools: o.Tools, Address: o.Address})
+			return s.ServeStdio(ctx, o.In, o.Out, mcp.Options{AgentID: o.AgentID, Create: o.Create, Tools: o.Tools, Address: o.Address, Elsewhere: o.Elsewhere})
 		},
 		Run: func(ctx context.Context, conn grpc.ClientConnInterface, o cli.RunOptions) error {
 			tracer, flush, err := tracing.ForClient(ctx, "quartet-runner", "")

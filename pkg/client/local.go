@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"strings"
 
 	"google.golang.org/grpc/credentials"
@@ -40,3 +42,22 @@ func (l localCredential) GetRequestMetadata(ctx context.Context, _ ...string) (m
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials. The peer is this machine.
 func (localCredential) RequireTransportSecurity() bool { return false }
+
+// defaultAddr is where `quartet dev` serves gRPC unless its flags say otherwise.
+const defaultAddr = "127.0.0.1:7481"
+
+// StartCommand returns the command line that starts a server of this user at a gRPC address, for messages
+// to people and models. It is "" if addr is not an address of this machine only.
+func StartCommand(addr string) string {
+	if host, port, err := net.SplitHostPort(addr); err == nil && strings.EqualFold(host, "localhost") {
+		addr = net.JoinHostPort("127.0.0.1", port) // as Connect does
+	}
+	at, err := netip.ParseAddrPort(addr)
+	switch {
+	case addr == defaultAddr:
+		return "quartet dev"
+	case err != nil || !at.Addr().IsLoopback() || at.Port() == 0:
+		return ""
+	}
+	return "quartet dev --grpc-addr " + at.String()
+}

@@ -55,3 +55,14 @@ func TestI1_ClientsFindTheToken(t *testing.T) {
 	_, err = who(dial(s.Cfg.GRPCAddr))
 	require.ErrorIs(t, err, fault.Unauthenticated)
 }
+
+// The command that a message names starts a server where the client looks for one.
+func TestStartCommand(t *testing.T) {
+	for addr, want := range map[string]string{
+		"127.0.0.1:7481": "quartet dev", "localhost:7481": "quartet dev",
+		"127.0.0.1:19481": "quartet dev --grpc-addr 127.0.0.1:19481", "LocalHost:19481": "quartet dev --grpc-addr 127.0.0.1:19481",
+		"[::1]:7481": "quartet dev --grpc-addr [::1]:7481", "10.0.0.1:7481": "", "quartet.example.com:443": "", "127.0.0.1:0": "", "": "",
+	} {
+		require.Equal(t, want, client.StartCommand(addr), addr)
+	}
+}

@@ -38,7 +38,6 @@ const (
 	closeAttempts = 3 // to close a segment: the frame that closes it may be refused, or was on its way when it was asked for
 )
 
-// errSnapshotBusy means that a snapshot is being written.
 var errSnapshotBusy = errors.New("journal: a snapshot is being written")
 
 // applyErased applies owner_erased.

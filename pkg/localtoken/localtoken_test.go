@@ -274,3 +274,24 @@ func BenchmarkRead(b *testing.B) {
 	}
 	require.NoError(b, f.Remove())
 }
+
+// Running finds the servers that run, and no file of one that ended.
+func TestI1_ServersThatRun(t *testing.T) {
+	home(t)
+	all, err := Running()
+	require.NoError(t, err)
+	require.Empty(t, all, "no directory")
+	var files []*File
+	for _, addr := range []string{"127.0.0.1:9481", "127.0.0.1:8481", "127.0.0.1:7481"} {
+		f, err := Publish(addr, "qlt_"+addr[10:11])
+		require.NoError(t, err)
+		files = append(files, f)
+	}
+	require.NoError(t, files[0].lock.Close()) // killed
+	all, err = Running()
+	require.NoError(t, err)
+	require.Equal(t, []string{"127.0.0.1:7481", "127.0.0.1:8481"}, all)
+	for _, f := range files[1:] {
+		require.NoError(t, f.Remove())
+	}
+}

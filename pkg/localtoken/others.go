@@ -1,10 +1,13 @@
 package localtoken
 
 import (
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 )
 
 // Others returns the other addresses at which the server at addr listens, in order: those of running
@@ -15,24 +18,49 @@ func Others(addr string) ([]string, error) {
 	if err != nil || token == "" {
 		return nil, err
 	}
+	all, err := running()
+	if err != nil {
+		return nil, err
+	}
+	var others []string
+	for at, t := range all {
+		if t == token && Path(at) != Path(addr) {
+			others = append(others, at)
+		}
+	}
+	slices.Sort(others)
+	return others, nil
+}
+
+// Running returns the addresses at which servers of this user listen, of gRPC and of REST, in order. It
+// looks at maxSwept files at most and leaves out those that cannot be read.
+func Running() ([]string, error) {
+	all, err := running()
+	return slices.Sorted(maps.Keys(all)), err
+}
+
+// running returns the tokens of the servers of this user that run, by their addresses.
+func running() (map[string]string, error) {
 	d, err := os.Open(Dir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(maxSwept)
-	if err != nil {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	var others []string
+	tokens := map[string]string{}
 	for _, name := range names {
-		if _, err := netip.ParseAddrPort(name); err != nil || Path(name) == Path(addr) {
+		if _, err := netip.ParseAddrPort(name); err != nil {
 			continue
 		}
-		if t, err := Read(name); err == nil && t == token {
-			others = append(others, name)
+		if t, err := Read(name); err == nil && t != "" {
+			tokens[name] = t
 		}
 	}
-	slices.SortFunc(others, strings.Compare)
-	return others, nil
+	return tokens, nil
 }

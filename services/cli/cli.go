@@ -163,7 +163,7 @@ func Command(s Servers) *cobra.Command {
 		}
 	}
 	grouped("run", s.serverCommands(ss, shared)...)
-	grouped("run", absent(workers.Command(ss, s.Worker, s.Guard, s.Confine), s.ClientsOnly), mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss), service.Command(ss, shared), runCommand(ss, s.Run), admin.CertsCommand(ss))
+	grouped("run", absent(workers.Command(ss, s.Worker, s.Guard, s.Confine), s.ClientsOnly), mcpCommand(ss, s.MCP, listens(shared)), setup.Command(ss, listens(shared)), service.Command(ss, shared), runCommand(ss, s.Run), admin.CertsCommand(ss))
 	grouped("use", agents.Command(ss), workitems.Command(ss), waits.Command(ss), waits.TriggerCommand(ss), waits.TimerCommand(ss), tasks.Command(ss), boards.Command(ss, s.Replay), admin.KeyCommand(ss), admin.InstallationKeyCommand(ss), contextCommand(ss))
 	grouped("see", console.Command(ss), top.Command(ss), agents.ExplainCommand(ss), workitems.PrimeCommand(ss), events.Command(ss), readyCommand(ss), admin.StatusCommand(ss), admin.AuditCommand(ss), admin.UsageCommand(ss), admin.WhoAmICommand(ss))
 	root.AddCommand(workers.GuardProcessesCommand(), workers.RunConfinedCommand(), versionCommand(ss, s.Version))

@@ -24,6 +24,9 @@ type MCPOptions struct {
 	Tools string
 	// Address is the server's address, for messages.
 	Address string
+	// Elsewhere is the address of a server of this user that has the data of the one that could not be started; "" if
+	// there is none or that is not known.
+	Elsewhere string
 	// In and Out are the client's ends of the protocol.
 	In  io.Reader
 	Out io.Writer
@@ -48,8 +51,9 @@ take less than 2000 tokens of the model's context; --tools all serves every tool
 If no server answers at --address, and that is where "quartet dev" would listen on this
 machine, one is started, which goes on when this command ends; its log is server.log in
 the directory of the token file, and it executes no commands. With --no-start none is,
-nor where it does not become ready: the session then starts without tools and tells the
-model how to start a server; the tools appear when it runs.`,
+nor where it does not become ready, as when a server at another address has its data:
+the session then starts without tools and tells the model how to start a server, or where
+one runs; the tools appear when it runs.`,
 		Example: "  quartet mcp --agent keeper --create\n  claude mcp add quartet -- quartet mcp --agent keeper --create --tools memory",
 	}
 	serving := s.ConnectedWithNotice(func(cmd *cobra.Command, conn *grpc.ClientConn, _ []string) error {
@@ -65,7 +69,8 @@ model how to start a server; the tools appear when it runs.`,
 			return exit.UsageError("--agent AGENT is missing: the agent that stores the memory")
 		}
 		if !noStart {
-			if err := startLocal(s, cmd, listens); err != nil {
+			var err error
+			if o.Elsewhere, err = startLocal(s, cmd, listens); err != nil {
 				return err
 			}
 		}
@@ -79,16 +84,21 @@ model how to start a server; the tools appear when it runs.`,
 }
 
 // startLocal starts the server of this user if none answers at the session's address and it would listen there. A server that
-// does not become ready is reported and no error: the session begins without it.
-func startLocal(s *session.Session, cmd *cobra.Command, listens func() string) error {
+// does not become ready is reported and no error: the session begins without it. elsewhere is the address of a server that has
+// its data, if that is why.
+func startLocal(s *session.Session, cmd *cobra.Command, listens func() string) (elsewhere string, err error) {
 	if err := s.Load(); err != nil {
-		return err
+		return "", err
 	}
 	if listens == nil || s.HasToken() || s.UsesTLS() || s.Address() != listens() || !local.Loopback(s.Address()) || local.Listens(cmd.Context(), s.Address()) {
-		return nil
+		return "", nil
 	}
-	return s.WithConnection(func(conn *grpc.ClientConn) error {
+	err = s.WithConnection(func(conn *grpc.ClientConn) error {
 		log, err := local.Start(cmd.Context(), conn)
+		var inUse *local.InUseError
+		if errors.As(err, &inUse) && len(inUse.Servers) > 0 {
+			elsewhere = inUse.Servers[0]
+		}
 		if err != nil {
 			cmd.PrintErrf("quartet: %v\n", err)
 		} else {
@@ -96,4 +106,5 @@ func startLocal(s *session.Session, cmd *cobra.Command, listens func() string) e
 		}
 		return nil
 	})
+	return elsewhere, err
 }

@@ -64,6 +64,11 @@ func TestC5_PrimeOfAServer(t *testing.T) {
 	require.Equal(t, 3, code)
 	require.Empty(t, out)
 	require.Contains(t, errs, "nobody")
+	code, out, errs = quartet(t, s, "prime", "nobody", "--hook", "claude")
+	require.Zero(t, code, errs)
+	require.Empty(t, out)
+	require.Contains(t, errs, "quartet mcp --create")
+	require.NotContains(t, errs, "agent spawn", "nobody has to create it by hand")
 
 	s.Cfg.GRPCAddr, err = proc.FreeAddr() // where nothing listens
 	require.NoError(t, err)

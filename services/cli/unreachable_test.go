@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/cli/exit"
 )
 
 // syncBuffer is a buffer that can be read while a command writes to it.
@@ -54,7 +55,7 @@ func TestWaitingForAServerIsReported(t *testing.T) {
 	}()
 	says := func(what string) func() bool { return func() bool { return strings.Contains(errs.String(), what) } }
 	require.Eventually(t, says("quartet dev"), 30*time.Second, time.Millisecond)
-	require.Contains(t, errs.String(), address)
+	require.Contains(t, errs.String(), "quartet dev --grpc-addr "+address)
 
 	l, err = net.Listen("tcp", address)
 	require.NoError(t, err)
@@ -87,4 +88,20 @@ func TestReachableServerIsNotReported(t *testing.T) {
 	code := Run(t.Context(), servers, []string{"run", "--agent", "keeper", "--provider", "openai", "--model", "m", "--address", r.address}, strings.NewReader(""), &out, &errs)
 	require.Zero(t, code)
 	require.Empty(t, errs.String())
+}
+
+// A command that no server answers names the command that starts one where it looked, if that is on this machine.
+func TestAnErrorNamesTheServerToStart(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := l.Addr().String()
+	require.NoError(t, l.Close())
+	var out, errs syncBuffer
+	require.Equal(t, exit.Unavailable, Run(t.Context(), Servers{}, []string{"agent", "list", "--address", address}, strings.NewReader(""), &out, &errs))
+	require.Contains(t, errs.String(), "start one with: quartet dev --grpc-addr "+address)
+
+	var elsewhere syncBuffer
+	require.Equal(t, exit.Unavailable, Run(t.Context(), Servers{}, []string{"agent", "list", "--address", "host.invalid:1"}, strings.NewReader(""), &out, &elsewhere))
+	require.Contains(t, elsewhere.String(), "check that a server runs")
+	require.NotContains(t, elsewhere.String(), "quartet dev", "that would be another server")
 }

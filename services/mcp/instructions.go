@@ -1,7 +1,5 @@
 package mcp
 
-import "fmt"
-
 // instructions tell a model how to use the tools. Hosts put them into its context.
 const instructions = `Quartet is your durable memory. What you put here survives compaction, restarts and other sessions; your context does not.
 
@@ -45,12 +43,4 @@ func instructionsOf(set, absent string) string {
 		text = absent + " Its tools appear in this session as soon as a server runs; until then there are none. Tell the user.\n\n" + text
 	}
 	return text
-}
-
-// absentAt says that no server could be reached and how to start one.
-func absentAt(address string) string {
-	if address != "" {
-		address = " at " + address
-	}
-	return fmt.Sprintf("No Quartet server answers%s. Start one on this machine with: quartet dev --data-dir DIRECTORY (without --data-dir it stores in ~/.quartet).", address)
 }

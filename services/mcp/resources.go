@@ -12,7 +12,6 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	eventv1 "quartet/pkg/pb/quartet/event/v1"
@@ -68,7 +67,7 @@ func (a *agentServer) syncPlans(ctx context.Context) error {
 	defer unlock()
 	open := map[string]string{}
 	req := &workv1.ListWorkItemsRequest{AgentId: a.agentID, Filter: workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN, PageSize: plansShown}
-	got, err := client.Again(ctx, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
+	got, err := persist(ctx, a, func(ctx context.Context) (*workv1.ListWorkItemsResponse, error) {
 		return a.work.ListWorkItems(a.as(ctx), req)
 	})
 	if err != nil {
@@ -109,7 +108,7 @@ func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest
 	}
 	var text strings.Builder
 	for offset := int64(0); ; {
-		got, err := client.Again(ctx, func(ctx context.Context) (*workv1.ReadFileResponse, error) {
+		got, err := persist(ctx, a, func(ctx context.Context) (*workv1.ReadFileResponse, error) {
 			return a.home.ReadFile(a.as(ctx), &workv1.ReadFileRequest{
 				AgentId: a.agentID, Path: "work-items/" + wi + "/plan.md", Offset: offset, Limit: 1 << 20,
 			})
@@ -118,7 +117,7 @@ func (a *agentServer) readPlan(ctx context.Context, req *sdk.ReadResourceRequest
 		case errors.Is(err, fault.NotFound):
 			return nil, sdk.ResourceNotFoundError(req.Params.URI)
 		case err != nil:
-			return nil, protocolError(err)
+			return nil, a.protocolError(err)
 		}
 		text.WriteString(got.GetText())
 		text.Write(got.GetData())
@@ -171,11 +170,11 @@ func (r readResult) MarshalJSON() ([]byte, error) {
 
 // readBriefs reads the newest briefs as JSON.
 func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
-	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
+	got, err := persist(ctx, a, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
 		return a.agents.ListBriefs(a.as(ctx), &agentv1.ListBriefsRequest{AgentId: a.agentID, PageSize: briefsShown})
 	})
 	if err != nil {
-		return nil, protocolError(err)
+		return nil, a.protocolError(err)
 	}
 	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(got)
 	if err != nil {

@@ -30,6 +30,11 @@ type Config struct {
 	// Patience is how long a session over stdio waits for the server before it starts without
 	// one, and how long a call in such a session waits before it is refused. Default 2 s.
 	Patience time.Duration
+	// Absence is how long a call in a session over stdio is repeated while no server can be reached, before it
+	// is refused. Default 8 s, after which the attempt that is the last one may take 2 s more.
+	Absence time.Duration
+	// Starting is the same for a server that answers that it is not ready. Default 30 s.
+	Starting time.Duration
 	// Poll is how often the resources to which a client subscribed are compared, for changes
 	// that no event reports: an editor may write a plan file. Default 2 s.
 	Poll time.Duration
@@ -45,6 +50,9 @@ type Options struct {
 	Tools string
 	// Address is the server's address, for messages to people and models.
 	Address string
+	// Elsewhere is the address of a server of the same user that runs while none does at Address, for
+	// messages; "" if there is none.
+	Elsewhere string
 }
 
 // Deps are the connections to the planes.
@@ -77,6 +85,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	if cfg.Patience <= 0 {
 		cfg.Patience = 2 * time.Second
+	}
+	if cfg.Absence <= 0 {
+		cfg.Absence = 8 * time.Second
+	}
+	if cfg.Starting <= 0 {
+		cfg.Starting = 30 * time.Second
 	}
 	if cfg.Poll <= 0 {
 		cfg.Poll = 2 * time.Second
@@ -137,7 +151,7 @@ func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, o
 	case <-patience.C:
 		absent = true
 	}
-	a := s.server(serverOptions{agentID: o.AgentID, tools: o.Tools, address: o.Address, stdio: true, absent: absent},
+	a := s.server(serverOptions{agentID: o.AgentID, tools: o.Tools, address: o.Address, elsewhere: o.Elsewhere, stdio: true, absent: absent},
 		func(ctx context.Context) context.Context { return ctx })
 	followed := make(chan struct{})
 	go func() {
@@ -180,9 +194,10 @@ func (s *Service) admit(ctx context.Context, agentID string, create bool) error 
 type serverOptions struct {
 	agentID string
 	tools   string
-	stdio   bool   // the session lasts: it follows the agent, and clients may subscribe to resources
-	address string // for messages
-	absent  bool   // no server could be reached yet
+	stdio   bool // the session lasts: it follows the agent, and clients may subscribe to resources
+	absent  bool // no server could be reached yet
+
+	address, elsewhere string // for messages
 }
 
 // agentServer is the MCP server of one agent, for one client.
@@ -224,7 +239,7 @@ func (s *Service) server(o serverOptions, as func(context.Context) context.Conte
 	}
 	absent := ""
 	if o.absent {
-		absent = absentAt(o.address)
+		absent = o.absence()
 	} else {
 		close(a.admitted)
 	}
@@ -259,8 +274,14 @@ func (a *agentServer) attend(ctx context.Context, admitted <-chan error) {
 		if a.refusal != nil {
 			return // every call says why
 		}
-		if a.syncTools(ctx) != nil {
-			return // ctx ended, or the next tools/list says why
+		for {
+			err := a.syncTools(ctx)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil || !client.Passing(err) {
+				return // the next tools/list says why
+			}
 		}
 	}
 	watched := make(chan struct{})
@@ -286,7 +307,7 @@ func (a *agentServer) reached(ctx context.Context) error {
 	case <-a.admitted:
 		return a.refusal
 	case <-patience.C:
-		return fault.NotReady.New("no server can be reached yet")
+		return a.unreachable()
 	case <-ctx.Done():
 		return fault.From(ctx.Err())
 	}
@@ -303,14 +324,14 @@ func (a *agentServer) live(next sdk.MethodHandler) sdk.MethodHandler {
 				break // without tools: a notification follows when there are some
 			}
 			if err := a.syncTools(ctx); err != nil {
-				return nil, protocolError(err)
+				return nil, a.protocolError(err)
 			}
 		case "resources/list":
 			if a.reached(ctx) != nil {
 				break
 			}
 			if err := a.syncPlans(ctx); err != nil {
-				return nil, protocolError(err)
+				return nil, a.protocolError(err)
 			}
 		case "resources/read":
 			if err := a.reached(ctx); err != nil {

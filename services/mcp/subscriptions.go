@@ -10,7 +10,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -127,11 +126,11 @@ func (a *agentServer) acknowledged(next sdk.MethodHandler) sdk.MethodHandler {
 // protocol.
 func (a *agentServer) versionOf(ctx context.Context, uri string) (string, error) {
 	if uri == a.briefsURI() {
-		got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
+		got, err := persist(ctx, a, func(ctx context.Context) (*agentv1.ListBriefsResponse, error) {
 			return a.agents.ListBriefs(a.as(ctx), &agentv1.ListBriefsRequest{AgentId: a.agentID, PageSize: 1})
 		})
 		if err != nil {
-			return "", protocolError(err)
+			return "", a.protocolError(err)
 		}
 		if len(got.GetBriefs()) == 0 {
 			return "none", nil
@@ -145,14 +144,14 @@ func (a *agentServer) versionOf(ctx context.Context, uri string) (string, error)
 	// A plan that is replaced while it is read is shown as unreadable once. That is no version:
 	// the change would be notified twice.
 	for again := false; ; again = true {
-		got, err := client.Again(ctx, func(ctx context.Context) (*workv1.GetWorkItemResponse, error) {
+		got, err := persist(ctx, a, func(ctx context.Context) (*workv1.GetWorkItemResponse, error) {
 			return a.work.GetWorkItem(a.as(ctx), &workv1.GetWorkItemRequest{AgentId: a.agentID, WorkItemId: wi, OmitTodoList: true})
 		})
 		switch {
 		case errors.Is(err, fault.NotFound), errors.Is(err, fault.PermissionDenied), errors.Is(err, fault.InvalidArgument):
 			return "", sdk.ResourceNotFoundError(uri)
 		case err != nil:
-			return "", protocolError(err)
+			return "", a.protocolError(err)
 		}
 		if plan := got.GetWorkItem().GetPlanArtifact(); again || plan.GetProblem() != "unreadable" {
 			return plan.GetSha256() + plan.GetProblem(), nil

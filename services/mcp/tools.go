@@ -55,7 +55,7 @@ func (a *agentServer) syncTools(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.ListToolsResponse, error) {
+	got, err := persist(ctx, a, func(ctx context.Context) (*agentv1.ListToolsResponse, error) {
 		return a.agents.ListTools(a.as(ctx), &agentv1.ListToolsRequest{AgentId: a.agentID})
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 // call executes a tool. Each failure is a result with IsError set, which the model can read
 // and react to; this includes arguments that cannot be read and a server that cannot be
 // reached. The error is not nil only if the response cannot be encoded. After transient
-// errors the call is repeated with the same request id for at most callTerm.
+// errors the call is repeated with the same request id for at most callTerm, less as persist says.
 func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	call := &agentv1.CallToolRequest{AgentId: a.agentID, Name: req.Params.Name, RequestId: a.requestID(req)}
 	if a.tools == MemoryTools && call.GetName() != "" && !isMemoryTool(call.GetName()) {
@@ -139,7 +139,7 @@ func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.
 	ctx, cancel := context.WithTimeout(ctx, callTerm)
 	defer cancel()
 	stop := a.progress(ctx, req)
-	got, err := client.Again(ctx, func(ctx context.Context) (*agentv1.CallToolResponse, error) {
+	got, err := persist(ctx, a, func(ctx context.Context) (*agentv1.CallToolResponse, error) {
 		return a.agents.CallTool(a.as(ctx), call)
 	})
 	stop()
@@ -243,13 +243,12 @@ func errorText(e *agentv1.ToolError) string {
 	return text
 }
 
-// remedy says how to start a server if err says that none can be reached. Over HTTP the server that
-// answers runs, and it says nothing.
+// remedy says how to start a server if err says that none can be reached, and is "" otherwise.
 func (a *agentServer) remedy(err error) string {
-	if !a.stdio || !errors.Is(err, fault.NotReady) && fault.From(err).Code() != codes.Unavailable {
+	if !errors.Is(err, errAbsent) {
 		return ""
 	}
-	return absentAt(a.address)
+	return a.start()
 }
 
 // refused returns the result of a call that failed before a tool was executed. remedy says how to
@@ -277,8 +276,8 @@ func refused(name string, err error, remedy string) *sdk.CallToolResult {
 // protocolError returns an error of the protocol for a refusal, with the remedy if no server can be
 // reached.
 func (a *agentServer) protocolError(err error) error {
-	if text := a.remedy(err); text != "" {
-		err = fault.NotReady.New(text)
+	if errors.Is(err, errAbsent) {
+		err = fault.NotReady.New(a.absence())
 	}
 	return protocolError(err)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // registers the format
@@ -12,11 +13,18 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm" // registers the format
 )
 
-// places are where the files of an archive are in a package. Those of /etc are the administrator's: an upgrade keeps them.
-var places = []struct {
+// docDir is where a package has the documents of the archive, by the same names.
+const docDir = "/usr/share/doc/quartet/"
+
+// place is where a file of an archive is in a package.
+type place struct {
 	name, to, kind, group string
 	mode                  os.FileMode
-}{
+}
+
+// places are where the files of an archive are in a package, beside the documents. Those of /etc are the administrator's: an upgrade
+// keeps them.
+var places = []place{
 	{"quartet", "/usr/bin/quartet", "", "root", 0o755},
 	{"systemd/quartet.service", "/usr/lib/systemd/system/quartet.service", "", "root", 0o644},
 	{"systemd/quartet-worker.service", "/usr/lib/systemd/system/quartet-worker.service", "", "root", 0o644},
@@ -26,14 +34,22 @@ var places = []struct {
 	{"completions/quartet.bash", "/usr/share/bash-completion/completions/quartet", "", "root", 0o644},
 	{"completions/_quartet", "/usr/share/zsh/vendor-completions/_quartet", "", "root", 0o644},
 	{"completions/quartet.fish", "/usr/share/fish/vendor_completions.d/quartet.fish", "", "root", 0o644},
-	{"LICENSE", "/usr/share/doc/quartet/copyright", "", "root", 0o644},
-	{"README.md", "/usr/share/doc/quartet/README.md", "", "root", 0o644},
-	{"CHANGELOG.md", "/usr/share/doc/quartet/CHANGELOG.md", "", "root", 0o644},
-	{"sbom.cdx.json", "/usr/share/doc/quartet/sbom.cdx.json", "", "root", 0o644},
+	{"LICENSE", docDir + "copyright", "", "root", 0o644},
+	{"sbom.cdx.json", docDir + "sbom.cdx.json", "", "root", 0o644},
 }
 
-// packages writes a deb and an rpm of the files of a platform's archive.
-func (r *release) packages(work string, p platform, all []file) error {
+// withDocuments returns places and those of the documents.
+func withDocuments(pages []file) []place {
+	all := slices.Clone(places)
+	for _, f := range pages {
+		all = append(all, place{f.name, docDir + f.name, "", "root", 0o644})
+	}
+	return all
+}
+
+// packages writes a deb and an rpm of the files of a platform's archive. pages are the documents among them.
+func (r *release) packages(work string, p platform, all, pages []file) error {
+	places := withDocuments(pages)
 	dir := filepath.Join(work, "package-"+p.arch)
 	byName := map[string]file{}
 	for _, f := range all {

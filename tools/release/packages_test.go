@@ -43,7 +43,9 @@ type packaged struct {
 // checkPackaged compares the files of a package with the table of places and with the files of the repository.
 func checkPackaged(t *testing.T, r release, files map[string]packaged) {
 	var want []string
-	for _, at := range places {
+	pages, err := r.documents(t.Context())
+	require.NoError(t, err)
+	for _, at := range withDocuments(pages) {
 		want = append(want, at.to)
 		f, ok := files[at.to]
 		require.True(t, ok, at.to)

@@ -199,9 +199,6 @@ func (r *release) completions(ctx context.Context, work string) (map[string][]by
 	return out, nil
 }
 
-// documents are the files of the repository that each archive has.
-var documents = []string{"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"}
-
 // make writes what one platform gets: archive, SBOM and packages.
 func (r *release) make(ctx context.Context, work string, p platform, shells map[string][]byte) error {
 	program, err := r.build(ctx, work, p)
@@ -221,13 +218,11 @@ func (r *release) make(ctx context.Context, work string, p platform, shells map[
 		return err
 	}
 	files := []file{{p.binary(), 0o755, binary}, {"sbom.cdx.json", 0o644, bill}}
-	for _, name := range documents {
-		data, err := os.ReadFile(filepath.Join(r.repo, name))
-		if err != nil {
-			return err
-		}
-		files = append(files, file{name, 0o644, data})
+	pages, err := r.documents(ctx)
+	if err != nil {
+		return err
 	}
+	files = append(files, pages...)
 	for shell, name := range map[string]string{"bash": "quartet.bash", "zsh": "_quartet", "fish": "quartet.fish", "powershell": "quartet.ps1"} {
 		files = append(files, file{"completions/" + name, 0o644, shells[shell]})
 	}
@@ -245,7 +240,7 @@ func (r *release) make(ctx context.Context, work string, p platform, shells map[
 		err = r.tar(base, files)
 	}
 	if err == nil && p.os == "linux" {
-		err = r.packages(work, p, files)
+		err = r.packages(work, p, files, pages)
 	}
 	return err
 }

@@ -156,7 +156,7 @@ func TestRelease(t *testing.T) {
 			}
 			require.Equal(t, mode, h.Mode, name)
 		}
-		require.ElementsMatch(t, append(inEveryArchive("quartet"), inArchivesForLinux...), names)
+		require.ElementsMatch(t, append(inEveryArchive(t, r, "quartet"), inArchivesForLinux...), names)
 		var v struct{ Version, Revision, Date, Platform string }
 		require.NoError(t, json.Unmarshal([]byte(output(t, program, "version", "-o", "json")), &v))
 		require.Equal(t, r.version, v.Version)
@@ -164,6 +164,8 @@ func TestRelease(t *testing.T) {
 		require.Equal(t, r.date.Format(time.RFC3339), v.Date)
 		require.Equal(t, "linux/"+runtime.GOARCH, v.Platform)
 	})
+
+	t.Run("its pages are for who has the archive", func(t *testing.T) { checkPages(t, filepath.Join(root, base)) })
 
 	t.Run("the SBOM names the modules of the binary", func(t *testing.T) {
 		doc := new(cyclonedx.BOM)
@@ -216,7 +218,7 @@ func TestRelease(t *testing.T) {
 					names = append(names, strings.TrimPrefix(name, base+"/"))
 				}
 			}
-			require.ElementsMatch(t, inEveryArchive(p.binary()), names)
+			require.ElementsMatch(t, inEveryArchive(t, o, p.binary()), names)
 		}
 	})
 
@@ -226,11 +228,22 @@ func TestRelease(t *testing.T) {
 }
 
 // inEveryArchive returns the names of the files that each archive has.
-func inEveryArchive(program string) []string {
-	return []string{
-		program, "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "sbom.cdx.json",
-		"completions/quartet.bash", "completions/_quartet", "completions/quartet.fish", "completions/quartet.ps1",
+func inEveryArchive(t *testing.T, r release, program string) []string {
+	names := []string{
+		program, "README.md", "sbom.cdx.json", "completions/quartet.bash", "completions/_quartet", "completions/quartet.fish", "completions/quartet.ps1",
+		"LICENSE", "CHANGELOG.md", "SECURITY.md", "llms.txt", "deploy/openapi/quartet.openapi.json",
 	}
+	for _, pattern := range []string{"docs/*.md", "docs/guides/*.md", "docs/pictures/*", "examples/typescript-runner/*.json", "examples/typescript-runner/*.md", "examples/typescript-runner/src/*.ts"} {
+		found, err := filepath.Glob(filepath.Join(r.repo, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
+		for _, path := range found {
+			name, err := filepath.Rel(r.repo, path)
+			require.NoError(t, err)
+			names = append(names, filepath.ToSlash(name))
+		}
+	}
+	return names
 }
 
 // inArchivesForLinux are the names of the files that only these have.

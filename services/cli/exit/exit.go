@@ -19,6 +19,7 @@ import (
 	rpccode "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 
+	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	"quartet/pkg/terminal"
 	"quartet/services/cli/output"
@@ -173,7 +174,10 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 	}
 	switch e.Reason() {
 	case fault.NotReady:
-		return "check that a server runs at this address, or start one with: quartet dev. Another address: --address or $QUARTET_ADDRESS"
+		if start := client.StartCommand(flagOf(cmd, "address")); start != "" {
+			return "check that a server runs at this address, or start one with: " + start + ". Another address: --address or $QUARTET_ADDRESS"
+		}
+		return "check that a server runs at this address. Another address: --address or $QUARTET_ADDRESS"
 	case fault.Unauthenticated:
 		return "give a credential with --token, $QUARTET_TOKEN or $QUARTET_TOKEN_FILE"
 	case fault.RevisionConflict:

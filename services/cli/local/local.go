@@ -2,19 +2,22 @@
 //
 // Owns: the process that it starts, until it is ready, and the file of its log.
 // Never does: start a second server, stop one, or let a server that it starts execute commands.
-// Reads: whether something listens at an address.
+// Reads: whether something listens at an address, and which servers of this user run.
 // Emits: a process of `quartet dev` that outlives this one.
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,6 +31,8 @@ const (
 	dialTerm, readyTerm = 500 * time.Millisecond, 8 * time.Second
 	// maxLog is the size in bytes above which a log is put aside before a server goes on with it.
 	maxLog = 8 << 20
+	// maxRead is how much of what a server that ended has logged is read, in bytes.
+	maxRead = 1 << 20
 	// logName is the name of the log in the directory of token files.
 	logName = "server.log"
 )
@@ -52,7 +57,7 @@ func Loopback(address string) bool {
 
 // Start starts `quartet dev` with more flags as a process that is not ended with this one, and returns when the server behind conn is
 // ready, or after a few seconds. log is the file of its log. Where another process starts a server for the same data at the same
-// time, one of the two ends, and Start waits for the other.
+// time, one of the two ends, and Start waits for the other. Where a server that runs has the data, the error is an *InUseError.
 func Start(ctx context.Context, conn grpc.ClientConnInterface, flags ...string) (log string, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -72,6 +77,10 @@ func Start(ctx context.Context, conn grpc.ClientConnInterface, flags ...string) 
 	args := append([]string{"dev"}, flags...)
 	if os.Getenv("QUARTET_EMBEDDED_WORKER") == "" && os.Getenv("QUARTET_WORKER_ROOTS") == "" {
 		args = append(args, "--embedded-worker", "off")
+	}
+	before, err := out.Seek(0, io.SeekEnd)
+	if err != nil {
+		return log, err
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), self, args...) // it outlives this process
 	cmd.Stdout, cmd.Stderr = out, out
@@ -101,13 +110,50 @@ func Start(ctx context.Context, conn grpc.ClientConnInterface, flags ...string) 
 				err = errors.New("it was stopped")
 			}
 			ended = nil
+			if inUse(log, before) {
+				if others := Servers(ctx); len(others) > 0 {
+					return log, &InUseError{Servers: others, Log: log}
+				}
+			}
 			// Another process may have started one meanwhile: that one has the data, and becomes ready.
 			if readyErr := <-ready; readyErr != nil {
+				if inUse(log, before) {
+					return log, &InUseError{Log: log}
+				}
 				return log, fmt.Errorf("a server could not be started; its log is %s: %w", log, err)
 			}
 			return log, nil
 		}
 	}
+}
+
+// InUseError says that a server could not be started because another process has its data directory.
+type InUseError struct {
+	// Servers are the gRPC addresses of the servers of this user that run, one of which may be the one that has it; none if
+	// nothing is known about that.
+	Servers []string
+	// Log is the file of the log.
+	Log string
+}
+
+// Error implements error.
+func (e *InUseError) Error() string {
+	text := "no server was started: its data directory is in use by a server that runs already"
+	if len(e.Servers) > 0 {
+		text += "; of this user, there is one at " + strings.Join(e.Servers, ", ") + ": use it with --address " + e.Servers[0]
+	}
+	return text + "; the log is " + e.Log
+}
+
+// inUse reports whether what a server wrote to its log from an offset on says that another process has its data.
+func inUse(log string, offset int64) bool {
+	f, err := os.Open(log)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.NewSectionReader(f, offset, maxRead))
+	return err == nil && bytes.Contains(text, []byte("is in use by another process")) // services/app/datadir
 }
 
 // awaitReady returns when the server is ready, or ctx ends.

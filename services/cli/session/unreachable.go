@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
+	"quartet/pkg/client"
 	"quartet/pkg/terminal"
 )
 
@@ -41,7 +42,11 @@ func (s *Session) reportUntilReady(ctx context.Context, cmd *cobra.Command, conn
 			conn.Connect()
 		case state == connectivity.TransientFailure && !reported:
 			reported = true
-			cmd.PrintErrf("quartet: no server answers at %s; waiting for it. Start one with: quartet dev. Another address: --address or $QUARTET_ADDRESS\n", terminal.Printable(s.address))
+			start := ""
+			if command := client.StartCommand(s.address); command != "" {
+				start = " Start one with: " + command + "."
+			}
+			cmd.PrintErrf("quartet: no server answers at %s; waiting for it.%s Another address: --address or $QUARTET_ADDRESS\n", terminal.Printable(s.address), start)
 		case state == connectivity.Ready && reported:
 			cmd.PrintErrf("quartet: connected\n")
 			return

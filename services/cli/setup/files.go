@@ -2,18 +2,23 @@ package setup
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strconv"
 )
 
 const (
 	// maxSettings is the size of the largest file that is edited, in bytes.
 	maxSettings = 16 << 20
-	// backupSuffix is appended to the name of a file for the copy of what was in it before the last change.
+	// maxCopies is how many copies of a file are kept.
+	maxCopies = 20
+	// backupSuffix is appended to the name of a file for the copy of what was in it before the first change.
 	backupSuffix = ".before-quartet"
 )
 
@@ -37,9 +42,10 @@ func readFile(path string) ([]byte, error) {
 	return raw, err
 }
 
-// writeFile replaces a file as a whole, after a copy of its old content was made beside it. It keeps the mode of the file, and follows
-// it if it is a link. A next of nil removes the file. Where the file has changed since old was read, it is an error.
-func writeFile(path string, old, next []byte) error {
+// writeFile replaces a file as a whole. It keeps the mode of the file, and follows it if it is a link. A next of nil removes the
+// file. Where the file has changed since old was read, it is an error. keep says whether a copy of old is beside the file afterwards.
+// The copies that equal next are removed; with keepNone, one with the same JSON in another form is what is written.
+func writeFile(path string, old, next []byte, keep keeping) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -56,15 +62,93 @@ func writeFile(path string, old, next []byte) error {
 	if !bytes.Equal(now, old) || (now == nil) != (old == nil) {
 		return fmt.Errorf("%s was changed by another program meanwhile; try again", path)
 	}
-	if old != nil {
-		if err := replaceFile(path+backupSuffix, old, mode); err != nil {
-			return err
-		}
+	if err := keepCopy(path, old, mode, keep); err != nil {
+		return err
 	}
 	if next == nil {
 		return os.Remove(path)
 	}
-	return replaceFile(path, next, mode)
+	for _, name := range copiesOf(path) {
+		if text, err := readFile(name); err == nil && keep == keepNone && sameJSON(text, next) {
+			next = text // in the form in which the user wrote it
+			break
+		}
+	}
+	if err := replaceFile(path, next, mode); err != nil {
+		return err
+	}
+	for _, name := range copiesOf(path) {
+		if text, err := readFile(name); err == nil && bytes.Equal(text, next) {
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sameJSON reports whether two documents of JSON have the same values. It is false if one is no JSON.
+func sameJSON(a, b []byte) bool {
+	var values [2]any
+	for i, text := range [][]byte{a, b} {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		if !json.Valid(text) || d.Decode(&values[i]) != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(values[0], values[1])
+}
+
+// keeping says when a copy of a file is made.
+type keeping int
+
+const (
+	keepNone  keeping = iota // what is in the file is not the user's, or is what stays
+	keepFirst                // unless there is a copy: what was entered before is in the file too
+	keepNew                  // unless there is one with this content: nothing was entered before
+)
+
+// keepCopy writes a copy of a file beside it. It never replaces an earlier one.
+func keepCopy(path string, old []byte, mode fs.FileMode, keep keeping) error {
+	if keep == keepNone || old == nil {
+		return nil
+	}
+	copies := copiesOf(path)
+	if keep == keepFirst && len(copies) > 0 {
+		return nil
+	}
+	for _, name := range copies {
+		if text, err := readFile(name); err == nil && bytes.Equal(text, old) {
+			return nil
+		}
+	}
+	for n := 1; n <= maxCopies; n++ {
+		name := copyName(path, n)
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			return replaceFile(name, old, mode)
+		}
+	}
+	return fmt.Errorf("there are %d copies %s*; remove those that you do not need", maxCopies, path+backupSuffix)
+}
+
+// copyName returns the name of the nth copy of a file.
+func copyName(path string, n int) string {
+	if n == 1 {
+		return path + backupSuffix
+	}
+	return path + backupSuffix + "." + strconv.Itoa(n)
+}
+
+// copiesOf returns the names of the copies of a file, the first one first.
+func copiesOf(path string) []string {
+	var out []string
+	for n := 1; n <= maxCopies; n++ {
+		if _, err := os.Lstat(copyName(path, n)); err == nil {
+			out = append(out, copyName(path, n))
+		}
+	}
+	return out
 }
 
 // replaceFile writes a file so that readers see its old content or the new one.

@@ -22,8 +22,9 @@ type options struct {
 	agent, dir          string
 }
 
-// Command returns `quartet setup`.
-func Command(s *session.Session) *cobra.Command {
+// Command returns `quartet setup`. listens returns where `quartet dev` would listen now, and so `quartet mcp` start a server; nil:
+// nowhere.
+func Command(s *session.Session, listens func() string) *cobra.Command {
 	var o options
 	var names []string
 	for _, t := range tools {
@@ -37,17 +38,22 @@ compaction, and rules that tell the model to keep its work in Quartet.
 
 The settings are those of the project in the working directory, or with --user those of
 all your projects. What else is in the files stays. A file that is changed is replaced
-as a whole, and what was in it before is beside it with the suffix .before-quartet. A
-second run changes nothing, unless the path of this program or the agent changed.
+as a whole, and what was in it before the first change is beside it with the suffix
+.before-quartet. A second run changes nothing, unless the path of this program, the
+agent or the address changed.
+
+The settings name the server only if --address is given. It says whether one answers
+there, and if not, where one of yours does.
 
 --check changes nothing, says what is missing, and ends with the exit code 1 if anything
-is. --remove takes out what setup has entered, and nothing else.`,
+is: also a server, unless "quartet mcp" starts one at that address. --remove takes out
+what setup has entered, and nothing else, and the copies that equal what is left.`,
 		Example:   "  quartet setup claude\n  quartet setup codex --agent my-project --check\n  quartet setup cursor --remove\n  quartet setup claude --user --agent me",
 		ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, t := range tools {
 				if t.name == args[0] {
-					return run(s, cmd, t, o)
+					return run(s, cmd, t, o, listens)
 				}
 			}
 			return exit.UsageError(fmt.Sprintf("%q is no coding agent that is known; use one of %s", args[0], strings.Join(names, ", ")))
@@ -70,7 +76,7 @@ type result struct {
 }
 
 // run enters, checks or removes.
-func run(s *session.Session, cmd *cobra.Command, t tool, o options) error {
+func run(s *session.Session, cmd *cobra.Command, t tool, o options, listens func() string) error {
 	if o.check && o.remove {
 		return exit.UsageError("--check and --remove contradict each other")
 	}
@@ -78,10 +84,17 @@ func run(s *session.Session, cmd *cobra.Command, t tool, o options) error {
 	if err != nil {
 		return err
 	}
+	var at server
+	if !o.remove {
+		if at, err = find(s, cmd, listens); err != nil {
+			return err
+		}
+	}
 	// All files are read and edited before the first one is written, so that one that cannot be edited stops all.
 	type change struct {
 		target
 		old, next []byte
+		keep      keeping
 	}
 	var changes []change
 	var results []result
@@ -99,7 +112,7 @@ func run(s *session.Session, cmd *cobra.Command, t tool, o options) error {
 			r.Status = "absent"
 		}
 		if !bytes.Equal(old, next) || (old == nil) != (next == nil) {
-			changes = append(changes, change{f, old, next})
+			changes = append(changes, change{f, old, next, keepingOf(f, old, w, o.remove)})
 			r.Status = map[bool]string{true: "removed", false: "written"}[o.remove]
 			if o.check {
 				r.Status = "missing"
@@ -109,18 +122,33 @@ func run(s *session.Session, cmd *cobra.Command, t tool, o options) error {
 	}
 	if !o.check {
 		for _, c := range changes {
-			if err := writeFile(c.path, c.old, c.next); err != nil {
+			if err := writeFile(c.path, c.old, c.next, c.keep); err != nil {
 				return err
 			}
 		}
 	}
-	if err := show(s, cmd, t, w, results, o); err != nil {
+	if err := show(s, cmd, t, w, results, at, o); err != nil {
 		return err
 	}
-	if o.check && len(changes) > 0 {
+	if o.check && (len(changes) > 0 || at.Status == "missing") {
 		return exit.Silently(exit.Failed)
 	}
 	return nil
+}
+
+// keepingOf says whether a copy is made of what is in a file before something is entered into it or removed from it.
+func keepingOf(f target, old []byte, w wanted, remove bool) keeping {
+	if remove || old == nil {
+		return keepNone
+	}
+	rest, err := f.edit(old, w, true)
+	switch {
+	case err != nil || bytes.Equal(rest, old):
+		return keepNew
+	case rest == nil:
+		return keepNone // setup has made it
+	}
+	return keepFirst
 }
 
 // plan returns what is entered where.
@@ -189,9 +217,13 @@ func agentOf(dir string) string {
 }
 
 // show prints the results.
-func show(s *session.Session, cmd *cobra.Command, t tool, w wanted, results []result, o options) error {
+func show(s *session.Session, cmd *cobra.Command, t tool, w wanted, results []result, at server, o options) error {
 	if s.JSON() {
-		raw, err := json.MarshalIndent(map[string]any{"tool": t.name, "agent": w.agent, "binary": w.binary, "files": results}, "", "  ")
+		document := map[string]any{"tool": t.name, "agent": w.agent, "binary": w.binary, "files": results}
+		if !o.remove {
+			document["server"] = at
+		}
+		raw, err := json.MarshalIndent(document, "", "  ")
 		if err == nil {
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", raw)
 		}
@@ -199,22 +231,27 @@ func show(s *session.Session, cmd *cobra.Command, t tool, w wanted, results []re
 	}
 	p := s.Printer(cmd)
 	var rows [][]string
+	missing := false
 	for _, r := range results {
+		missing = missing || r.Status == "missing"
 		rows = append(rows, []string{r.Status, r.What, terminal.Printable(r.Path)})
 	}
-	p.Table("", []string{"STATUS", "WHAT", "FILE"}, rows)
+	if !o.remove {
+		rows = append(rows, []string{at.Status, "server", terminal.Printable(at.Address)})
+	}
+	p.Table("", []string{"STATUS", "WHAT", "WHERE"}, rows)
 	switch {
 	case o.remove:
+		return p.Err()
+	case o.check && missing:
+		p.Printf("\nenter what is missing with: %s\n", again(cmd, t, ""))
 	case o.check:
-		for _, r := range results {
-			if r.Status == "missing" {
-				p.Printf("\nenter what is missing with: quartet setup %s\n", t.name)
-				break
-			}
-		}
 	default:
 		p.Printf("\n%s keeps its work in Quartet, as agent %s. Start a new session to begin.\n", t.title, w.agent)
 		p.Printf("%s\n", t.note)
+	}
+	if text := at.warning(cmd, t); text != "" {
+		p.Printf("\n%s\n", text)
 	}
 	return p.Err()
 }

@@ -14,12 +14,17 @@ import (
 
 	"quartet/services/cli/exit"
 	"quartet/services/cli/session"
+	"quartet/tests/proc"
 )
 
 // quartet runs `quartet setup` and returns its output and its exit code.
 func quartet(t *testing.T, args ...string) (out string, code int) {
+	if !strings.HasPrefix(os.Getenv("XDG_STATE_HOME"), os.TempDir()) {
+		t.Setenv("XDG_STATE_HOME", t.TempDir()) // no server of the user who runs the test
+		t.Setenv("QUARTET_ADDRESS", freeAddr(t))
+	}
 	root := &cobra.Command{Use: "quartet", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(Command(session.New(root.PersistentFlags(), nil)))
+	root.AddCommand(Command(session.New(root.PersistentFlags(), nil), func() string { return os.Getenv("QUARTET_ADDRESS") }))
 	var o bytes.Buffer
 	root.SetOut(&o)
 	root.SetErr(&o)
@@ -29,6 +34,13 @@ func quartet(t *testing.T, args ...string) (out string, code int) {
 		code = exit.Report(cmd, err)
 	}
 	return o.String(), code
+}
+
+// freeAddr returns an address of loopback at which nothing listens.
+func freeAddr(t *testing.T) string {
+	addr, err := proc.FreeAddr()
+	require.NoError(t, err)
+	return addr
 }
 
 // content returns what a directory has, by path.
@@ -105,7 +117,7 @@ func TestAnEmptyProject(t *testing.T) {
 			}
 			_, code = quartet(t, tool.name, "--remove", "--dir", dir)
 			require.Zero(t, code)
-			require.Empty(t, without(content(t, dir)))
+			require.Empty(t, content(t, dir), "of files that setup has made there is no copy")
 			out, code = quartet(t, tool.name, "--remove", "--dir", dir)
 			require.Zero(t, code, out)
 			require.Contains(t, out, "absent")
@@ -186,9 +198,34 @@ func TestOthersSettingsStay(t *testing.T) {
 			}
 			out, code = quartet(t, name, "--remove", "--dir", dir)
 			require.Zero(t, code, out)
-			require.Equal(t, before, without(content(t, dir)))
+			require.Equal(t, before, content(t, dir), "a copy that equals what is left is removed")
 		})
 	}
+}
+
+// The copy of what the user had is never replaced: not by a second setup, and not by one after the file was changed.
+func TestTheFirstCopyIsKept(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, ".mcp.json", `{"mcpServers":{"other":{"command":"x"}}}`)
+	for _, agent := range []string{"one", "two"} {
+		out, code := quartet(t, "claude", "--dir", dir, "--agent", agent)
+		require.Zero(t, code, out)
+		files := content(t, dir)
+		require.Equal(t, `{"mcpServers":{"other":{"command":"x"}}}`, files[".mcp.json"+backupSuffix])
+		require.Len(t, files, 4, "the other files are of setup")
+	}
+	out, code := quartet(t, "claude", "--remove", "--dir", dir)
+	require.Zero(t, code, out)
+	require.Equal(t, map[string]string{".mcp.json": `{"mcpServers":{"other":{"command":"x"}}}`}, content(t, dir), "in the form in which the user wrote it")
+
+	out, code = quartet(t, "claude", "--dir", dir)
+	require.Zero(t, code, out)
+	put(t, dir, ".mcp.json", `{"mine": true}`)
+	out, code = quartet(t, "claude", "--dir", dir)
+	require.Zero(t, code, out)
+	files := content(t, dir)
+	require.Equal(t, `{"mcpServers":{"other":{"command":"x"}}}`, files[".mcp.json"+backupSuffix])
+	require.Equal(t, `{"mine": true}`, files[".mcp.json"+backupSuffix+".2"])
 }
 
 // What the user added to the entry of Quartet stays.
@@ -304,13 +341,13 @@ func TestFilesAreReplacedWithCare(t *testing.T) {
 	put(t, dir, "real.json", "{}")
 	link := filepath.Join(dir, "link.json")
 	require.NoError(t, os.Symlink(filepath.Join(dir, "real.json"), link))
-	require.NoError(t, writeFile(link, []byte("{}"), []byte("{ }")))
+	require.NoError(t, writeFile(link, []byte("{}"), []byte("{ }"), keepNew))
 	info, err := os.Lstat(link)
 	require.NoError(t, err)
 	require.NotZero(t, info.Mode()&os.ModeSymlink)
 	require.Equal(t, "{ }", content(t, dir)["real.json"])
-	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x")), "changed by another program")
-	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x")), "changed by another program")
+	require.ErrorContains(t, writeFile(link, []byte("{}"), []byte("x"), keepNew), "changed by another program")
+	require.ErrorContains(t, writeFile(filepath.Join(dir, "new"), []byte("{}"), []byte("x"), keepNew), "changed by another program")
 }
 
 func TestNamesOfAgents(t *testing.T) {

@@ -3,6 +3,7 @@ package workitems
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -127,11 +129,15 @@ func forHook(hook *string, run func(*cobra.Command, []string) error) func(*cobra
 			return exit.UsageError(fmt.Sprintf("--hook %s is unknown; use one of %s", *hook, strings.Join(Hooks, ", ")))
 		}
 		err := run(cmd, args)
-		if err != nil && *hook != "" {
+		switch {
+		case err == nil || *hook == "":
+			return err
+		case errors.Is(err, fault.NotFound):
+			cmd.PrintErrf("quartet: agent %s does not exist yet, so there is no open work to show; quartet mcp --create, which quartet setup enters, creates it when it starts\n", terminal.Printable(args[0]))
+		default:
 			exit.Report(cmd, err)
-			return nil
 		}
-		return err
+		return nil
 	}
 }
 

@@ -48,6 +48,22 @@ starts; elsewhere an admin makes a key with ` + "`quartet key create`" + `.
 `
 	state = `- [Version](/version), [readiness](/readyz)
 
+## A runner of your own
+
+An agent that has input, or whose work can go on, is given a turn, and a runner is the program that takes it: it has the model. One turn, over REST:
+
+1. POST /v1/turns:acquire with {"agentIds": ["AGENT"]} waits for a turn (30 s, or "wait") and leases it. The answer has turn (turnId, runId),
+   message, context.text, which is what the model is shown, tools, the names of the tools that the turn may call, and runToken, a credential for
+   the calls below. If it has pending instead, ask again. GET /v1/agents/{agent_id}/tools has the schemas of the tools.
+2. POST /v1/agents/{agent_id}/turns/{turn_id}:renew with {"runId"} before turn.leaseExpiresAt, again and again.
+3. POST /v1/agents/{agent_id}/turns/{turn_id}/rounds with {"runId", "roundIndex": 0, "text", "toolCalls": [{"callId", "name", "arguments"}]} once for
+   each answer of the model: the server executes the calls, and toolResults has one result for each. The next round has roundIndex 1. Repeating a
+   round returns its first answer. If turnEnded is true, the turn has ended.
+4. POST /v1/agents/{agent_id}/turns/{turn_id}:finish with {"runId", "outcome": "TURN_OUTCOME_COMPLETED"} when the model calls no more tools.
+
+GET /v1/agents/{agent_id}/turns/{turn_id}:watch tells of an abort and of messages meanwhile. ` + "`quartet run --agent AGENT`" + ` is a runner for models
+of Anthropic and OpenAI.
+
 ## Errors
 
 A refusal has a status, a reason in capitals, a message with the offending value and the remedy, and in "methods" the paths of the methods

@@ -1,13 +1,17 @@
 package llmstxt
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"quartet/deploy/openapi"
 )
 
 // The summary is that of the repository's llms.txt.
@@ -58,4 +62,38 @@ func TestThePageIsAskedForByItsETag(t *testing.T) {
 	w := httptest.NewRecorder()
 	Handler(Parts{MCP: true}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/llms.txt", nil))
 	require.NotEqual(t, tag, w.Header().Get("ETag"), "another text has another tag")
+}
+
+// What the page says of a runner's paths and fields is in the OpenAPI document.
+func TestTheRunnersCallsAreThoseOfTheAPI(t *testing.T) {
+	_, section, ok := strings.Cut(Text(Parts{}), "## A runner of your own\n")
+	require.True(t, ok)
+	section, _, _ = strings.Cut(section, "\n## ")
+	var api struct {
+		Paths      map[string]map[string]any
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]any
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(openapi.JSON, &api))
+	parameter := regexp.MustCompile(`\{(\w+)_id\}`)
+	calls := regexp.MustCompile(`(GET|POST) (/v1/[^ \n]+)`).FindAllStringSubmatch(section, -1)
+	require.Len(t, calls, 6)
+	for _, call := range calls {
+		path := parameter.ReplaceAllString(call[2], "{${1}Id}")
+		require.Contains(t, api.Paths[path], strings.ToLower(call[1]), path)
+	}
+	fields := map[string]bool{}
+	for _, schema := range api.Components.Schemas {
+		for name := range schema.Properties {
+			fields[name] = true
+		}
+	}
+	named := regexp.MustCompile(`"([a-z]\w+)"|\b([a-z]+(?:[A-Z]\w*)+)\b`).FindAllStringSubmatch(section, -1)
+	require.Greater(t, len(named), 12)
+	for _, name := range named {
+		require.True(t, fields[name[1]+name[2]], name[0])
+	}
 }

@@ -1099,7 +1099,8 @@ type AcquireTurnResponse struct {
 	Interjections []*Message `protobuf:"bytes,3,rep,name=interjections,proto3" json:"interjections,omitempty"`
 	// What the agent is shown of its work.
 	Context *ContextProjection `protobuf:"bytes,4,opt,name=context,proto3" json:"context,omitempty"`
-	// The names of the tools that the turn may call in SubmitRound.
+	// The names of the tools that the turn may call in SubmitRound. Their descriptions and schemas
+	// are those of ListTools, GET /v1/agents/{agent_id}/tools.
 	Tools []string `protobuf:"bytes,5,rep,name=tools,proto3" json:"tools,omitempty"`
 	// A credential that acts as this agent in this run. Calls about the turn are made with it, or with
 	// the credential that acquired the turn; others are refused.
