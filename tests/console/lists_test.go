@@ -54,6 +54,30 @@ func TestG15_ListsSayThatThereIsMore(t *testing.T) {
 	page.sound()
 }
 
+func TestG15_ALaneOfHundreds(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	for i := range 520 {
+		r.say("keeper", fmt.Sprintf("message %d", i))
+	}
+	page := r.signedIn()
+	page.view("agents/keeper")
+	page.sees("50 of 520 messages are shown.")
+	page.sees("in the order in which they came")
+	page.fill("Message to keeper", "the last one")
+	page.press("Send")
+	page.sees("what you sent")
+	page.until("50 messages and that one", messages+`.length === 51 && `+messages+`.at(-1) === "the last one"`)
+	for n := 100; n <= 500; n += 50 {
+		page.press("Show more")
+		page.sees(fmt.Sprintf("%d of 521 messages are shown.", n))
+	}
+	page.press("Show more")
+	page.until("all of them", messages+`.length === 521`)
+	page.sees("the next one first")
+	page.sound()
+}
+
 func TestG15_ATaskThatFailedIsSeen(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")
