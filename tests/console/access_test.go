@@ -55,6 +55,7 @@ func TestG15_EverybodyCanUseIt(t *testing.T) {
 	}
 	r.call(http.MethodPost, "/v1/agents/sleeper:pause", map[string]any{"reason": "night"})
 	r.say("keeper", "hello")
+	r.say("keeper", "and a second one")
 	held := r.acquire("keeper")
 	held.submit("I look.", map[string]any{"callId": "c", "name": "ListWorkItems", "arguments": map[string]any{}})
 	item := r.item("keeper", "Publish the release")
@@ -94,13 +95,18 @@ func TestG15_EverybodyCanUseIt(t *testing.T) {
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.EmulateViewport(390, 844)))
 	for view, text := range views {
 		p.view(view)
-		if view != "fleet" { // there the reasons are left out
-			p.sees(text)
-		}
+		p.sees(text)
 		require.LessOrEqual(t, value[float64](p, wide), 0.0, view)
 		p.shot("phone-" + strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(view))
 	}
+	p.view("fleet")
+	p.sees("it was paused by local: night")
+	p.sees("1 queued")
+	p.until("the whole row", `(() => { const r = [...document.querySelectorAll(".row.agent")].find((x) => x.innerText.includes("it was paused")); const box = r.getBoundingClientRect(); return [...r.children].every((c) => { const b = c.getBoundingClientRect(); return b.top >= box.top && b.bottom <= box.bottom; }); })()`)
+	p.view("agents/keeper?tab=why")
+	p.until("the chosen tab", `(() => { const b = document.querySelector("#tab-why")?.getBoundingClientRect(); return b && b.left >= 0 && b.right <= innerWidth; })()`)
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.ResetViewport()))
+	p.until("tabs without a scrollbar of their own", `(() => { const t = document.querySelector(".tabs"); return t.scrollHeight === t.clientHeight; })()`)
 
 	// By keys alone: to the search of the fleet, then into the list.
 	p.view("fleet")
@@ -115,6 +121,13 @@ func TestG15_EverybodyCanUseIt(t *testing.T) {
 	p.do(`document.querySelector('[role="tab"][aria-selected="true"]').focus()`)
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.KeyEvent(kb.ArrowRight)))
 	p.until("the next tab", `document.querySelector('[aria-selected="true"]').id === "tab-transcript" && document.activeElement.id === "tab-transcript"`)
+	p.view("agents/keeper/boards/build")
+	p.until("the graph", `document.querySelectorAll(".node").length === 4`)
+	p.do(`document.querySelector(".graph").focus()`)
+	require.NoError(t, chromedp.Do(p.ctx, chromedp.KeyEvent(kb.Tab)))
+	p.until("the first step has the focus", `document.activeElement.classList.contains("node") && document.activeElement.textContent.includes("Fetch")`)
+	require.NoError(t, chromedp.Do(p.ctx, chromedp.KeyEvent(kb.Enter)))
+	p.until("the step", `document.querySelector("dialog[open]")?.innerText.includes("Fetch the sources")`)
 	p.sound()
 }
 

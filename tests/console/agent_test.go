@@ -23,7 +23,14 @@ func (r *rig) say(id, text string) {
 type turn struct {
 	*rig
 	agent, id, run, token string
+	message               map[string]any
 	round                 int
+}
+
+// text returns the text of the message that the turn took.
+func (t *turn) text() string {
+	text, _ := t.message["text"].(string)
+	return text
 }
 
 // acquire takes a turn of an agent.
@@ -32,7 +39,8 @@ func (r *rig) acquire(agent string) *turn {
 	a := r.call(http.MethodPost, "/v1/turns:acquire", map[string]any{"agentIds": []string{agent}, "runnerId": "test", "wait": "20s"})
 	held, ok := a["turn"].(map[string]any)
 	require.True(r, ok, "no turn: %v", a)
-	return &turn{rig: r, agent: agent, id: held["turnId"].(string), run: held["runId"].(string), token: a["runToken"].(string)}
+	message, _ := a["message"].(map[string]any)
+	return &turn{rig: r, message: message, agent: agent, id: held["turnId"].(string), run: held["runId"].(string), token: a["runToken"].(string)}
 }
 
 // submit submits a round with tool calls, each with a name and arguments.
@@ -82,11 +90,13 @@ func TestG15_TheFleetByWhatItDoes(t *testing.T) {
 	page.sees("nothing is open that it could do")
 	// What messages say with names of methods, the console says with its own places.
 	page.view("agents/ghost")
-	page.sees("SpawnAgent makes one")
+	page.sees(`agent "ghost" does not exist`)
+	require.NotContains(t, value[string](page, "document.body.innerText"), "SpawnAgent", "a name of the API")
 	page.sees("In the console: New agent, in Fleet.")
 	r.call(http.MethodPost, "/v1/agents/reviewer:stop", map[string]any{"reason": "over"})
 	page.view("agents/reviewer?tab=why")
 	page.sees("In the console: Start, on the page of the agent.")
+	require.NotContains(t, value[string](page, "document.body.innerText"), "StartAgent", "a name of the API")
 	page.press("Start")
 	page.misses("In the console:")
 	page.sound()
@@ -125,7 +135,8 @@ func TestG15_AnAgentIsToldThingsAndControlled(t *testing.T) {
 	page.confirm("Abort")
 	page.sees("wrong release")
 	page.press("Resume")
-	page.misses("wrong release")
+	page.until("that it is not paused", `!document.querySelector(".reason").innerText.includes("wrong release")`)
+	page.sees("operator aborted: wrong release")
 
 	page.view("agents/keeper?tab=work")
 	page.sees("Check the change log")

@@ -32,6 +32,14 @@ func TestG13_QuartetConsoleSignsIn(t *testing.T) {
 	again := r.open(url)
 	again.sees("used before")
 	again.sees("Sign in")
+	// Another address, in the tab that shows the sign-in page.
+	again.do("void (location.href = " + quoted(r.quartet("console", "--print")) + ")")
+	again.sees("There are no agents")
+	require.NotContains(t, value[string](again, "location.href"), "code", "the code is gone from the address")
+	// A code that is not valid does not end a session.
+	again.do(`void (location.hash = "#code=none")`)
+	again.until("the code is gone", `!location.href.includes("code")`)
+	again.sees("There are no agents")
 }
 
 func TestG13_SignInWithAKey(t *testing.T) {

@@ -1,22 +1,22 @@
 import { useContext, useState } from "preact/hooks";
 import { get, mutate, query } from "./api";
-import { go, href, type Route, useRead } from "./hooks";
+import { go, href, type Route, usePages, useRead } from "./hooks";
 import { Me, roleOf, useCan, whoMay } from "./session";
 import { bytes, count, words } from "./text";
-import type { Installation, Key } from "./types";
-import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, Section, Tabs, useAct } from "./ui";
+import type { BoardWorker, Installation, Key } from "./types";
+import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, More, Section, tabOf, Tabs, useAct } from "./ui";
+import { UnservedNote, useUnserved } from "./unserved";
 
 /** Admin shows the health of the installation, its processes, keys, quotas and workers. */
 export function Admin({ route }: { route: Route }) {
   const me = useContext(Me);
   const can = useCan();
-  const tab = route.params.get("tab") ?? "health";
+  const tabs = [{ id: "health", title: "Health" }, { id: "usage", title: "Usage" }, { id: "keys", title: "Keys" }, { id: "workers", title: "Workers" }];
+  const tab = tabOf(tabs, route);
   return (
     <div class="page">
       <header class="head"><div><h1>Admin</h1><p class="reason">You are {me.principal}, {roleOf(me)} of namespace {me.namespace}. The server is version {me.serverVersion}.</p></div></header>
-      <Tabs label="Parts of the administration" value={tab} choose={(t) => go(href(["admin"], { tab: t }), true)} tabs={[
-        { id: "health", title: "Health" }, { id: "usage", title: "Usage" }, { id: "keys", title: "Keys" }, { id: "workers", title: "Workers" },
-      ]} />
+      <Tabs label="Parts of the administration" value={tab} choose={(t) => go(href(["admin"], { tab: t }), true)} tabs={tabs} />
       <div id="tabpanel" role="tabpanel" aria-labelledby={"tab-" + tab} class="panel">
         {tab === "health" ? (can("IdentityService/ListProcesses") ? <Health /> : <Denied method="IdentityService/ListProcesses" />) : null}
         {tab === "usage" ? (can("IdentityService/GetUsage") ? <Usage /> : <Denied method="IdentityService/GetUsage" />) : null}
@@ -33,6 +33,7 @@ function Denied({ method }: { method: Parameters<typeof whoMay>[0] }) {
 }
 
 function Health() {
+  const unserved = useUnserved();
   const p = useRead<Installation>((s) => get("processes?examine=true", s), []);
   const d = p.data;
   if (!d) return p.error ? <ErrorNote error={p.error} again={p.again} /> : <Loading />;
@@ -42,9 +43,10 @@ function Health() {
     <>
       <ErrorNote error={p.error} />
       <Section title="Problems" aside={<button type="button" onClick={p.again}>Examine again</button>}>
+        <UnservedNote unserved={unserved} />
         {d.problems?.length ? d.problems.map((x, i) => (
           <div key={i} class={"note" + (x.down ? " bad" : "")}><p><strong>{x.text}</strong></p><p>{x.remedy}</p></div>
-        )) : <p><Badge value="PROCESS_ANSWER_READY">healthy</Badge> Everything is served.</p>}
+        )) : unserved ? <p>Otherwise everything is served.</p> : <p><Badge value="PROCESS_ANSWER_READY">healthy</Badge> Everything is served.</p>}
       </Section>
       <Section title="Planes">
         <ul class="chips flat">{d.planes?.map((x) => <li key={x.name} class={x.up ? "good" : "bad"}>{x.name} <b>{x.up ? (x.partitions ? x.partitions : "up") : "down"}</b></li>)}</ul>
@@ -93,17 +95,20 @@ function Keys() {
   const [revoking, setRevoking] = useState<Key>();
   const [creating, setCreating] = useState(false);
   const changed = () => setVersion((v) => v + 1);
-  const k = useRead<{ keys?: Key[] }>((s) => get("keys" + query({ page_size: 500, include_ended: ended }), s), [ended], version);
+  const k = usePages<Key>(async (page_token, page_size, s) => {
+    const p = await get<{ keys?: Key[]; nextPageToken?: string }>("keys" + query({ page_size, page_token, include_ended: ended }), s);
+    return { rows: p.keys, next: p.nextPageToken };
+  }, 100, [ended], version);
   return (
     <Section title="API keys" aside={<>
       <label class="check"><input type="checkbox" checked={ended} onChange={(e) => setEnded(e.currentTarget.checked)} /> also ended ones</label>
       {can("IdentityService/CreateKey") ? <button type="button" class="primary" onClick={() => setCreating(true)}>New key</button> : null}
     </>}>
       <ErrorNote error={k.error} />
-      {k.data?.keys?.length ? (
+      {k.data?.length ? (
         <table>
           <thead><tr><th scope="col">name</th><th scope="col">role</th><th scope="col">namespace</th><th scope="col">state</th><th scope="col">last used</th><th scope="col">id</th><th scope="col"><span class="sr">actions</span></th></tr></thead>
-          <tbody>{k.data.keys.map((x) => (
+          <tbody>{k.data.map((x) => (
             <tr key={x.keyId}>
               <td>{x.name}</td><td>{words(x.role, "ROLE_")}{x.agentId ? " " + x.agentId : ""}</td><td>{x.namespace}</td>
               <td><Badge value={x.status} prefix="KEY_STATUS_" />{x.expiresAt ? <span class="dim"> ends <Age time={x.expiresAt} /></span> : null}</td>
@@ -113,7 +118,8 @@ function Keys() {
           ))}</tbody>
         </table>
       ) : k.loading ? <Loading /> : <Empty>There are no keys.</Empty>}
-      {revoking ? <Confirm title={"Revoke " + revoking.name} action="Revoke" danger text="The key is refused from now on, and the streams that it opened end." close={() => setRevoking(undefined)}
+      <More shown={k.data?.length ?? 0} more={k.more} what="keys" />
+      {revoking ? <Confirm title={"Revoke " + revoking.name} action="Revoke the key" keep="Keep it" danger text="The key is refused from now on, and the streams that it opened end." close={() => setRevoking(undefined)}
         act={() => mutate("POST", "keys/" + revoking.keyId + ":revoke").then(changed)} /> : null}
       {creating ? <CreateKey close={() => setCreating(false)} changed={changed} /> : null}
     </Section>
@@ -147,18 +153,10 @@ function CreateKey({ close, changed }: { close: () => void; changed: () => void 
         <Field label="Role"><select value={role} onChange={(e) => setRole(e.currentTarget.value)}>{roles.map((r) => <option key={r} value={r}>{words(r, "ROLE_")}</option>)}</select></Field>
         <Field label="Namespace"><input value={namespace} onInput={(e) => setNamespace(e.currentTarget.value)} required /></Field>
         <ErrorNote error={error} />
-        <footer><button type="button" onClick={close}>Cancel</button><button type="submit" class="primary" disabled={busy || !name.trim()}>Create</button></footer>
+        <footer><button type="button" onClick={close}>Back</button><button type="submit" class="primary" disabled={busy || !name.trim()}>Create</button></footer>
       </form>
     </Dialog>
   );
-}
-
-interface BoardWorker {
-  workerId: string;
-  workerPoolIds?: string[];
-  capacity?: number;
-  runIds?: string[];
-  connectedAt?: string;
 }
 
 function Workers() {
@@ -175,4 +173,3 @@ function Workers() {
     </Section>
   );
 }
-

@@ -1,11 +1,11 @@
 import { useMemo, useState } from "preact/hooks";
 import { enc, get, mutate } from "./api";
 import { Graph } from "./graph";
-import { href, useLive, useRead } from "./hooks";
+import { go, href, type Route, useLive, usePoll, useRead } from "./hooks";
 import { useCan, whoMay } from "./session";
-import { words } from "./text";
-import type { Board, Dispatch, Step, WorkerRun } from "./types";
-import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, Prose, Section, Tabs, useAct, VirtualList } from "./ui";
+import { many, words } from "./text";
+import type { Board, BoardWorker, Dispatch, Step, WorkerRun } from "./types";
+import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, More, Prose, Section, tabOf, Tabs, useAct, VirtualList } from "./ui";
 
 interface Inspection {
   board: Board;
@@ -14,20 +14,23 @@ interface Inspection {
   dispatches?: Dispatch[];
 }
 
+/** timelineMost is how many lines of the timeline are shown. */
+const timelineMost = 500;
+
 type Ask = "complete" | "fail" | "cancel" | "block" | "dispatch";
 
 /** BoardView shows a board as it runs. */
-export function BoardView({ session, id }: { session: string; id: string }) {
+export function BoardView({ session, id, route }: { session: string; id: string; route: Route }) {
   const can = useCan();
   const path = "sessions/" + enc(session) + "/boards/" + enc(id);
   const [version, setVersion] = useState(0);
   const changed = () => setVersion((v) => v + 1);
   const read = useRead<Inspection>(async (s) => {
-    const [inspection, full] = await Promise.all([get<Inspection>(path + ":inspect?timeline=200", s), get<{ board: Board }>(path, s)]);
+    const [inspection, full] = await Promise.all([get<Inspection>(path + ":inspect?timeline=" + timelineMost, s), get<{ board: Board }>(path, s)]);
     return { ...inspection, board: { ...inspection.board, ...full.board } };
   }, [session, id], version);
   useLive({ planes: ["board"] }, (b) => b.some((e) => e.sessionId === session || e.agentId === session) && changed(), changed, can("EventService/WatchEvents"));
-  const [tab, setTab] = useState("graph");
+  const workers = usePoll<{ workers?: BoardWorker[] }>("board-workers", 10_000, can("BoardService/ListWorkers"));
   const [ask, setAsk] = useState<Ask>();
   const [picked, setPicked] = useState<string[]>();
   const { busy, error, run } = useAct(changed);
@@ -38,6 +41,12 @@ export function BoardView({ session, id }: { session: string; id: string }) {
   const over = ["BOARD_STATUS_COMPLETED", "BOARD_STATUS_FAILED", "BOARD_STATUS_CANCELLED"].includes(b.status ?? "");
   const blocked = b.status === "BOARD_STATUS_BLOCKED";
   const ended = over ? "The board has ended." : "";
+  const tabs = [
+    { id: "graph", title: "Graph" }, { id: "steps", title: "Steps" }, { id: "timeline", title: "Timeline" },
+    { id: "runs", title: <>Runs {d.runs?.length ? <b>{d.runs.length}{d.runs.length >= inspected ? "+" : ""}</b> : null}</> }, { id: "dispatches", title: <>Dispatches {d.dispatches?.length ? <b>{d.dispatches.length}</b> : null}</> },
+  ];
+  const tab = tabOf(tabs, route);
+  const held = over || blocked ? [] : unclaimed(b, d.dispatches ?? [], workers.data && (workers.data.workers ?? []));
   const patch = (op: Record<string, unknown>) => mutate("PATCH", path, { operations: [op] });
   return (
     <div class="page">
@@ -63,29 +72,28 @@ export function BoardView({ session, id }: { session: string; id: string }) {
       <ErrorNote error={read.error} />
       <ErrorNote error={error} />
       <Prose text={b.summary} most={400} />
-      <Tabs label="Parts of the board" value={tab} choose={setTab} tabs={[
-        { id: "graph", title: "Graph" }, { id: "steps", title: "Steps" }, { id: "timeline", title: "Timeline" },
-        { id: "runs", title: <>Runs {d.runs?.length ? <b>{d.runs.length}</b> : null}</> }, { id: "dispatches", title: <>Dispatches {d.dispatches?.length ? <b>{d.dispatches.length}</b> : null}</> },
-      ]} />
+      {held.map((h) => <p key={h.pool} class="note" role="status">{many(h.steps.length, "step is", "steps are")} ready for the pool {h.pool}. <Why held={h} /></p>)}
+      <Tabs label="Parts of the board" value={tab} choose={(t) => go(href(["agents", session, "boards", id], { tab: t }), true)} tabs={tabs} />
       <div id="tabpanel" role="tabpanel" aria-labelledby={"tab-" + tab} class="panel">
         {tab === "graph" ? (steps.length ? <Graph steps={steps} open={setPicked} /> : <Empty>It has no steps.</Empty>) : null}
         {tab === "steps" ? <Steps steps={steps} open={(s) => setPicked([s])} /> : null}
-        {tab === "timeline" ? (d.timeline?.length ? <ol class="log plain">{d.timeline.map((t, i) => <li key={i}>{t}</li>)}</ol> : <Empty>Nothing happened yet.</Empty>) : null}
-        {tab === "runs" ? <Runs path={path} runs={d.runs ?? []} changed={changed} /> : null}
+        {tab === "timeline" ? (d.timeline?.length ? <>{d.timeline.length >= timelineMost ? <p class="dim">The last {timelineMost} lines; <code>quartet board wal read</code> has all.</p> : null}<ol class="log plain">{d.timeline.map((t, i) => <li key={i}>{t}</li>)}</ol></> : <Empty>Nothing happened yet.</Empty>) : null}
+        {tab === "runs" ? <Runs path={path} runs={d.runs ?? []} version={version} changed={changed} /> : null}
         {tab === "dispatches" ? <Dispatches path={path} list={d.dispatches ?? []} changed={changed} /> : null}
       </div>
-      {picked?.length === 1 ? <StepDialog step={steps.find((s) => s.stepId === picked[0])} over={over} patch={(op) => patch(op).then(changed)} close={() => setPicked(undefined)} /> : null}
+      {picked?.length === 1 ? <StepDialog step={steps.find((s) => s.stepId === picked[0])} held={held.find((h) => h.steps.includes(picked[0]!))} over={over} patch={(op) => patch(op).then(changed)} close={() => setPicked(undefined)} /> : null}
       {picked && picked.length > 1 ? (
         <Dialog title={picked.length + " steps"} close={() => setPicked(undefined)}>
           <ul class="cards">{picked.slice(0, 200).map((s) => <li key={s}><button type="button" class="link" onClick={() => setPicked([s])}>{s}</button></li>)}</ul>
+          {picked.length > 200 ? <p class="dim">The first 200; all are in the tab Steps.</p> : null}
         </Dialog>
       ) : null}
-      {ask === "block" ? <Confirm title="Block the board" action="Block" withReason text="No step is dispatched or claimed until it is reopened." close={() => setAsk(undefined)} act={(reason) => patch({ op: "OPERATION_KIND_BLOCK_BOARD", reason }).then(changed)} /> : null}
+      {ask === "block" ? <Confirm title="Block the board" action="Block the board" withReason text="No step is dispatched or claimed until it is reopened." close={() => setAsk(undefined)} act={(reason) => patch({ op: "OPERATION_KIND_BLOCK_BOARD", reason }).then(changed)} /> : null}
       {ask === "complete" || ask === "fail" || ask === "cancel" ? (
-        <Confirm title={words(ask, "")[0]!.toUpperCase() + ask.slice(1) + " the board"} action={ask[0]!.toUpperCase() + ask.slice(1)} danger={ask !== "complete"} withReason
+        <Confirm title={ask[0]!.toUpperCase() + ask.slice(1) + " the board"} action={ask[0]!.toUpperCase() + ask.slice(1) + " the board"} keep={ask === "complete" ? "Back" : "Keep it"} danger={ask !== "complete"} withReason
           text={ask === "complete" ? "It never changes again." : "Its workers are stopped, and it never changes again."} close={() => setAsk(undefined)} act={(reason) => mutate("POST", path + ":" + ask, { reason }).then(changed)} />
       ) : null}
-      {ask === "dispatch" ? <DispatchDialog path={path} board={b} close={() => setAsk(undefined)} changed={changed} /> : null}
+      {ask === "dispatch" ? <DispatchDialog path={path} board={b} dispatches={d.dispatches ?? []} close={() => setAsk(undefined)} changed={changed} /> : null}
     </div>
   );
 }
@@ -109,7 +117,7 @@ function Steps({ steps, open }: { steps: Step[]; open: (id: string) => void }) {
   );
 }
 
-function StepDialog({ step: s, over, patch, close }: { step?: Step; over: boolean; patch: (op: Record<string, unknown>) => Promise<unknown>; close: () => void }) {
+function StepDialog({ step: s, held, over, patch, close }: { step?: Step; held?: Held; over: boolean; patch: (op: Record<string, unknown>) => Promise<unknown>; close: () => void }) {
   const can = useCan();
   const { busy, error, run } = useAct(close);
   if (!s) return null;
@@ -119,6 +127,7 @@ function StepDialog({ step: s, over, patch, close }: { step?: Step; over: boolea
     <Dialog title={s.title || s.stepId} close={close}>
       <p><Badge value={s.status} prefix="STEP_STATUS_" /> <code>{s.stepId}</code>{s.required ? "" : " · not required"}</p>
       <Prose text={s.summary} />
+      {held ? <p class="note">It is ready for the pool {held.pool}. <Why held={held} /></p> : null}
       {s.reason ? <p class="blocked">{s.reason}</p> : null}
       {s.resultSummary ? <><h3>Result</h3><Prose text={s.resultSummary} /></> : null}
       <dl class="facts">
@@ -138,8 +147,48 @@ function StepDialog({ step: s, over, patch, close }: { step?: Step; over: boolea
   );
 }
 
-function Runs({ path, runs, changed }: { path: string; runs: WorkerRun[]; changed: () => void }) {
+/** Held is why no worker claims the ready steps of a pool. */
+interface Held {
+  pool: string;
+  steps: string[];
+  /** dispatched says that a dispatch is open, and a worker is missing. */
+  dispatched: boolean;
+}
+
+function Why({ held: h }: { held: Held }) {
+  if (!h.dispatched) return <>No dispatch for it is open: no worker may claim a step of it.</>;
+  return <>No worker of it is connected; <code>quartet worker --pool {h.pool}</code> connects one.</>;
+}
+
+/** unclaimed returns the pools with ready steps that nobody claims. Without workers it is not known which are connected. */
+function unclaimed(b: Board, dispatches: Dispatch[], workers?: BoardWorker[]): Held[] {
+  return readyByPool(b).flatMap(([pool, steps]) => {
+    const dispatched = dispatches.some((x) => x.open && x.workerPoolId === pool);
+    const connected = !workers || workers.some((w) => w.workerPoolIds?.includes(pool));
+    return dispatched && connected ? [] : [{ pool, steps, dispatched }];
+  });
+}
+
+/** readyByPool returns the ids of the steps that are ready, by pool. */
+function readyByPool(b: Board): [string, string[]][] {
+  const pools = new Map<string, string[]>();
+  for (const s of b.steps ?? []) {
+    if (s.status !== "STEP_STATUS_READY") continue;
+    const pool = s.workerPoolId || b.defaultWorkerPoolId || "";
+    pools.set(pool, [...(pools.get(pool) ?? []), s.stepId]);
+  }
+  return [...pools];
+}
+
+/** inspected is how many runs the server returns with a board, listed how many at most in a list of them. */
+const inspected = 100;
+const listed = 500;
+
+function Runs({ path, runs: newest, version, changed }: { path: string; runs: WorkerRun[]; version: number; changed: () => void }) {
   const can = useCan();
+  const [all, setAll] = useState(false);
+  const list = useRead<{ runs?: WorkerRun[]; truncated?: boolean } | undefined>((s) => (all ? get(path + "/runs?limit=" + listed, s) : Promise.resolve(undefined)), [path, all], version);
+  const runs = list.data?.runs ?? newest;
   const { busy, error, run } = useAct(changed);
   if (!runs.length) return <Empty>No worker has run yet.</Empty>;
   return (
@@ -154,6 +203,9 @@ function Runs({ path, runs, changed }: { path: string; runs: WorkerRun[]; change
           <Prose text={r.stepResultSummary || r.workerResult} most={300} />
         </li>
       ))}</ul>
+      <ErrorNote error={list.error} />
+      {!all && newest.length >= inspected ? <More shown={newest.length} what="runs, the newest," more={() => setAll(true)} /> : null}
+      {list.data?.truncated ? <p class="dim">The newest {listed} are shown; the timeline has those before.</p> : null}
     </Section>
   );
 }
@@ -177,8 +229,11 @@ function Dispatches({ path, list, changed }: { path: string; list: Dispatch[]; c
   );
 }
 
-function DispatchDialog({ path, board: b, close, changed }: { path: string; board: Board; close: () => void; changed: () => void }) {
-  const pools = [...new Set([b.defaultWorkerPoolId, ...(b.steps ?? []).map((s) => s.workerPoolId)].filter((p): p is string => !!p))];
+function DispatchDialog({ path, board: b, dispatches, close, changed }: { path: string; board: Board; dispatches: Dispatch[]; close: () => void; changed: () => void }) {
+  // First those with steps that wait for a dispatch.
+  const ready = readyByPool(b).map(([p]) => p);
+  const waiting = ready.filter((p) => !dispatches.some((x) => x.open && x.workerPoolId === p));
+  const pools = [...new Set([...waiting, ...ready, b.defaultWorkerPoolId, ...(b.steps ?? []).map((s) => s.workerPoolId)].filter((p): p is string => !!p))];
   const [pool, setPool] = useState(pools[0] ?? "");
   const [parallel, setParallel] = useState(4);
   const [instruction, setInstruction] = useState("");
@@ -190,12 +245,12 @@ function DispatchDialog({ path, board: b, close, changed }: { path: string; boar
     <Dialog title="Dispatch" close={close}>
       <form onSubmit={(e) => { e.preventDefault(); void run(() => mutate("POST", path + "/dispatches", { workerPoolId: pool, maxParallel: parallel, ...(instruction.trim() ? { instruction } : {}) })); }}>
         <p>The workers of the pool claim steps of this board, each with a run of its own, until the dispatch is closed.</p>
-        <Field label="Pool"><input list="pools" value={pool} onInput={(e) => setPool(e.currentTarget.value)} required /></Field>
+        <Field label="Pool" hint="Lower-case letters, digits, - and _."><input list="pools" value={pool} onInput={(e) => setPool(e.currentTarget.value)} required /></Field>
         <datalist id="pools">{pools.map((p) => <option key={p} value={p} />)}</datalist>
         <Field label="Runs at a time"><input type="number" min={1} max={1000} value={parallel} onInput={(e) => setParallel(Number(e.currentTarget.value))} /></Field>
         <Field label="Instruction (optional)"><textarea rows={3} value={instruction} onInput={(e) => setInstruction(e.currentTarget.value)} /></Field>
         <ErrorNote error={error} />
-        <footer><button type="button" onClick={close}>Cancel</button><button type="submit" class="primary" disabled={busy || !pool}>Dispatch</button></footer>
+        <footer><button type="button" onClick={close}>Back</button><button type="submit" class="primary" disabled={busy || !pool}>Dispatch</button></footer>
       </form>
     </Dialog>
   );

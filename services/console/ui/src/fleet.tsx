@@ -1,10 +1,11 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, enc, get, mutate, query } from "./api";
-import { go, href, type Route, useRead } from "./hooks";
+import { go, href, type Route, useMedia, usePoll } from "./hooks";
 import { useCan, whoMay } from "./session";
 import { count, many, words } from "./text";
 import type { Agent, Installation, Wait } from "./types";
 import { Age, Badge, Dialog, Empty, ErrorNote, Field, Loading, toneOf, useAct, VirtualList } from "./ui";
+import { UnservedNote, useUnserved } from "./unserved";
 
 /** postures in the order in which a person looks for them. */
 const postures = [
@@ -113,20 +114,10 @@ function useFleet(filter: { postures?: string; attentions?: string; contains: st
   return { agents, error, info, more, again: () => read(true) };
 }
 
-/** usePoll reads something from time to time while the page is seen. */
-function usePoll<T>(path: string, ms: number, on = true) {
-  const r = useRead<T | undefined>((s) => (on ? get<T>(path, s) : Promise.resolve(undefined)), [path, on]);
-  useEffect(() => {
-    if (!on) return;
-    const t = setInterval(() => document.hidden || r.again(), ms);
-    return () => clearInterval(t);
-  }, [path, on, ms]);
-  return r;
-}
-
 /** Fleet shows all agents by what they do, and why. */
 export function Fleet({ route }: { route: Route }) {
   const can = useCan();
+  const narrow = useMedia("(max-width: 720px)");
   const posture = route.params.get("posture") ?? "";
   const attention = route.params.get("needs") ?? "";
   const text = route.params.get("q") ?? "";
@@ -135,6 +126,7 @@ export function Fleet({ route }: { route: Route }) {
   const counts = usePoll<Counts>("agents:count" + query({ include_private: priv }), every);
   const health = usePoll<Installation>("processes?examine=true", 60_000, can("IdentityService/ListProcesses"));
   const workers = usePoll<{ workers?: unknown[] }>("board-workers", 15_000, can("BoardService/ListWorkers"));
+  const unserved = useUnserved();
   const [spawning, setSpawning] = useState(false);
   const set = (change: Record<string, string>) => go(href(["fleet"], { posture, needs: attention, q: text, children: priv ? "1" : "", ...change }), true);
   const c = counts.data;
@@ -177,10 +169,11 @@ export function Fleet({ route }: { route: Route }) {
           </button>
         ))}
       </div>
+      <UnservedNote unserved={unserved} />
       <ErrorNote error={fleet.error} again={() => void fleet.again()} />
       {fleet.info?.incomplete ? <p class="dim" role="status">Agents are still being looked at; more are found as that goes on.</p> : null}
       {fleet.agents.length ? (
-        <VirtualList rows={fleet.agents} label="Agents" more={fleet.more} row={(a) => <Row key={a.agentId} agent={a} />} />
+        <VirtualList rows={fleet.agents} label="Agents" more={fleet.more} height={narrow ? 80 : undefined} row={(a) => <Row key={a.agentId} agent={a} />} />
       ) : !fleet.info && !fleet.error ? <Loading /> : filtered ? (
         <Empty>No agent matches. <button type="button" class="link" onClick={() => set({ posture: "", needs: "", q: "" })}>Show all</button></Empty>
       ) : (
@@ -223,7 +216,7 @@ function Spawn({ close }: { close: () => void }) {
         <Field label="Id" hint="Lower-case letters, digits, - and _. It is never used again after a deletion."><input value={id} onInput={(e) => setId(e.currentTarget.value)} required autoFocus maxLength={128} /></Field>
         <Field label="First message (optional)"><textarea rows={4} value={first} onInput={(e) => setFirst(e.currentTarget.value)} /></Field>
         <ErrorNote error={error} />
-        <footer><button type="button" onClick={close}>Cancel</button><button type="submit" class="primary" disabled={busy || !id.trim()}>Create</button></footer>
+        <footer><button type="button" onClick={close}>Back</button><button type="submit" class="primary" disabled={busy || !id.trim()}>Create</button></footer>
       </form>
     </Dialog>
   );

@@ -137,7 +137,7 @@ export function Graph({ steps, open }: { steps: Step[]; open: (stepIds: string[]
           if (!at) return null;
           const status = words(n.status, "STEP_STATUS_");
           return (
-            <g key={n.id} class={"node " + toneOf(n.status)} transform={`translate(${at.x - width / 2} ${at.y - height / 2})`} role="button" tabIndex={0}
+            <g key={n.id} class={"node " + toneOf(n.status)} transform={`translate(${at.x - width / 2} ${at.y - height / 2})`} role="button" tabindex={0} aria-label={n.title + ", " + status}
               onClick={() => open(n.steps)} onKeyDown={(e) => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); open(n.steps); } }}>
               <rect width={width} height={height} rx="6" />
               <text x="10" y="17">{firstLine(n.title, 22)} </text>

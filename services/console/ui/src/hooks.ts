@@ -1,7 +1,7 @@
 // State of views: the route, what was read, and time.
 
 import { useCallback, useEffect, useReducer, useRef, useState } from "preact/hooks";
-import { ApiError, unreachable } from "./api";
+import { ApiError, get, unreachable } from "./api";
 import { type Filter, liveState, observe, type State, watch } from "./live";
 import type { QuartetEvent } from "./types";
 
@@ -121,6 +121,37 @@ export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unkn
   return { ...state, again };
 }
 
+/** Pages is the beginning of a list that the server has in pages. */
+export interface Pages<T> extends Read<T[]> {
+  /** more reads further ones; undefined if there are none. */
+  more?: () => void;
+}
+
+/**
+ * usePages reads a list as useRead does, as far as it was asked for: a number of rows at first, and as many again with each call of more. page
+ * returns the rows of a page and the token of the next one, empty at the end.
+ */
+export function usePages<T>(page: (token: string, size: number, signal: AbortSignal) => Promise<{ rows?: T[]; next?: string }>, step: number, keys: unknown[], version = 0): Pages<T> {
+  const key = JSON.stringify(keys);
+  const [asked, ask] = useState({ key, rows: step });
+  const wanted = asked.key === key ? asked.rows : step;
+  const read = useRead(async (signal) => {
+    const rows: T[] = [];
+    let token = "";
+    do {
+      const p = await page(token, Math.min(500, wanted - rows.length), signal);
+      rows.push(...(p.rows ?? []));
+      token = p.next ?? "";
+    } while (token && rows.length < wanted);
+    return { key, rows, end: !token };
+  }, [key, wanted], version);
+  // While further ones are read the list stays.
+  const last = useRef(read.data);
+  if (read.data) last.current = read.data;
+  const d = last.current?.key === key ? last.current : undefined;
+  return { ...read, data: d?.rows, more: d && !d.end ? () => ask({ key, rows: d.rows.length + step }) : undefined };
+}
+
 /**
  * useLive receives the events of a filter while the view is shown, and returns whether they arrive: "live" from the
  * moment at which the server has begun the stream of this filter. reset is as in Listener.
@@ -141,11 +172,35 @@ export function useLive(filter: Filter, events: (batch: QuartetEvent[], missed: 
   return of.key === key ? of.state : "idle";
 }
 
+/** usePoll reads something from time to time while the page is seen. */
+export function usePoll<T>(path: string, ms: number, on = true) {
+  const r = useRead<T | undefined>((s) => (on ? get<T>(path, s) : Promise.resolve(undefined)), [path, on]);
+  useEffect(() => {
+    if (!on) return;
+    const t = setInterval(() => document.hidden || r.again(), ms);
+    return () => clearInterval(t);
+  }, [path, on, ms]);
+  return r;
+}
+
 /** useLiveState returns whether events arrive. */
 export function useLiveState() {
   const [, redraw] = useReducer((n: number) => n + 1, 0);
   useEffect(() => observe(() => redraw(0)), []);
   return liveState();
+}
+
+/** useMedia returns whether the window is as a media query says. */
+export function useMedia(query: string): boolean {
+  const [is, set] = useState(() => matchMedia(query).matches);
+  useEffect(() => {
+    const m = matchMedia(query);
+    const changed = () => set(m.matches);
+    m.addEventListener("change", changed);
+    changed();
+    return () => m.removeEventListener("change", changed);
+  }, [query]);
+  return is;
 }
 
 /** useNow redraws a view from time to time, for ages. */

@@ -1,11 +1,12 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { enc, get, query } from "./api";
-import { Say, WaitCard } from "./agent";
+import { Say } from "./agent";
 import { agentPath, attentions, type FleetAgent, type Found } from "./fleet";
-import { href, useRead } from "./hooks";
-import { many, words } from "./text";
+import { href, usePages, useRead } from "./hooks";
+import { because, many, words } from "./text";
 import type { Agent, Board, Message, Utterance, Wait } from "./types";
-import { Age, Badge, Empty, ErrorNote, Loading, Prose, Section } from "./ui";
+import { Age, Badge, Empty, ErrorNote, Loading, More, Prose, Section } from "./ui";
+import { WaitCard } from "./waiting";
 
 interface Asking {
   agent: FleetAgent;
@@ -15,8 +16,10 @@ interface Asking {
   boards: Board[];
 }
 
-/** most is how many agents that need a person are shown at a time. */
-const most = 50;
+/** step is how many agents that need a person are shown at first, and further ones each time; a page has as many. */
+const step = 50;
+/** failedMost is how many failed messages of an agent are shown. */
+const failedMost = 20;
 
 /** every is how often the Inbox is read, in milliseconds. The server finds who needs a person, so no event is watched for it. */
 const every = 2500;
@@ -31,16 +34,22 @@ interface Details {
   boards: Board[];
 }
 
-async function load(signal: AbortSignal, known: Map<string, Details>): Promise<{ list: Asking[]; total: number; incomplete: boolean }> {
-  const found = await get<Found>("agents:search" + query({ page_size: most, attentions: Object.keys(attentions), include_waits: true }), signal);
-  const agents = found.agents ?? [];
+async function load(signal: AbortSignal, known: Map<string, Details>, most: number): Promise<{ list: Asking[]; total: number; incomplete: boolean }> {
+  const agents: FleetAgent[] = [];
+  let found: Found;
+  let page_token = "";
+  do {
+    found = await get<Found>("agents:search" + query({ page_size: step, page_token, attentions: Object.keys(attentions), include_waits: true }), signal);
+    agents.push(...(found.agents ?? []));
+    page_token = found.nextPageToken ?? "";
+  } while (page_token && agents.length < most);
   const list = await Promise.all(agents.map(async (agent): Promise<Asking> => {
     const needs = (a: string) => agent.attentions?.includes(a);
     const of = JSON.stringify(agent);
     let d = known.get(agent.agentId);
     if (!d || d.of !== of || performance.now() - d.at > trusted) {
       const [failed, boards] = await Promise.all([
-        needs("ATTENTION_QUARANTINED") ? get<{ messages?: Message[] }>(agentPath(agent.agentId) + "/messages" + query({ state: "MESSAGE_STATE_QUARANTINED", page_size: 20 }), signal) : {},
+        needs("ATTENTION_QUARANTINED") ? get<{ messages?: Message[] }>(agentPath(agent.agentId) + "/messages" + query({ state: "MESSAGE_STATE_QUARANTINED", page_size: failedMost }), signal) : {},
         needs("ATTENTION_STALLED_BOARD") ? get<{ boards?: Board[] }>("sessions/" + enc(agent.agentId) + "/boards?limit=100", signal).catch(() => ({})) : {},
       ]);
       d = {
@@ -66,12 +75,19 @@ async function load(signal: AbortSignal, known: Map<string, Details>): Promise<{
 /** Inbox shows what waits for a person, over all agents, and takes the answers. */
 export function Inbox() {
   const [version, setVersion] = useState(0);
+  const [most, setMost] = useState(step);
+  const [sent, setSent] = useState("");
+  const title = useRef<HTMLHeadingElement>(null);
   const known = useRef(new Map<string, Details>());
   const changed = () => {
     known.current.clear();
     setVersion((v) => v + 1);
   };
-  const inbox = useRead((s) => load(s, known.current), [], version);
+  const inbox = useRead((s) => load(s, known.current, most), [], version);
+  const answered = (agent: string) => {
+    setSent(agent);
+    title.current?.focus(); // what was answered goes away, and the focus would with it
+  };
   useEffect(() => {
     const t = setInterval(() => document.hidden || inbox.again(), every);
     return () => clearInterval(t);
@@ -85,21 +101,23 @@ export function Inbox() {
   const n = questions.length + failed.length + weak.length + boards.length + blocked.length;
   return (
     <div class="page">
-      <header class="head"><div><h1>Inbox {d ? <span class="dim">{n ? many(n, "entry", "entries") : ""}</span> : null}</h1><p class="reason">What waits for a person, over all agents.</p></div></header>
+      <header class="head"><div><h1 ref={title} tabIndex={-1}>Inbox {d ? <span class="dim">{n ? many(n, "entry", "entries") : ""}</span> : null}</h1><p class="reason">What waits for a person, over all agents.</p></div></header>
+      <p role="status" class={sent ? "note good" : "sr"}>{sent ? <>Your answer to <a href={href(["agents", sent])}>{sent}</a> was sent.</> : null}</p>
       <ErrorNote error={inbox.error} again={inbox.again} />
       {!d && inbox.loading ? <Loading /> : null}
-      {d && d.total > most ? <p class="note">{many(d.total, "agent")} need a person; the first {most} are shown.</p> : null}
       {d?.incomplete ? <p class="dim" role="status">Agents are still being looked at.</p> : null}
-      {questions.length ? <Section title="Questions">{questions.map((x) => x.questions.map((w) => <Question key={w.waitId} agent={x.agent} wait={w} changed={changed} />))}</Section> : null}
+      {questions.length ? <Section title="Questions">{questions.map((x) => x.questions.map((w) => <Question key={w.waitId} agent={x.agent} wait={w} changed={changed} sent={() => answered(x.agent.agentId)} />))}</Section> : null}
       {failed.length ? (
         <Section title="Messages on which turns failed">
           {failed.map((x) => x.quarantined.map((m) => (
             <article key={m.messageId} class="message">
               <header><Badge value={m.state} prefix="MESSAGE_STATE_" /><a href={href(["agents", x.agent.agentId])}><strong>{x.agent.agentId}</strong></a><span class="dim">{words(m.kind, "MESSAGE_KIND_")} · <Age time={m.updatedAt ?? m.createdAt} /></span></header>
               <Prose text={m.text} most={500} />
-              <p class="dim">{m.stateReason} No turn takes it any more. Say it again, differently, once the cause is gone.</p>
+              {m.stateReason ? <p>{because(m.stateReason)}</p> : null}
+              <p class="dim">No turn takes it any more. Say it again, differently, once the cause is gone.</p>
             </article>
           )))}
+          {failed.filter((x) => x.quarantined.length >= failedMost).map((x) => <p key={x.agent.agentId} class="more"><a href={href(["agents", x.agent.agentId])}>All that failed of {x.agent.agentId}</a></p>)}
         </Section>
       ) : null}
       {weak.length ? <Section title="Waits that nothing ends">{weak.map((x) => x.weak.map((w) => <WaitCard key={w.waitId} wait={w}><a href={href(["agents", x.agent.agentId], { tab: "waiting" })}>{x.agent.agentId}</a></WaitCard>))}</Section> : null}
@@ -119,14 +137,19 @@ export function Inbox() {
           <ul class="cards">{blocked.map((x) => <li key={x.agent.agentId}><a href={href(["agents", x.agent.agentId])}><strong>{x.agent.agentId}</strong></a><span>{x.agent.postureReason}</span></li>)}</ul>
         </Section>
       ) : null}
+      <More shown={d?.list.length ?? 0} total={d?.total} what="agents" more={d && d.total > d.list.length ? () => { setMost(d.list.length + step); setVersion((v) => v + 1); } : undefined} />
       {d && !n ? <Empty>Nothing waits for a person.</Empty> : null}
     </div>
   );
 }
 
-function Question({ agent, wait: w, changed }: { agent: Agent; wait: Wait; changed: () => void }) {
+function Question({ agent, wait: w, changed, sent }: { agent: Agent; wait: Wait; changed: () => void; sent: () => void }) {
   const [open, setOpen] = useState(false);
-  const said = useRead<{ utterances?: Utterance[] } | undefined>((s) => (open ? get(agentPath(agent.agentId) + "/conversation" + query({ page_size: 8, work_item_id: w.workItemId }), s) : Promise.resolve(undefined)), [open]);
+  const said = usePages<Utterance>(async (page_token, page_size, s) => {
+    if (!open) return {};
+    const p = await get<{ utterances?: Utterance[]; nextPageToken?: string }>(agentPath(agent.agentId) + "/conversation" + query({ page_size, page_token, work_item_id: w.workItemId }), s);
+    return { rows: p.utterances, next: p.nextPageToken };
+  }, 8, [open]);
   return (
     <article class="message question">
       <header>
@@ -138,11 +161,12 @@ function Question({ agent, wait: w, changed }: { agent: Agent; wait: Wait; chang
       <details onToggle={(e) => setOpen(e.currentTarget.open)}>
         <summary>Conversation</summary>
         <ErrorNote error={said.error} />
-        {[...(said.data?.utterances ?? [])].reverse().map((u, i) => (
+        {said.more ? <p><button type="button" class="link" onClick={said.more}>Earlier</button></p> : null}
+        {[...(said.data ?? [])].reverse().map((u, i) => (
           <div key={i} class={"said " + (u.speaker === "SPEAKER_AGENT" ? "out" : "in")}><span class="speaker">{words(u.speaker, "SPEAKER_")}</span><Prose text={u.text} most={600} /></div>
         ))}
       </details>
-      <Say agent={agent} workItemId={w.workItemId} changed={changed} placeholder={"Answer " + agent.agentId} />
+      <Say agent={agent} workItemId={w.workItemId} changed={changed} sent={sent} placeholder={"Answer " + agent.agentId} />
     </article>
   );
 }

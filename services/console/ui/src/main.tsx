@@ -14,7 +14,16 @@ function takeCode(): string {
   return m?.[1] ?? "";
 }
 
-const code = takeCode();
+/** taken is the code that the page was opened with, and then each that comes into its address. */
+const taken = { code: takeCode(), came: () => {} };
+
+// This listens before any view does, none of which sees the code.
+addEventListener("hashchange", () => {
+  const code = takeCode();
+  if (!code) return;
+  taken.code = code;
+  taken.came();
+});
 
 function App() {
   const [me, setMe] = useState<WhoAmI>();
@@ -36,15 +45,18 @@ function App() {
       },
     );
   };
+  const enterWith = (code: string) => begin({ code }).then(enter, (e: ApiError) => {
+    setError(e);
+    // A session of before is still one.
+    get<WhoAmI>("whoami").then(setMe, () => setOut(true));
+  });
   useEffect(() => {
+    taken.came = () => void enterWith(taken.code);
     whenSignedOut(() => {
       setMe(undefined);
       setOut(true);
     });
-    if (code) begin({ code }).then(enter, (e: ApiError) => {
-      setError(e);
-      setOut(true);
-    });
+    if (taken.code) void enterWith(taken.code);
     else enter();
   }, []);
   if (me) return <Me.Provider value={me}><Shell /></Me.Provider>;

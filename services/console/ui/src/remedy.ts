@@ -38,3 +38,17 @@ export function remedies(message: string, agent?: string): { title: string; to?:
   }
   return [...found.values()];
 }
+
+/**
+ * plain returns a message of the server as the console shows it: without the clauses that name such a method, and with fields of the request as
+ * words. What is between double quotes is left as it is.
+ */
+export function plain(message: string | undefined, fields: string[] = []): string {
+  const text = (message ?? "").split(/("[^"]*")/).map((p, i) => {
+    if (i % 2) return p;
+    for (const f of fields) p = p.replaceAll(f, f.replaceAll("_", " "));
+    return p.replace("must match [a-z0-9][a-z0-9_-]{0,127}", "must be lower-case letters, digits, - and _, and begin with a letter or a digit");
+  }).join("");
+  const kept = text.split("; ").filter((clause) => !Object.hasOwn(places, clause.split(" ", 1)[0]!));
+  return kept.length ? kept.join("; ") : text;
+}

@@ -5,11 +5,12 @@ import { AgentView } from "./agent";
 import { BoardView } from "./board";
 import { Events } from "./events";
 import { Fleet } from "./fleet";
-import { href, type Route, useLiveState, useRoute } from "./hooks";
+import { href, type Route, useLiveState, usePoll, useRoute } from "./hooks";
 import { Inbox } from "./inbox";
 import { Mark } from "./login";
 import { can, Me, roleOf } from "./session";
 import { TaskView } from "./task";
+import { count, many } from "./text";
 import { Icon } from "./ui";
 
 const views = [
@@ -21,7 +22,7 @@ const views = [
 
 function View({ route }: { route: Route }) {
   const [view = "fleet", id = "", kind = "", sub = ""] = route.path;
-  if (view === "agents" && id && kind === "boards" && sub) return <BoardView key={id + "/" + sub} session={id} id={sub} />;
+  if (view === "agents" && id && kind === "boards" && sub) return <BoardView key={id + "/" + sub} session={id} id={sub} route={route} />;
   if (view === "agents" && id && kind === "tasks" && sub) return <TaskView key={id + "/" + sub} agent={id} id={sub} />;
   if (view === "agents" && id) return <AgentView key={id} id={id} route={route} />;
   if (view === "inbox") return <Inbox />;
@@ -34,6 +35,7 @@ function View({ route }: { route: Route }) {
 export function Shell() {
   const me = useContext(Me);
   const route = useRoute();
+  const needs = usePoll<{ needAttention?: number }>("agents:count", 5000, can(me, "FleetService/CountAgents")).data?.needAttention ?? 0;
   const shown = route.path[0] === "agents" ? "fleet" : route.path[0] ?? "fleet";
   const title = route.path[0] === "agents" ? route.path.slice(1).join(" / ") : views.find((v) => v.id === shown)?.title ?? "Fleet";
   useEffect(() => {
@@ -46,7 +48,7 @@ export function Shell() {
         <a class="brand" href={href(["fleet"])}><Mark /> Quartet</a>
         <nav aria-label="Views">
           {views.map((v) => (
-            <a key={v.id} href={href([v.id])} aria-current={shown === v.id ? "page" : undefined}><Icon name={v.icon} /><span>{v.title}</span></a>
+            <a key={v.id} href={href([v.id])} aria-current={shown === v.id ? "page" : undefined}><Icon name={v.icon} /><span>{v.title}{v.id === "inbox" && needs ? <> <b title={many(needs, "agent needs", "agents need") + " a person"}>{count(needs)}</b></> : null}</span></a>
           ))}
         </nav>
         <Live />

@@ -20,26 +20,49 @@ function decodeBase64(data: string): Uint8Array {
   return Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
 }
 
+/** keptPieces is of how many pieces, as the output changes between the streams. */
+const keptPieces = 4000;
+
+/** Piece is output of one stream in a row. */
+interface Piece {
+  err: boolean;
+  text: string;
+}
+
+/** append adds output to pieces, of which it keeps the last characters. */
+function append(pieces: Piece[], more: Piece[]): { pieces: Piece[]; cut: boolean } {
+  const out = [...pieces];
+  for (const p of more) {
+    const last = out.at(-1);
+    if (last?.err === p.err) out[out.length - 1] = { err: p.err, text: last.text + p.text };
+    else out.push(p);
+  }
+  let over = out.reduce((n, p) => n + p.text.length, 0) - keptOutput;
+  const cut = over > 0;
+  while (over > 0 && over >= out[0]!.text.length) over -= out.shift()!.text.length;
+  if (over > 0) out[0] = { err: out[0]!.err, text: out[0]!.text.slice(over) };
+  return { pieces: out.slice(-keptPieces), cut: cut || out.length > keptPieces };
+}
+
 /** useOutput follows the output of a task from its last 200 kB on. */
 function useOutput(agent: string, id: string, ended: () => void) {
-  const [text, setText] = useState("");
+  const [pieces, setPieces] = useState<Piece[]>([]);
   const [error, setError] = useState<ApiError>();
   const [cut, setCut] = useState(false);
   useEffect(() => {
     const abort = new AbortController();
-    const decoder = new TextDecoder();
+    const decoders = { out: new TextDecoder(), err: new TextDecoder() };
     let next: number | undefined;
-    let waiting = "";
+    let waiting: Piece[] = [];
     let frame = 0;
     const draw = () => {
       frame = 0;
       const more = waiting;
-      waiting = "";
-      setText((t) => {
-        const all = t + more;
-        if (all.length <= keptOutput) return all;
-        setCut(true);
-        return all.slice(-keptOutput);
+      waiting = [];
+      setPieces((old) => {
+        const all = append(old, more);
+        if (all.cut) setCut(true);
+        return all.pieces;
       });
     };
     const run = async () => {
@@ -58,11 +81,10 @@ function useOutput(agent: string, id: string, ended: () => void) {
             const offset = Number(m.chunk.offset ?? 0);
             if (next === undefined ? offset > 0 : offset > next) setCut(true);
             next = offset + data.length;
-            waiting += decoder.decode(data, { stream: true });
-            if (waiting.length > 2 * keptOutput) { // a tab that nobody sees draws no frames
-              waiting = waiting.slice(-keptOutput);
-              setCut(true);
-            }
+            const err = m.chunk.stream === "OUTPUT_STREAM_STDERR";
+            const all = append(waiting, [{ err, text: decoders[err ? "err" : "out"].decode(data, { stream: true }) }]);
+            waiting = all.pieces; // a tab that nobody sees draws no frames
+            if (all.cut) setCut(true);
             frame ||= requestAnimationFrame(draw);
           }
         } catch (e) {
@@ -85,7 +107,7 @@ function useOutput(agent: string, id: string, ended: () => void) {
       cancelAnimationFrame(frame);
     };
   }, [agent, id]);
-  return { text, error, cut };
+  return { pieces, error, cut };
 }
 
 /** TaskView shows a command with its live output, and takes input. */
@@ -97,13 +119,14 @@ export function TaskView({ agent, id }: { agent: string; id: string }) {
   const read = useRead<{ task: Task }>((s) => get(path, s), [agent, id], version);
   useLive({ agentId: agent, planes: ["task"] }, (b) => b.some((e) => e.taskId === id) && changed(), changed, can("EventService/WatchEvents"));
   const out = useOutput(agent, id, changed);
+  const [which, setWhich] = useState<"both" | "out" | "err">("both");
   const [stopping, setStopping] = useState(false);
   const t = read.data?.task;
   const box = useRef<HTMLPreElement>(null);
   const stick = useRef(true);
   useEffect(() => {
     if (box.current && stick.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [out.text]);
+  }, [out.pieces]);
   if (!t) return <div class="page"><header class="head"><h1>{id}</h1></header>{read.error ? <ErrorNote error={read.error} again={read.again} /> : <Loading />}</div>;
   const over = !!t.terminal;
   return (
@@ -126,15 +149,24 @@ export function TaskView({ agent, id }: { agent: string; id: string }) {
         {t.workItemId ? <div><dt>item</dt><dd class="mono">{t.workItemId}</dd></div> : null}
         {t.childAgentId ? <div><dt>child</dt><dd><a href={href(["agents", t.childAgentId])}>{t.childAgentId}</a></dd></div> : null}
       </dl>
-      <Section title="Output" aside={out.cut ? <span class="dim">the beginning is not shown</span> : null}>
+      <Section title="Output" aside={<>
+        {out.cut ? <span class="dim">the beginning is not shown</span> : null}
+        {out.pieces.some((p) => p.err) ? (
+          <select aria-label="Which output" value={which} onChange={(e) => setWhich(e.currentTarget.value as typeof which)}>
+            <option value="both">all output, stderr in red</option>
+            <option value="out">stdout only</option>
+            <option value="err">stderr only</option>
+          </select>
+        ) : null}
+      </>}>
         <ErrorNote error={out.error} />
         <pre class="output" ref={box} tabIndex={0} role="log" aria-label="Output" onScroll={(e) => {
           const el = e.currentTarget;
           stick.current = el.scrollHeight - el.scrollTop - el.clientHeight < 30;
-        }}>{out.text || (over ? "It wrote nothing." : "")}</pre>
+        }}>{out.pieces.length ? out.pieces.filter((p) => which === "both" || p.err === (which === "err")).map((p, i) => (p.err ? <span key={i} class="err" title="stderr">{p.text}</span> : <span key={i}>{p.text}</span>)) : over ? "It wrote nothing." : ""}</pre>
       </Section>
       {can("TaskService/SendTaskInput") ? <Input path={path} task={t} /> : null}
-      {stopping ? <Confirm title="Stop the task" action="Stop" danger text={<>Its processes are ended: <q>{t.label}</q></>} close={() => setStopping(false)} act={() => mutate("POST", path + ":stop").then(changed)} /> : null}
+      {stopping ? <Confirm title="Stop the task" action="Stop the task" danger text={<>Its processes are ended: <q>{t.label}</q></>} close={() => setStopping(false)} act={() => mutate("POST", path + ":stop").then(changed)} /> : null}
     </div>
   );
 }

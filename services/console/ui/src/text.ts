@@ -5,6 +5,9 @@ export function words(value: string | undefined, prefix: string): string {
   return (value ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
 }
 
+/** because writes the reason of a state, such as "operator_aborted: wrong release", whose second part is somebody's own text. */
+export const because = (reason: string | undefined) => (reason ?? "").replace(/^[a-z_]+(?=:|$)/, (w) => w.replaceAll("_", " "));
+
 /** ago writes how long ago a time was, or how soon it will be. */
 export function ago(time: string | undefined, now = Date.now()): string {
   if (!time) return "";

@@ -1,47 +1,42 @@
-import { useState } from "preact/hooks";
 import { get, query } from "./api";
 import { agentPath } from "./fleet";
-import { useRead } from "./hooks";
-import { count, firstLine, many, words } from "./text";
+import { usePages, useRead } from "./hooks";
+import { because, count, firstLine, many, words } from "./text";
 import type { Message, Round, ToolCall, ToolResult, Turn } from "./types";
 import { Age, Badge, Empty, ErrorNote, Json, Loading, Prose, Section } from "./ui";
 
-interface Read {
-  turns: Turn[];
-  rounds: Round[];
-  messages: Message[];
-  more: boolean;
-}
-
 /** Transcript shows the turns of an agent, newest first, each with its message and its rounds. */
 export function Transcript({ id, version }: { id: string; version: number }) {
-  const [size, setSize] = useState(40);
-  const t = useRead<Read>(async (s) => {
-    const path = agentPath(id);
-    const [turns, rounds, messages] = await Promise.all([
-      get<{ turns?: Turn[] }>(path + "/turns?page_size=64", s),
-      get<{ rounds?: Round[]; nextPageToken?: string }>(path + "/rounds" + query({ page_size: size }), s),
-      get<{ messages?: Message[] }>(path + "/messages?page_size=150", s),
-    ]);
-    return { turns: turns.turns ?? [], rounds: rounds.rounds ?? [], messages: messages.messages ?? [], more: !!rounds.nextPageToken };
-  }, [id, size], version);
-  const d = t.data;
-  if (!d) return t.error ? <ErrorNote error={t.error} again={t.again} /> : <Loading />;
-  const messages = new Map(d.messages.map((m) => [m.messageId, m]));
+  const path = agentPath(id);
+  const t = usePages<Turn>(async (page_token, page_size, s) => {
+    const p = await get<{ turns?: Turn[]; nextPageToken?: string }>(path + "/turns" + query({ page_size, page_token }), s);
+    return { rows: p.turns, next: p.nextPageToken };
+  }, 40, [id], version);
+  const r = usePages<Round>(async (page_token, page_size, s) => {
+    const p = await get<{ rounds?: Round[]; nextPageToken?: string }>(path + "/rounds" + query({ page_size, page_token }), s);
+    return { rows: p.rounds, next: p.nextPageToken };
+  }, 40, [id], version);
+  const m = useRead<{ messages?: Message[] }>((s) => get(path + "/messages?page_size=500", s), [id], version);
+  const error = t.error ?? r.error ?? m.error;
+  if (!t.data || !r.data || !m.data) return error ? <ErrorNote error={error} again={() => { t.again(); r.again(); m.again(); }} /> : <Loading />;
+  const messages = new Map((m.data.messages ?? []).map((x) => [x.messageId, x]));
   const rounds = new Map<string, Round[]>();
-  for (const r of d.rounds) rounds.set(r.turnId, [...(rounds.get(r.turnId) ?? []), r]);
-  const turns = d.turns.filter((x) => rounds.has(x.turnId) || !d.more);
+  for (const x of r.data) rounds.set(x.turnId, [...(rounds.get(x.turnId) ?? []), x]);
+  // Turns as far back as all their rounds were read; some have none.
+  const turns = r.more ? t.data.slice(0, t.data.findLastIndex((x) => rounds.has(x.turnId)) + 1) : t.data;
+  // The reason of a message is that of the last turn that took it.
+  const last = new Map([...t.data].reverse().map((x) => [x.messageId ?? "", x.turnId]));
   return (
     <Section title="Transcript" aside={<span class="dim">newest turn first</span>}>
-      <ErrorNote error={t.error} />
-      {turns.length ? turns.map((x) => <TurnCard key={x.turnId} turn={x} message={messages.get(x.messageId ?? "")} rounds={(rounds.get(x.turnId) ?? []).sort((a, b) => (a.index ?? 0) - (b.index ?? 0))} />)
+      <ErrorNote error={error} />
+      {turns.length ? turns.map((x) => <TurnCard key={x.turnId} turn={x} message={messages.get(x.messageId ?? "")} last={last.get(x.messageId ?? "") === x.turnId} rounds={(rounds.get(x.turnId) ?? []).sort((a, b) => (a.index ?? 0) - (b.index ?? 0))} />)
         : <Empty>No turn was taken yet. A runner takes turns: <code>quartet run --agent {id}</code>, or one of your own.</Empty>}
-      {d.more ? <button type="button" onClick={() => setSize(Math.min(500, size * 2))}>Earlier rounds</button> : null}
+      {t.more || r.more ? <p class="more"><button type="button" onClick={() => { t.more?.(); r.more?.(); }}>Earlier turns</button></p> : null}
     </Section>
   );
 }
 
-function TurnCard({ turn: t, message: m, rounds }: { turn: Turn; message?: Message; rounds: Round[] }) {
+function TurnCard({ turn: t, message: m, last, rounds }: { turn: Turn; message?: Message; last: boolean; rounds: Round[] }) {
   return (
     <article class="turn">
       <header>
@@ -58,6 +53,7 @@ function TurnCard({ turn: t, message: m, rounds }: { turn: Turn; message?: Messa
         </div>
       ) : null}
       {rounds.map((r) => <RoundCard key={r.index ?? 0} round={r} />)}
+      {last && m?.stateReason && t.state !== "TURN_STATE_OPEN" && t.state !== "TURN_STATE_COMPLETED" ? <div class={"note" + (t.state === "TURN_STATE_FAILED" ? " bad" : "")}><p><strong>{because(m.stateReason)}</strong></p>{m.state === "MESSAGE_STATE_QUARANTINED" ? <p>No turn takes the message any more. Say it again, differently, once the cause is gone.</p> : null}</div> : null}
       {t.state === "TURN_STATE_OPEN" ? <p class="working" role="status">working…</p> : null}
     </article>
   );

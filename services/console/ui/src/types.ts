@@ -312,6 +312,14 @@ export interface Dispatch {
   openedAt?: string;
 }
 
+export interface BoardWorker {
+  workerId: string;
+  workerPoolIds?: string[];
+  capacity?: number;
+  runIds?: string[];
+  connectedAt?: string;
+}
+
 export interface Key {
   keyId: string;
   namespace?: string;

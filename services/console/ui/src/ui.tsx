@@ -3,9 +3,9 @@
 import type { ComponentChildren, TargetedKeyboardEvent, VNode } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiError, unreachable } from "./api";
-import { useNow } from "./hooks";
-import { remedies } from "./remedy";
-import { ago, clock, words } from "./text";
+import { type Route, useNow } from "./hooks";
+import { plain, remedies } from "./remedy";
+import { ago, clock, count, words } from "./text";
 
 type Tone = "run" | "wait" | "ask" | "stop" | "bad" | "good" | "calm";
 
@@ -74,14 +74,15 @@ const icons = {
 export function ErrorNote({ error, again }: { error?: ApiError; again?: () => void }) {
   if (!error) return null;
   const lost = error.reason === unreachable;
-  const facts = Object.entries(error.metadata ?? {});
+  const facts = Object.entries(error.metadata ?? {}).filter(([k]) => k !== "field" && k !== "value"); // of which the message speaks
+  const fields = error.fields?.filter((f) => !error.message.includes(f.description));
   return (
     <div class="note bad" role="alert">
       <p>
-        <strong>{lost ? "The server cannot be reached." : error.message}</strong>
+        <strong>{lost ? "The server cannot be reached." : plain(error.message, error.fields?.map((f) => f.field))}</strong>
         {lost ? " What is shown may be old. This page tries again by itself." : null}
       </p>
-      {error.fields?.length ? <ul>{error.fields.map((f) => <li key={f.field}><code>{f.field}</code> {f.description}</li>)}</ul> : null}
+      {fields?.length ? <ul>{fields.map((f) => <li key={f.field}>{words(f.field, "")}: {plain(f.description, [f.field])}</li>)}</ul> : null}
       {lost ? null : (
         <p class="dim">
           <code>{error.reason}</code>
@@ -107,6 +108,12 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <p class="empty">{children}</p>;
 }
 
+/** More says that there is more than is shown, and shows it. */
+export function More({ shown, total, more, what }: { shown: number; total?: number; more?: () => void; what: string }) {
+  if (!more) return null;
+  return <p class="more"><button type="button" onClick={more}>Show more</button> <span class="dim">{count(shown)} {total && total > shown ? "of " + count(total) + " " : ""}{what} are shown.</span></p>;
+}
+
 /** Loading stands for what is being read. */
 export function Loading() {
   return <p class="empty" role="status">Loading…</p>;
@@ -126,9 +133,23 @@ export function Section({ title, aside, children, id }: { title: string; aside?:
   );
 }
 
+/** tabOf returns the tab that an address names: the first one, if there is none of that name. */
+export function tabOf(tabs: { id: string }[], route: Route): string {
+  const named = route.params.get("tab");
+  return tabs.find((t) => t.id === named)?.id ?? tabs[0]!.id;
+}
+
 /** Tabs chooses one of several parts of a view. */
 export function Tabs({ tabs, value, choose, label }: { tabs: { id: string; title: ComponentChildren }[]; value: string; choose: (id: string) => void; label: string }) {
   const row = useRef<HTMLDivElement>(null);
+  // On a narrow screen the chosen one may be beyond the edge.
+  useEffect(() => {
+    const el = row.current!;
+    const chosen = el.querySelector<HTMLElement>('[aria-selected="true"]');
+    if (!chosen) return;
+    const left = chosen.offsetLeft - el.offsetLeft;
+    if (left < el.scrollLeft || left + chosen.offsetWidth > el.scrollLeft + el.clientWidth) el.scrollLeft = left - (el.clientWidth - chosen.offsetWidth) / 2;
+  }, [value, tabs.length]);
   const move = (e: TargetedKeyboardEvent<HTMLDivElement>) => {
     const step = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;
     if (!step) return;
@@ -152,13 +173,17 @@ export function Tabs({ tabs, value, choose, label }: { tabs: { id: string; title
 export function Dialog({ title, close, children }: { title: string; close: () => void; children: ComponentChildren }) {
   const box = useRef<HTMLDialogElement>(null);
   const heading = useId();
+  const gone = useRef(false);
   useEffect(() => {
     const d = box.current;
     if (d && !d.open) d.showModal();
-    return () => d?.close();
+    return () => {
+      gone.current = true; // the event of this comes later, when another window may be open
+      d?.close();
+    };
   }, []);
   return (
-    <dialog ref={box} aria-labelledby={heading} onClose={close} onCancel={close}>
+    <dialog ref={box} aria-labelledby={heading} onClose={() => gone.current || close()} onCancel={close}>
       <header>
         <h2 id={heading}>{title}</h2>
         <button type="button" class="quiet" aria-label="Close" onClick={close}><Icon name="close" /></button>
@@ -200,9 +225,9 @@ export function useAct(done?: () => void) {
   return { busy, error, run, clear: () => setError(undefined) };
 }
 
-/** Confirm asks before an action, optionally for a reason. */
-export function Confirm({ title, text, action, withReason, danger, act, close }: {
-  title: string; text: ComponentChildren; action: string; withReason?: boolean; danger?: boolean; act: (reason: string) => Promise<unknown>; close: () => void;
+/** Confirm asks before an action, optionally for a reason. action says what is done, such as "Cancel the board", and keep that it is not. */
+export function Confirm({ title, text, action, keep, withReason, danger, act, close }: {
+  title: string; text: ComponentChildren; action: string; keep?: string; withReason?: boolean; danger?: boolean; act: (reason: string) => Promise<unknown>; close: () => void;
 }) {
   const [reason, setReason] = useState("");
   const { busy, error, run } = useAct(close);
@@ -213,7 +238,7 @@ export function Confirm({ title, text, action, withReason, danger, act, close }:
         {withReason ? <Field label="Reason (optional)"><input value={reason} maxLength={500} onInput={(e) => setReason(e.currentTarget.value)} /></Field> : null}
         <ErrorNote error={error} />
         <footer>
-          <button type="button" onClick={close}>Cancel</button>
+          <button type="button" onClick={close}>{keep ?? "Back"}</button>
           <button type="submit" class={danger ? "danger" : "primary"} disabled={busy}>{action}</button>
         </footer>
       </form>
@@ -255,10 +280,10 @@ export function Json({ label, value }: { label: string; value: unknown }) {
 }
 
 /** rowHeight is the height of a row of VirtualList in pixels, as in the style sheet. */
-export const rowHeight = 44;
+const rowHeight = 44;
 
-/** VirtualList draws only the rows of a long list that can be seen, and asks for more near the end. */
-export function VirtualList<T>({ rows, row, label, more }: { rows: T[]; row: (r: T, index: number) => VNode; label: string; more?: () => void }) {
+/** VirtualList draws only the rows of a long list that can be seen, and asks for more near the end. height is that of its rows, if it is another one. */
+export function VirtualList<T>({ rows, row, label, more, height = rowHeight }: { rows: T[]; row: (r: T, index: number) => VNode; label: string; more?: () => void; height?: number }) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 800 });
   useEffect(() => {
@@ -278,16 +303,16 @@ export function VirtualList<T>({ rows, row, label, more }: { rows: T[]; row: (r:
       size.disconnect();
     };
   }, []);
-  const first = Math.max(0, Math.floor(view.top / rowHeight) - 8);
-  const last = Math.min(rows.length, Math.ceil((view.top + view.height) / rowHeight) + 8);
+  const first = Math.max(0, Math.floor(view.top / height) - 8);
+  const last = Math.min(rows.length, Math.ceil((view.top + view.height) / height) + 8);
   const nearEnd = last + 40 >= rows.length;
   useEffect(() => {
     if (nearEnd) more?.();
   }, [nearEnd, rows.length, more]);
   return (
     <div class="virtual" ref={box} tabIndex={0} role="list" aria-label={label}>
-      <div style={{ height: rows.length * rowHeight + "px" }} role="presentation">
-        <div style={{ transform: `translateY(${first * rowHeight}px)` }} role="presentation">
+      <div style={{ height: rows.length * height + "px", "--row": height + "px" }} role="presentation">
+        <div style={{ transform: `translateY(${first * height}px)` }} role="presentation">
           {rows.slice(first, last).map((r, i) => row(r, first + i))}
         </div>
       </div>

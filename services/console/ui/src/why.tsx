@@ -1,6 +1,7 @@
 import { get } from "./api";
 import { agentPath } from "./fleet";
 import { useRead } from "./hooks";
+import { plain } from "./remedy";
 import { words } from "./text";
 import type { Explanation } from "./types";
 import { Badge, Clock, Empty, ErrorNote, Loading, Remedies, Section } from "./ui";
@@ -11,7 +12,7 @@ const actions: Record<string, string> = {
 
 /** sentence makes a sentence of an explanation, such as "idle: there are no work items". */
 function sentence(text: string | undefined): string {
-  const s = (text ?? "").trim();
+  const s = plain(text).trim();
   return s ? s[0]!.toUpperCase() + s.slice(1) + (/[.!?]$/.test(s) ? "" : ".") : "";
 }
 
@@ -32,7 +33,7 @@ export function Why({ id, version }: { id: string; version: number }) {
         {x.candidates?.length ? x.candidates.map((c) => (
           <article key={c.workItemId} class={"message" + (c.chosen ? " chosen" : "")}>
             <header><strong>{c.objective}</strong><span class="dim">{words(c.candidateClass, "")}</span>{c.chosen ? <span class="badge run">chosen</span> : null}</header>
-            <p>{sentence(c.why)}{c.waitingFor ? " " + sentence("it waits for " + c.waitingFor) : ""}</p>
+            <p>{sentence(c.why)}{c.waitingFor && !c.why?.includes(c.waitingFor) ? " " + sentence("it " + c.waitingFor) : ""}</p>
           </article>
         )) : <Empty>There are no work items to choose from.</Empty>}
       </Section>

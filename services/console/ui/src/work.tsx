@@ -1,25 +1,26 @@
 import { useState } from "preact/hooks";
-import { get, mutate } from "./api";
+import { get, mutate, query } from "./api";
 import { Say } from "./agent";
 import { agentPath } from "./fleet";
-import { useRead } from "./hooks";
+import { usePages, useRead } from "./hooks";
 import { useCan } from "./session";
-import { words } from "./text";
+import { count, words } from "./text";
 import type { WorkItem, WorkQueue } from "./types";
-import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, Prose, Section, useAct } from "./ui";
+import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, More, Prose, Section, useAct } from "./ui";
 
-const classes: { key: keyof WorkQueue & string; title: string; total?: string }[] = [
-  { key: "triggeredBlocked", title: "Something came for it", total: "triggeredBlocked" },
-  { key: "queuedRunnable", title: "Queued", total: "queuedRunnable" },
-  { key: "waitingForOperator", title: "Waiting for an operator", total: "waitingForOperator" },
-  { key: "blocked", title: "Blocked or waiting", total: "blocked" },
-  { key: "completedRecent", title: "Completed", total: "completed" },
+const classes: { key: keyof WorkQueue & string; title: string; total: string; filter: string }[] = [
+  { key: "triggeredBlocked", title: "Something came for it", total: "triggeredBlocked", filter: "OPEN" },
+  { key: "queuedRunnable", title: "Queued", total: "queuedRunnable", filter: "QUEUED" },
+  { key: "waitingForOperator", title: "Waiting for an operator", total: "waitingForOperator", filter: "WAITING_FOR_OPERATOR" },
+  { key: "blocked", title: "Blocked or waiting", total: "blocked", filter: "BLOCKED" },
+  { key: "completedRecent", title: "Completed", total: "completed", filter: "COMPLETED" },
 ];
 
 /** Work shows the queue of an agent as the scheduler ranks it. */
 export function Work({ id, version, changed }: { id: string; version: number; changed: () => void }) {
   const can = useCan();
   const [creating, setCreating] = useState(false);
+  const [all, setAll] = useState(new Set<string>());
   const q = useRead<WorkQueue>((s) => get(agentPath(id) + "/work-queue", s), [id], version);
   const queue = q.data;
   const shown = classes.map((c) => ({ ...c, items: (queue?.[c.key] as WorkItem[] | undefined) ?? [] })).filter((c) => c.items.length);
@@ -32,14 +33,31 @@ export function Work({ id, version, changed }: { id: string; version: number; ch
         const n = queue?.counts?.[c.total as "blocked"] ?? c.items.length;
         return (
           <div key={c.key}>
-            <h3>{c.title} <span class="dim">{n > c.items.length ? c.items.length + " of " + n : n}</span></h3>
-            {c.items.map((i) => <Item key={i.workItemId} item={i} changed={changed} />)}
+            <h3>{c.title} <span class="dim">{count(n)}</span></h3>
+            {all.has(c.key) ? <All id={id} version={version} filter={c.filter} candidateClass={"CANDIDATE_CLASS_" + c.key.replaceAll(/[A-Z]/g, "_$&").toUpperCase()} changed={changed} />
+              : c.items.map((i) => <Item key={i.workItemId} item={i} changed={changed} />)}
+            {n > c.items.length && !all.has(c.key) ? <More shown={c.items.length} total={n} what="items" more={() => setAll(new Set([...all, c.key]))} /> : null}
           </div>
         );
       })}
       {queue && !queue.current && !shown.length ? <Empty>It has no work items.</Empty> : null}
       {creating ? <Create id={id} close={() => setCreating(false)} changed={changed} /> : null}
     </Section>
+  );
+}
+
+/** All shows the items of a class beyond those that the queue has, in the order of their creation. */
+function All({ id, version, filter, candidateClass, changed }: { id: string; version: number; filter: string; candidateClass: string; changed: () => void }) {
+  const items = usePages<WorkItem>(async (page_token, page_size, s) => {
+    const p = await get<{ workItems?: WorkItem[]; nextPageToken?: string }>(agentPath(id) + "/work-items" + query({ filter: "WORK_ITEM_FILTER_" + filter, page_size, page_token, include_todo_list: true, omit_plan_previews: true }), s);
+    return { rows: p.workItems?.filter((i) => i.candidateClass === candidateClass && !i.isCurrent), next: p.nextPageToken };
+  }, 50, [id, filter], version);
+  return (
+    <>
+      <ErrorNote error={items.error} />
+      {items.data ? items.data.map((i) => <Item key={i.workItemId} item={i} changed={changed} />) : <Loading />}
+      <More shown={items.data?.length ?? 0} more={items.more} what="items" />
+    </>
   );
 }
 
@@ -78,7 +96,7 @@ export function Item({ item: i, changed, open }: { item: WorkItem; changed: () =
           {asks && w.agentId ? <Say agent={{ agentId: w.agentId }} workItemId={w.workItemId} placeholder="Answer about this item" changed={changed} /> : null}
         </div>
       ) : null}
-      {completing ? <Confirm title="Complete the item" action="Complete" text={<>There is no way back: <q>{i.objective}</q></>} close={() => setCompleting(false)}
+      {completing ? <Confirm title="Complete the item" action="Complete the item" text={<>There is no way back: <q>{i.objective}</q></>} close={() => setCompleting(false)}
         act={() => mutate("POST", path + ":complete", { expectedRevision: w.revision }).then(changed)} /> : null}
     </article>
   );
@@ -103,7 +121,7 @@ function Create({ id, close, changed }: { id: string; close: () => void; changed
         <Field label="Plan (optional)"><textarea rows={5} value={plan} onInput={(e) => setPlan(e.currentTarget.value)} /></Field>
         <Field label="Todos (optional)" hint="One a line."><textarea rows={4} value={todos} onInput={(e) => setTodos(e.currentTarget.value)} /></Field>
         <ErrorNote error={error} />
-        <footer><button type="button" onClick={close}>Cancel</button><button type="submit" class="primary" disabled={busy || !objective.trim()}>Create</button></footer>
+        <footer><button type="button" onClick={close}>Back</button><button type="submit" class="primary" disabled={busy || !objective.trim()}>Create</button></footer>
       </form>
     </Dialog>
   );
