@@ -210,7 +210,7 @@ func TestA8_ErasedAgent(t *testing.T) {
 // they had is in any file; the other namespace has everything.
 func TestA8_ErasedNamespace(t *testing.T) {
 	proc.Long(t)
-	h := newHouse(t, func(cfg *app.Config) { cfg.EraseAfter = 2 * time.Second })
+	h := newHouse(t, func(cfg *app.Config) { cfg.EraseAfter, cfg.SegmentSize, cfg.SnapshotSize = 2*time.Second, 64, 16 })
 	acme, globex := newTenant(t, h, "acme"), newTenant(t, h, "globex")
 	bin := binary(t)
 	erase := func(token string, args ...string) (string, error) {

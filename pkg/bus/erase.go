@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -17,6 +18,9 @@ func Erase(ctx context.Context, nc *nats.Conn, namespace, plane, agentID string)
 		return fmt.Errorf("bus: %w", err)
 	}
 	stream, err := js.Stream(ctx, Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // an installation that publishes nothing has none
+		return nil
+	}
 	if err == nil {
 		err = jetlog.Overwrite(ctx, stream, EventPrefix+token(namespace)+"."+token(plane)+"."+token(agentID)+".*")
 	}
