@@ -42,5 +42,5 @@ func (s *Service) usageOfAll(ctx context.Context, req *identityv1.GetUsageReques
 	if err != nil {
 		return nil, err
 	}
-	return &identityv1.GetUsageResponse{Namespaces: largest, NamespaceCount: int32(min(n, math.MaxInt32))}, nil //nolint:gosec // bounded
+	return &identityv1.GetUsageResponse{Namespaces: largest, NamespaceCount: int32(min(n, math.MaxInt32))}, nil
 }

@@ -223,7 +223,7 @@ func inFocus(it *workv1.WorkItem) string {
 			todos = append(todos, "- "+lineOf(t.GetText(), primeTodo)+"\n")
 		}
 	}
-	if all := append(todos, done...); len(all) > 0 { // the done ones last: they are cut first
+	if all := slices.Concat(todos, done); len(all) > 0 { // the done ones last: they are cut first
 		fmt.Fprintf(&b, "Todos (%d of %d done):\n%s", len(done), len(all), fitting(all, primeTodos, "todos: GetWorkItem"))
 	}
 	var waits []string
