@@ -122,7 +122,7 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 	var before, after session
 	require.NoError(t, d.Decode(&before))
 	require.True(t, before.Absent.IsError)
-	require.Contains(t, before.Absent.Text, "quartet dev --data-dir")
+	require.Contains(t, before.Absent.Text, "quartet dev --grpc-addr ")
 	require.Contains(t, before.Instructions, "No Quartet server answers at "+srv.GRPC)
 	require.NoError(t, srv.Start(ctx))
 	t.Cleanup(func() { _ = srv.Kill() })
