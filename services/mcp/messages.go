@@ -10,7 +10,7 @@ import (
 const (
 	// shownMessages is how many messages a result shows at most, and messageBytes how much of each.
 	shownMessages = 5
-	messageBytes  = 1_000
+	messageBytes  = 4_000
 )
 
 // showsMessages has the tools whose results show messages in a session with the set memory, to which no turn brings them.
@@ -30,5 +30,8 @@ func (a *agentServer) messages(ctx context.Context, tool string) any {
 	for _, m := range said.Newest {
 		newest = append(newest, strings.TrimSuffix(strings.TrimPrefix(unread.Line(m, messageBytes), "- "), "\n"))
 	}
-	return map[string]any{"not_taken_by_a_turn": said.Total, "newest": newest}
+	return map[string]any{
+		"not_taken_by_a_turn": said.Total, "newest": newest,
+		"note": "They stay here until a turn takes them; what they ask for may be done already, as your work items say.",
+	}
 }
