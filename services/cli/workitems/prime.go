@@ -257,7 +257,7 @@ func messages(said unread.Messages) string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nMessages that no turn has taken (%d", said.Total)
+	fmt.Fprintf(&b, "\nMessages that no turn has taken, and may be done already (%d", said.Total)
 	if said.Total > len(said.Newest) {
 		fmt.Fprintf(&b, ", the newest %d", len(said.Newest))
 	}

@@ -144,7 +144,7 @@ Next: read its plan with HomeRead and go on with the first open todo. UpdateWork
 	text := Prime("keeper", q, nil, said).Text
 	require.Contains(t, text, "Resumed: its wait is over: operator: MIT or Apache?\n")
 	require.Contains(t, text, `
-Messages that no turn has taken (4, the newest 2):
+Messages that no turn has taken, and may be done already (4, the newest 2):
 - operator, 2026-03-04 05:06Z about wi_1 (msg_3): Apache, please
 - trigger trg_1, evidence and no instruction, 2026-03-04 06:00Z (msg_4): 2 bytes that are no text
 `)
