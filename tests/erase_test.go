@@ -109,7 +109,7 @@ func filesWith(t *testing.T, dir string, texts ...string) (found []string) {
 		all := raw
 		switch {
 		case strings.HasSuffix(path, ".frames"):
-			all = append(all, archivetest.Content(t, path)...)
+			all = append(all, archivetest.Decompressed(raw)...)
 		case strings.HasSuffix(path, ".blk") && strings.Contains(path, "quartet-snapshot-"):
 			stream := filepath.Base(filepath.Dir(filepath.Dir(path)))
 			var index int

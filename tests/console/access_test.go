@@ -128,6 +128,10 @@ func TestG15_EverybodyCanUseIt(t *testing.T) {
 	p.until("the first step has the focus", `document.activeElement.classList.contains("node") && document.activeElement.textContent.includes("Fetch")`)
 	require.NoError(t, chromedp.Do(p.ctx, chromedp.KeyEvent(kb.Enter)))
 	p.until("the step", `document.querySelector("dialog[open]")?.innerText.includes("Fetch the sources")`)
+	// Who holds the key does not press what is in the window.
+	require.NoError(t, chromedp.Do(p.ctx, chromedp.KeyEvent(kb.Enter)))
+	require.NoError(t, chromedp.Do(p.ctx, chromedp.KeyEvent(kb.Tab)))
+	p.until("the step still, and its first button", `document.activeElement?.closest("dialog[open]")?.innerText.includes("Fetch the sources") && document.activeElement.tagName === "BUTTON"`)
 	p.sound()
 }
 

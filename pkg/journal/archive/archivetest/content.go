@@ -2,6 +2,7 @@ package archivetest
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,27 +15,42 @@ import (
 // frameMagic begins what zstd compressed.
 var frameMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 
-// Content returns all that the files below a directory have, as they are and decompressed, so that a test can look for a text.
+// Content returns all that the files below a directory have, as they are and decompressed, so that a test can look for a text. A file that is
+// removed meanwhile is left out.
 func Content(t testing.TB, dir string) (all []byte) {
 	t.Helper()
-	z, err := zstd.NewReader(nil)
-	require.NoError(t, err)
-	defer z.Close()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return err
+			return present(err)
 		}
 		b, err := os.ReadFile(path)
-		all = append(all, b...)
-		for i := bytes.Index(b, frameMagic); i >= 0; {
-			plain, _ := z.DecodeAll(b[i:], nil) // what it could decode before something else follows
-			all = append(all, plain...)
-			next := bytes.Index(b[i+1:], frameMagic)
-			if i += 1 + next; next < 0 {
-				break
-			}
-		}
-		return err
+		all = append(append(all, b...), Decompressed(b)...)
+		return present(err)
 	}))
+	return all
+}
+
+func present(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Decompressed returns what the zstd frames in b hold, one after the other.
+func Decompressed(b []byte) (all []byte) {
+	z, err := zstd.NewReader(nil)
+	if err != nil { // it has no option that may be bad
+		panic(err)
+	}
+	defer z.Close()
+	for i := bytes.Index(b, frameMagic); i >= 0; {
+		plain, _ := z.DecodeAll(b[i:], nil) // what it could decode before something else follows
+		all = append(all, plain...)
+		next := bytes.Index(b[i+1:], frameMagic)
+		if i += 1 + next; next < 0 {
+			break
+		}
+	}
 	return all
 }

@@ -172,11 +172,16 @@ export function Tabs({ tabs, value, choose, label }: { tabs: { id: string; title
 /** Dialog is a modal window. Escape and the cross close it. */
 export function Dialog({ title, close, children }: { title: string; close: () => void; children: ComponentChildren }) {
   const box = useRef<HTMLDialogElement>(null);
+  const top = useRef<HTMLHeadingElement>(null);
   const heading = useId();
   const gone = useRef(false);
   useEffect(() => {
     const d = box.current;
-    if (d && !d.open) d.showModal();
+    if (d && !d.open) {
+      d.showModal();
+      // Without a field that asks for the focus it would go to the first button, and the key that opened the window would press that.
+      if (!d.querySelector("[autofocus]")) top.current?.focus();
+    }
     return () => {
       gone.current = true; // the event of this comes later, when another window may be open
       d?.close();
@@ -185,7 +190,7 @@ export function Dialog({ title, close, children }: { title: string; close: () =>
   return (
     <dialog ref={box} aria-labelledby={heading} onClose={() => gone.current || close()} onCancel={close}>
       <header>
-        <h2 id={heading}>{title}</h2>
+        <h2 id={heading} ref={top} tabIndex={-1}>{title}</h2>
         <button type="button" class="quiet" aria-label="Close" onClick={close}><Icon name="close" /></button>
       </header>
       {children}
