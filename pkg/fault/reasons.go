@@ -12,6 +12,7 @@ const (
 	TooLarge                Reason = "TOO_LARGE"
 	CursorInvalid           Reason = "CURSOR_INVALID"
 	CursorOutOfRange        Reason = "CURSOR_OUT_OF_RANGE"
+	HistoryRemoved          Reason = "HISTORY_REMOVED"
 	OutputRemoved           Reason = "OUTPUT_REMOVED"
 	NotFound                Reason = "NOT_FOUND"
 	AlreadyExists           Reason = "ALREADY_EXISTS"
@@ -85,6 +86,7 @@ var All = []Entry{
 	{TooLarge, codes.InvalidArgument, "The whole request or payload is larger than the server takes (HTTP 413)."},
 	{CursorInvalid, codes.InvalidArgument, "The cursor or page token was not made by this server for this call."},
 	{OutputRemoved, codes.OutOfRange, "The output of the command was removed: it is kept for output-days after it was written, or its agent was deleted. GetTask shows how the command ended."},
+	{HistoryRemoved, codes.OutOfRange, "What was asked for is older than history is kept (history-days), and was removed; what is newer can be read. The record itself is there."},
 	{CursorOutOfRange, codes.OutOfRange, "The cursor lies outside of the events that are kept here, such as a cursor of another installation; read the state afresh and watch from now."},
 	{NotFound, codes.NotFound, "No such record in the caller's namespace."},
 	{AlreadyExists, codes.AlreadyExists, "The id or name is taken; ids of deleted records stay taken."},

@@ -355,7 +355,7 @@ func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
 func (p *Partition[S]) writePosition(c *command[S], f *pending[S], key sourceKey, consumed framelog.End, seq uint64, line int) {
 	ev := &Event{
 		WalSeq: p.core.applied + 1, ID: p.cfg.NewID("evt_"), Type: TypeSourceConsumed, Plane: p.cfg.Plane,
-		Principal: "quartet", Role: "service", Payload: consumedEvent(key, consumed, seq, line), CreatedAt: micros(p.cfg.Now()),
+		Principal: "quartet", Role: "service", Payload: event.Consumed(key.plane, key.partition, consumed.String(), seq, line), CreatedAt: micros(p.cfg.Now()),
 	}
 	// The payload is a Struct of this package: neither can fail.
 	body, err := event.AppendLine(p.loop.scratch[:0], ev)

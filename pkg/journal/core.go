@@ -269,24 +269,3 @@ func (c *core[S]) restoreRequest(ev *Event, awaiting map[string]struct{}) {
 	}
 	c.memory.Add(k, requests.Entry{First: ev.WalSeq, Args: args, Count: 1, Unix: uint32(c.ages.Of(ev.CreatedAt).Unix())})
 }
-
-// openedEvent returns the payload of partition_opened.
-func openedEvent(generation uint64) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		"generation": structpb.NewNumberValue(float64(generation)),
-	}}
-}
-
-// consumedEvent returns the payload of source_consumed.
-func consumedEvent(k sourceKey, consumed framelog.End, seq uint64, line int) *structpb.Struct {
-	fields := map[string]*structpb.Value{
-		"plane":     structpb.NewStringValue(k.plane),
-		"partition": structpb.NewNumberValue(float64(k.partition)),
-		"sequence":  structpb.NewNumberValue(float64(seq)),
-		"consumed":  structpb.NewStringValue(consumed.String()),
-	}
-	if line > 0 {
-		fields["line"] = structpb.NewNumberValue(float64(line))
-	}
-	return &structpb.Struct{Fields: fields}
-}

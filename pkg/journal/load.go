@@ -140,7 +140,7 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 		ID:        p.cfg.NewID("evt_"),
 		Type:      TypePartitionOpened,
 		Plane:     p.cfg.Plane,
-		Payload:   openedEvent(generation),
+		Payload:   event.Opened(generation),
 		CreatedAt: micros(p.cfg.Now()),
 	}
 	body, err := event.AppendLine(nil, ev)

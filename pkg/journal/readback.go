@@ -1,11 +1,11 @@
 package journal
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"strconv"
 
+	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
 )
@@ -21,7 +21,8 @@ type eventLocation struct {
 // ReadBack reads events of a partition by their wal_seqs and returns them in the order of walSeqs. Each must belong
 // to a state that View has shown. The events may be shared and must not be changed. ReadBack is for states that store
 // the positions of events instead of records: it takes one pass through the loop, and the caller reads the log once
-// for each frame that is not cached. If the log cannot be read, the error is UNAVAILABLE as for Do.
+// for each frame that is not cached. An event that was removed (Event.Removed) is returned as such. If the log cannot be read, the error is
+// UNAVAILABLE as for Do.
 func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) ([]*Event, error) {
 	if len(walSeqs) == 0 {
 		return nil, nil
@@ -52,12 +53,16 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 			continue
 		}
 		lines, err := p.frameCache.Lines(ctx, l.frame, p.readFrame)
+		if errors.Is(err, framelog.ErrRemoved) {
+			events = append(events, event.Gone(l.walSeq))
+			continue
+		}
 		if err != nil {
 			return nil, unreadable(err)
 		}
-		ev, err := p.readLine(lines, l)
+		ev, err := event.In(lines, l.walSeq, p.cfg.Registry)
 		if err != nil {
-			return nil, unreadable(&framelog.Broken{Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), Seq: l.frame, Cause: err.Error()})
+			return nil, unreadable(&framelog.Broken{Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), Seq: l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err)})
 		}
 		events = append(events, ev)
 	}
@@ -78,48 +83,6 @@ func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 	return eventLocation{walSeq: walSeq, frame: seq}, nil
 }
 
-// readLine parses an event among the lines of its frame, whose wal_seqs have no gaps.
-func (p *Partition[S]) readLine(lines [][]byte, l eventLocation) (*Event, error) {
-	if len(lines) == 0 {
-		return nil, fmt.Errorf("frame %d is empty, wal_seq %d should be in it", l.frame, l.walSeq)
-	}
-	first, err := lineSeq(lines[0])
-	for i := 1; err != nil && i < len(lines); i++ { // a damaged line has no wal_seq
-		var later uint64
-		if later, err = lineSeq(lines[i]); err == nil {
-			first = later - uint64(i)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("frame %d: %w", l.frame, err)
-	}
-	at := l.walSeq - first
-	if at >= uint64(len(lines)) {
-		return nil, fmt.Errorf("frame %d holds %d events from wal_seq %d, not %d", l.frame, len(lines), first, l.walSeq)
-	}
-	raw, err := ParseLine(lines[at])
-	if err != nil {
-		return nil, fmt.Errorf("frame %d: %w", l.frame, err)
-	}
-	return raw.Decode(p.cfg.Registry)
-}
-
-// lineSeq returns a line's wal_seq. The fast path reads only the start, since it is called for the first line
-// of the frame once for each event, and a line may have megabytes.
-func lineSeq(line []byte) (uint64, error) {
-	const first = `{"wal_seq":`
-	if rest, ok := bytes.CutPrefix(line, []byte(first)); ok {
-		if end := bytes.IndexByte(rest, ','); end > 0 {
-			return strconv.ParseUint(string(rest[:end]), 10, 64)
-		}
-	}
-	raw, err := ParseLine(line)
-	if err != nil {
-		return 0, err
-	}
-	return raw.WalSeq, nil
-}
-
 // readFrame reads the lines of one frame from the log.
 func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, error) {
 	f, err := framelog.Read(ctx, p.cfg.Log, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), seq) // of any core
@@ -132,14 +95,17 @@ func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, err
 // recallEvents reads the events of an earlier command from the log.
 func (p *Partition[S]) recallEvents(ctx context.Context, at *recallAt) ([]*Event, error) {
 	lines, err := p.frameCache.Lines(ctx, at.frame, p.readFrame)
+	if errors.Is(err, framelog.ErrRemoved) {
+		return []*Event{event.Gone(at.first)}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	events := make([]*Event, at.count)
 	for i := range events {
-		ev, err := p.readLine(lines, eventLocation{walSeq: at.first + uint64(i), frame: at.frame})
+		ev, err := event.In(lines, at.first+uint64(i), p.cfg.Registry)
 		if err != nil {
-			return nil, fmt.Errorf("journal: %w", err)
+			return nil, fmt.Errorf("journal: frame %d: %w", at.frame, err)
 		}
 		events[i] = ev
 	}

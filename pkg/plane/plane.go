@@ -64,7 +64,12 @@ type Deps struct {
 	EraseEvents func(ctx context.Context, plane, namespace, agentID string) error
 	// EraseAfter is how long after its deletion what an owner had is erased; 0: never.
 	EraseAfter time.Duration
-	Clock      clock.Clock
+	// History says how long events are kept that have no use any more; its zero value keeps all.
+	History History
+	// ReadThrough returns the wal_seq up to which all that follow the journal of a partition have read it, as far as they have to read all of it:
+	// the other planes, and EVENTS. An error means that it is not known. Required with a History.
+	ReadThrough func(ctx context.Context, plane string, partition int) (uint64, error)
+	Clock       clock.Clock
 	// WaitClock bounds how long a call waits: a read for other planes (see After), a
 	// runner for a turn. Default Clock. A test whose Clock moves only by hand gives
 	// another one.
@@ -83,6 +88,9 @@ type Deps struct {
 func (d *Deps) Complete() error {
 	if d.Log == nil || d.Sources == nil {
 		return errors.New("plane: Deps needs Log and Sources")
+	}
+	if d.History.shortest() > 0 && d.ReadThrough == nil {
+		return errors.New("plane: Deps needs ReadThrough with a History")
 	}
 	if d.Partitions == nil {
 		d.Partitions = func(string) int { return 1 }
@@ -213,6 +221,9 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 	}
 	if e.deps.EraseAfter > 0 {
 		e.running.Go(func() { e.erase(follow) })
+	}
+	if e.deps.History.shortest() > 0 {
+		e.running.Go(func() { e.expire(follow) })
 	}
 	return nil
 }

@@ -25,6 +25,9 @@ var (
 	ErrNoFrame = errors.New("framelog: no such frame")
 	// ErrGone is the ErrNoFrame of a frame that no server has.
 	ErrGone = fmt.Errorf("%w: no server has it", ErrNoFrame)
+	// ErrRemoved means that Get found that the frame was removed with all its lines, because it was older than history is kept. It is neither
+	// missing nor damaged.
+	ErrRemoved = errors.New("framelog: the frame was removed")
 	// ErrSegmentGone is the ErrRefused of a segment that the log does not have any more: another writer went on long ago.
 	ErrSegmentGone = fmt.Errorf("%w: the segment is gone", ErrRefused)
 	// ErrTrimmed means that frames were asked for that the log does not have any more.
@@ -40,6 +43,9 @@ type Frame struct {
 	// Rests has what is kept of the hash of each line, if lines were erased; nil otherwise. No writer of a journal makes such
 	// frames: an archive has them, and what was restored or repaired from one.
 	Rests []Rest
+	// Removed is set if this stands for frames that were removed: the end of the log behind them. Nothing else is set then. Only an archive has
+	// such frames, and what was restored or repaired from one.
+	Removed End
 }
 
 // Bounded is what a Log implements whose frames have a limit of size.

@@ -1,0 +1,80 @@
+package event
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Opened returns the payload of partition_opened.
+func Opened(generation uint64) *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"generation": structpb.NewNumberValue(float64(generation))}}
+}
+
+// Consumed returns the payload of source_consumed: of the frame at seq of a journal the first lines were consumed, all if line is 0, and
+// consumed is the end of the log behind the last frame that was consumed completely.
+func Consumed(plane string, partition int, consumed string, seq uint64, line int) *structpb.Struct {
+	fields := map[string]*structpb.Value{
+		"plane":     structpb.NewStringValue(plane),
+		"partition": structpb.NewNumberValue(float64(partition)),
+		"sequence":  structpb.NewNumberValue(float64(seq)),
+		"consumed":  structpb.NewStringValue(consumed),
+	}
+	if line > 0 {
+		fields["line"] = structpb.NewNumberValue(float64(line))
+	}
+	return &structpb.Struct{Fields: fields}
+}
+
+// Gone returns what stands for an event that was removed.
+func Gone(walSeq uint64) *Event {
+	return &Event{WalSeq: walSeq, Type: TypeLineErased, Payload: &structpb.Struct{}}
+}
+
+// Removed reports whether this stands for an event that the journal does not have any more: its agent was erased, or it was older than
+// history is kept. Nothing but its WalSeq is known of it.
+func (ev *Event) Removed() bool { return ev.Type == TypeLineErased }
+
+// In returns the event with a wal_seq among the lines of its frame, whose wal_seqs have no gaps.
+func In(lines [][]byte, walSeq uint64, reg *Registry) (*Event, error) {
+	if len(lines) == 0 {
+		return nil, fmt.Errorf("it is empty, wal_seq %d should be in it", walSeq)
+	}
+	first, err := lineSeq(lines[0])
+	for i := 1; err != nil && i < len(lines); i++ { // a damaged line has no wal_seq
+		var later uint64
+		if later, err = lineSeq(lines[i]); err == nil {
+			first = later - uint64(i)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	at := walSeq - first
+	if at >= uint64(len(lines)) {
+		return nil, fmt.Errorf("it holds %d events from wal_seq %d, not %d", len(lines), first, walSeq)
+	}
+	raw, err := ParseLine(lines[at])
+	if err != nil {
+		return nil, err
+	}
+	return raw.Decode(reg)
+}
+
+// lineSeq returns a line's wal_seq. The fast path reads only the start, since it is called for the first line
+// of the frame once for each event, and a line may have megabytes.
+func lineSeq(line []byte) (uint64, error) {
+	const first = `{"wal_seq":`
+	if rest, ok := bytes.CutPrefix(line, []byte(first)); ok {
+		if end := bytes.IndexByte(rest, ','); end > 0 {
+			return strconv.ParseUint(string(rest[:end]), 10, 64)
+		}
+	}
+	raw, err := ParseLine(line)
+	if err != nil {
+		return 0, err
+	}
+	return raw.WalSeq, nil
+}

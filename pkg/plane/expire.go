@@ -1,0 +1,88 @@
+package plane
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal"
+)
+
+// What is older than history is kept is looked for ten times within that time, within these bounds: a pass reads what the archive has of
+// that time. The first pass is early, since a process may not run for long.
+const (
+	minExpirePause   = time.Second
+	firstExpirePause = 10 * time.Minute
+	maxExpirePause   = 24 * time.Hour
+)
+
+// History says how long what has no use any more is kept. Its zero value keeps everything.
+type History struct {
+	// Default is for how long events are kept of a namespace that is not in Namespaces; 0: always.
+	Default time.Duration
+	// Namespaces has other times of single namespaces; 0: always.
+	Namespaces map[string]time.Duration
+}
+
+// Of returns for how long events of a namespace are kept; 0: always.
+func (h History) Of(namespace string) time.Duration {
+	if d, ok := h.Namespaces[namespace]; ok {
+		return d
+	}
+	return h.Default
+}
+
+// shortest returns the shortest time for which something is kept, 0 if everything is kept.
+func (h History) shortest() time.Duration {
+	shortest := h.Default
+	for _, d := range h.Namespaces {
+		if d > 0 && (shortest == 0 || d < shortest) {
+			shortest = d
+		}
+	}
+	return shortest
+}
+
+// before returns, for a namespace, the time before which its events are old; zero if none is.
+func (h History) before(now time.Time) func(namespace string) time.Time {
+	return func(namespace string) time.Time {
+		if d := h.Of(namespace); d > 0 {
+			return now.Add(-d)
+		}
+		return time.Time{}
+	}
+}
+
+// expire removes old events of all partitions until ctx ends.
+func (e *Engine[S]) expire(ctx context.Context) {
+	pause := min(max(e.deps.History.shortest()/10, minExpirePause), maxExpirePause)
+	for next := min(pause, firstExpirePause); ; next = pause {
+		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(next))
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if err := e.Expire(ctx, e.deps.Clock.Now()); err != nil && ctx.Err() == nil {
+			e.deps.Logger.Warn("old events are not removed yet; it is tried again", zap.String("plane", e.cfg.Plane), zap.Error(err))
+		}
+	}
+}
+
+// Expire removes what is older than history is kept, in all partitions that can be written; see journal.Partition.Expire.
+func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
+	var errs []error
+	for _, p := range e.parts.All() {
+		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
+		if err == nil {
+			_, err = p.Expire(ctx, e.deps.History.before(now), e.deps.History.shortest(), through)
+		}
+		if err != nil && !errors.Is(err, journal.ErrNotHeld) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
