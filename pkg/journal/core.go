@@ -150,6 +150,9 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		return &replayError{err}
 	}
 	c.end = end
+	if f.Removed.Seq > 0 {
+		return &replayError{&framelog.Broken{Partition: c.name, After: before, Seq: seq, Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be used; restore a backup"}}
+	}
 	if len(f.Body) == 0 {
 		if !intact { // it had lines
 			return &replayError{framelog.Altered(c.name, before, seq)}

@@ -39,7 +39,10 @@ type people struct {
 	erased  *erasure.Set
 }
 
-var _ journal.Erasable = (*people)(nil)
+var (
+	_ journal.Erasable  = (*people)(nil)
+	_ journal.Retaining = (*people)(nil)
+)
 
 func newPeople() *people {
 	return &people{said: map[pages.Owner][]string{}, deleted: map[pages.Owner]time.Time{}}
@@ -118,6 +121,11 @@ func (s *people) Erase(is func(namespace, id string) bool, touch func(pages.Owne
 	}
 }
 
+// Needs implements journal.Retaining: a farewell is needed.
+func (s *people) Needs(ev *journal.Event, _ time.Time) bool {
+	return strings.Contains(ev.Payload.(*errdetails.ErrorInfo).GetDomain(), "farewell")
+}
+
 // village is what a partition of people is stored in.
 type village struct {
 	live  *memlog.Log
@@ -172,13 +180,18 @@ func (v *village) log() *archive.Log {
 // open opens the partition.
 func (v *village) open(t *testing.T) *journal.Partition[*people] {
 	t.Helper()
+	p, err := v.tryOpen(t)
+	require.NoError(t, err)
+	return p
+}
+
+func (v *village) tryOpen(t *testing.T) (*journal.Partition[*people], error) {
+	t.Helper()
 	v.store.Fail = func(string) error { return v.call(func() error { return nil }) }
-	p, err := journal.Open(t.Context(), journal.Config[*people]{
+	return journal.Open(t.Context(), journal.Config[*people]{
 		Log: v.log(), Plane: "test", New: newPeople, Registry: journaltest.Registry(), NewID: id.New().New, Logger: zap.NewNop(),
 		Snapshots: v.store, SnapshotBytes: 1500, SegmentSize: 4000,
 	})
-	require.NoError(t, err)
-	return p
 }
 
 // say lets an agent say something.

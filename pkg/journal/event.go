@@ -21,6 +21,8 @@ type (
 	Registry = event.Registry
 	// Line is one event of a followed frame.
 	Line = event.Line
+	// Retaining is a State that says which old events it needs.
+	Retaining = event.Retaining
 )
 
 // What followers use is in package feed.
@@ -75,15 +77,6 @@ func UnknownEvent(ev *Event) error { return event.Unknown(ev) }
 // the command and reloads; while it loads, loading fails.
 type State interface {
 	Apply(ev *Event) error
-}
-
-// Retaining is a State that says what it needs of its journal, so that the rest can be removed once it is old; see Partition.Expire.
-type Retaining interface {
-	State
-	// Needs reports whether the state leads to an event that is old, or whether somebody who reads the journal from its beginning would not come to
-	// the same without it. Once it is false it stays so: a state leads to no event that it did not lead to before, but for new ones. It is
-	// called with the read lock held, for each old event, and must be quick.
-	Needs(ev *Event) bool
 }
 
 // Actor is who makes a call (SPEC X4). It comes from the credential.

@@ -21,8 +21,7 @@ type eventLocation struct {
 // ReadBack reads events of a partition by their wal_seqs and returns them in the order of walSeqs. Each must belong
 // to a state that View has shown. The events may be shared and must not be changed. ReadBack is for states that store
 // the positions of events instead of records: it takes one pass through the loop, and the caller reads the log once
-// for each frame that is not cached. An event that was removed (Event.Removed) is returned as such. If the log cannot be read, the error is
-// UNAVAILABLE as for Do.
+// for each frame that is not cached. Some may be Removed. If the log cannot be read, the error is UNAVAILABLE as for Do.
 func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) ([]*Event, error) {
 	if len(walSeqs) == 0 {
 		return nil, nil

@@ -78,7 +78,7 @@ func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 	for _, p := range e.parts.All() {
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-			_, err = p.Expire(ctx, e.deps.History.before(now), e.deps.History.shortest(), through)
+			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), through)
 		}
 		if err != nil && !errors.Is(err, journal.ErrNotHeld) {
 			errs = append(errs, err)

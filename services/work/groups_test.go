@@ -116,7 +116,7 @@ func idsOf(recs []*workv1.WorkItemRecord) (ids []string) {
 // items, in whatever order these are completed and written later, and whatever the clock does.
 func TestW10_GroupsOfCompletedItems(t *testing.T) {
 	packed := 0
-	rapid.Check(t, func(t *rapid.T) {
+	history := func(t *rapid.T) {
 		s := newShown(nil)
 		now := time.Unix(1_700_000_000, 0)
 		next := func(id string, change func(rec *workv1.WorkItemRecord)) *workv1.WorkItemRecord {
@@ -158,7 +158,10 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 		if a := s.state.Paged.agents[keeperKey]; a != nil {
 			packed += a.packed
 		}
-	})
+	}
+	for n := 0; n < 20 && packed == 0; n++ { // a few histories need not have any
+		rapid.Check(t, history)
+	}
 	require.Positive(t, packed)
 }
 

@@ -14,17 +14,21 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// The versions of the format. What has no erased lines is written as earlier versions read it.
+// The versions of the format. What has no erased and no removed lines is written as earlier versions read it.
 const (
-	formatWhole  = 1
-	formatErased = 2
+	formatWhole   = 1
+	formatErased  = 2
+	formatRemoved = 3
 	// Format is the newest version that is read and written.
-	Format = formatErased
+	Format = formatRemoved
 )
 
-// formatOf returns the version of the format in which something is written that has so many erased lines.
-func formatOf(erased int64) uint32 {
-	if erased > 0 {
+// formatOf returns the version of the format in which something is written that has so many erased and removed lines.
+func formatOf(erased, removed int64) uint32 {
+	switch {
+	case removed > 0:
+		return formatRemoved
+	case erased > 0:
 		return formatErased
 	}
 	return formatWhole

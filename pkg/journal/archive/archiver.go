@@ -150,6 +150,24 @@ var ErrNotArchived = errors.New("archive: the segment is not archived")
 // Erase erases lines in all segments up to the one with a number, which must all be archived. It returns how
 // many lines these are. What was there before is in no file of the archive any more then. It may be repeated.
 func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines int64, err error) {
+	return a.rewrite(ctx, what, func(c *Catalog) (func(Segment) bool, error) {
+		if len(c.Segments) == 0 || c.End().Segment <= until {
+			return nil, fmt.Errorf("%w: %d of %s", ErrNotArchived, until, c.Partition)
+		}
+		return func(s Segment) bool { return s.GetNumber() <= until }, nil
+	})
+}
+
+// Expire removes lines for which old returns true of all segments that were archived before a time and end at through, a wal_seq, or before. It
+// returns how many lines these are.
+func (a *Archiver) Expire(ctx context.Context, before time.Time, through uint64, old func(line []byte) bool) (lines int64, err error) {
+	return a.rewrite(ctx, Erasing{Line: old, Old: true}, func(*Catalog) (func(Segment) bool, error) {
+		return func(s Segment) bool { return s.GetArchivedAt().AsTime().Before(before) && s.End.WalSeq <= through }, nil
+	})
+}
+
+// rewrite erases lines in some of the segments of the catalog.
+func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog) (func(Segment) bool, error)) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
 	}
@@ -161,11 +179,12 @@ func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines
 	if err != nil {
 		return 0, err
 	}
-	if len(c.Segments) == 0 || c.End().Segment <= until {
-		return 0, fmt.Errorf("%w: %d of %s", ErrNotArchived, until, c.Partition)
+	meant, err := some(c)
+	if err != nil {
+		return 0, err
 	}
 	for i := len(c.Segments) - 1; i >= 0; i-- {
-		if c.Segments[i].GetNumber() > until {
+		if !meant(c.Segments[i]) {
 			continue
 		}
 		next, n, err := c.Erase(ctx, a.log.store, c.Segments[i].GetNumber(), what)

@@ -80,11 +80,11 @@ func parse(row *archivev1.Segment) (s Segment, err error) {
 // replace stores the catalog with other segments in place of c, or returns ErrReplaced.
 func (c *Catalog) replace(ctx context.Context, store Store, segments []Segment) error {
 	out := &archivev1.Catalog{Partition: c.Partition}
-	var erased int64
+	var erased, removed int64
 	for _, s := range segments {
-		out.Segments, erased = append(out.Segments, s.Segment), erased+s.GetErasedLines()
+		out.Segments, erased, removed = append(out.Segments, s.Segment), erased+s.GetErasedLines(), removed+s.GetRemovedLines()
 	}
-	out.Format = formatOf(erased)
+	out.Format = formatOf(erased, removed)
 	plain, err := proto.MarshalOptions{Deterministic: true}.Marshal(out)
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)

@@ -15,6 +15,9 @@ type Erasing struct {
 	Line func(line []byte) bool
 	// Owner reports whether lines of an agent are. A segment of which the index has no such agent is not read. nil: all segments are.
 	Owner func(namespace, agentID string) bool
+	// Old says that they are erased because they are old. Frames that have no other lines are removed, and what is left of those that follow each
+	// other is where they end.
+	Old bool
 }
 
 // Erase stores the segment with a number anew without some lines, reads back what was stored, puts it into the
@@ -31,8 +34,8 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Er
 	if err != nil || !found {
 		return c, 0, err
 	}
-	frames := &erasing{segment: s, store: store, erase: what.Line}
-	next, err := c.write(ctx, store, s.Before, frames, framelog.Segment{Number: number, First: s.GetFirst(), Shared: s.GetShared()}, s.GetArchivedAt().AsTime())
+	frames := &erasing{segment: s, store: store, what: what, removed: s.GetRemovedLines()}
+	next, err := c.write(ctx, store, s.Before, frames, framelog.Segment{Number: number, First: s.GetFirst(), Shared: s.GetShared()}, s.GetArchivedAt().AsTime(), &frames.removed)
 	if err == nil {
 		err = next.Verify(ctx, store)
 	}
@@ -77,8 +80,11 @@ type erasing struct {
 	framelog.Log
 	segment Segment
 	store   Store
-	erase   func(line []byte) bool
-	erased  int64
+	what    Erasing
+	erased  int64        // lines
+	removed int64        // lines, now and before, because they were old
+	before  framelog.End // the frames without lines that were not given to anybody yet
+	hollow  framelog.End // behind them
 }
 
 // Scan implements framelog.Log.
@@ -89,6 +95,14 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 		return err
 	}
 	partition = x.GetPartition()
+	pass := func() error {
+		if l.hollow.Seq == 0 {
+			return nil
+		}
+		f := framelog.Removed(l.before, l.hollow)
+		l.hollow = framelog.End{}
+		return fn(f.Removed.Seq, f)
+	}
 	err = l.segment.Scan(ctx, l.store, 0, func(seq uint64, f framelog.Frame) error {
 		next, _, err := at.Next(partition, seq, f)
 		if err != nil {
@@ -98,10 +112,27 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 		if f.Link.First > 0 {
 			first = f.Link.First
 		}
-		f, n := f.Erase(first, l.erase)
+		f, n := f.Erase(first, l.what.Line)
+		before := at
 		at, l.erased = next, l.erased+int64(n)
+		if l.what.Old {
+			l.removed += int64(n)
+			if f.Hollow() {
+				if l.hollow.Seq == 0 {
+					l.before = before
+				}
+				l.hollow = next
+				return nil
+			}
+		}
+		if err := pass(); err != nil {
+			return err
+		}
 		return fn(seq, f)
 	})
+	if err == nil {
+		err = pass()
+	}
 	if err == nil {
 		err = errClosed // they are all that the segment has, also if it was cut
 	}

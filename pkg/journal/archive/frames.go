@@ -26,6 +26,7 @@ type encoder struct {
 	frames []*archivev1.Frame
 	size   int
 	erased int64 // lines of all frames that were added
+	gone   int64 // lines of frames that were removed before, at most
 }
 
 // newEncoder returns the encoder of the frames of a partition behind an end of its log.
@@ -45,6 +46,11 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 	}
 	if err != nil {
 		return err
+	}
+	if f.Removed.Seq > 0 {
+		e.frames = append(e.frames, &archivev1.Frame{Step: seq - e.end.Seq, Removed: f.Removed.String()})
+		e.end, e.size, e.gone = next, e.size+frameRoom, e.gone+int64(next.WalSeq-e.end.WalSeq)
+		return nil
 	}
 	l := f.Link
 	to := &archivev1.Frame{
@@ -118,6 +124,13 @@ func decode(partition string, before framelog.End, content []byte) (frames []Fra
 		}
 		if f.Link.Format > 0 {
 			f.Link.Hash = framelog.HashOf(partition, f)
+		}
+		if from.GetRemoved() != "" {
+			to, err := framelog.ParseEnd(from.GetRemoved())
+			if err != nil {
+				return nil, end, fmt.Errorf("archive: %w", err)
+			}
+			f = framelog.Removed(end, to)
 		}
 		seq := end.Seq + from.GetStep()
 		next, intact, err := end.Next(partition, seq, f)

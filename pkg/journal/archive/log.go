@@ -91,7 +91,7 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	}
 	var found *framelog.Frame
 	err := l.archived(ctx, seq, func(at uint64, f framelog.Frame) error {
-		if at == seq {
+		if at == seq || f.Removed.Seq > 0 {
 			found = &f
 		}
 		return errFound

@@ -31,7 +31,7 @@ func Stored(ctx context.Context, store Store, partition string) (all map[string]
 // catalog; see Replace.
 func Write(ctx context.Context, store Store, partition string, before framelog.End, seg framelog.Segment, frames []Frame, now time.Time) (Segment, error) {
 	c := &Catalog{Partition: partition}
-	s, err := c.write(ctx, store, before, frameLog{frames: frames}, seg, now)
+	s, err := c.write(ctx, store, before, frameLog{frames: frames}, seg, now, new(int64))
 	if err == nil {
 		err = s.Verify(ctx, store)
 	}

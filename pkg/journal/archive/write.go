@@ -20,7 +20,7 @@ var errClosed = errors.New("archive: the segment is closed")
 // Add stores the segment of a log that is behind those in the catalog, reads back what was stored, and puts it into the catalog. It
 // returns the catalog then. The segment must be closed. If another process was faster, the error is ErrReplaced.
 func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (*Catalog, error) {
-	s, err := c.write(ctx, store, c.End(), log, seg, now)
+	s, err := c.write(ctx, store, c.End(), log, seg, now, new(int64))
 	if err != nil {
 		return nil, err
 	}
@@ -34,8 +34,8 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 	return Read(ctx, store, c.Partition)
 }
 
-// write stores a segment that is behind an end of the log.
-func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment, now time.Time) (Segment, error) {
+// write stores a segment that is behind an end of the log. removed is how many of its lines were removed, once log was read.
+func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment, now time.Time, removed *int64) (Segment, error) {
 	if before.Seq > 0 && before.Segment > seg.Number {
 		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before segment %d", seg.Number, c.Partition, before.Segment)
 	}
@@ -69,7 +69,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		return nil
 	}
 	err = log.Scan(ctx, max(before.Seq+1, seg.First), func(seq uint64, f framelog.Frame) error {
-		if f.Link.Segment != seg.Number && row.GetFrames() > 0 {
+		if f.Removed.Seq == 0 && f.Link.Segment != seg.Number && row.GetFrames() > 0 {
 			if _, _, err := enc.end.Next(c.Partition, seq, f); err != nil {
 				return err
 			}
@@ -99,7 +99,8 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 	if err := put(); err != nil {
 		return Segment{}, err
 	}
-	row.End, row.ErasedLines, x.Format = enc.end.String(), enc.erased, formatOf(enc.erased)
+	row.End, row.ErasedLines, row.RemovedLines = enc.end.String(), enc.erased, max(*removed, enc.gone)
+	x.Format = formatOf(row.GetErasedLines(), row.GetRemovedLines())
 	of.list(x)
 	b, err := pack(enc.zstd, x)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -36,6 +37,15 @@ func Gone(walSeq uint64) *Event {
 // Removed reports whether this stands for an event that the journal does not have any more: its agent was erased, or it was older than
 // history is kept. Nothing but its WalSeq is known of it.
 func (ev *Event) Removed() bool { return ev.Type == TypeLineErased }
+
+// Retaining is a state that says what it needs of its journal, so that the rest can be removed once it is old.
+type Retaining interface {
+	// Needs reports whether the state leads to an event that is old, or whether somebody who reads the journal from its beginning would not come to
+	// the same without it. before is the time before which events of its namespace are old. Once it is false it stays so while before does not move
+	// back: a state leads to no event that it did not lead to before, but for new ones. It is called with the read lock held, for each old event, and
+	// must be quick.
+	Needs(ev *Event, before time.Time) bool
+}
 
 // In returns the event with a wal_seq among the lines of its frame, whose wal_seqs have no gaps.
 func In(lines [][]byte, walSeq uint64, reg *Registry) (*Event, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Rest is what is kept of the hash of a line in a frame of which lines were erased, so that the frame can still be
@@ -82,6 +83,11 @@ func (f Frame) Erased() (n int) {
 	return n
 }
 
+// Hollow reports whether the frame has no line that was not erased.
+func (f Frame) Hollow() bool {
+	return f.Erased() == bytes.Count(f.Body, []byte("\n"))
+}
+
 // content returns the content of the frame's lines. intact is false if the lines and what is kept of their hashes are not of the same
 // frame.
 func (f Frame) content() (c *Content, intact bool) {
@@ -137,10 +143,21 @@ const (
 	restErased = 1
 )
 
+// Removed returns what stands for the frames between two ends of a log.
+func Removed(before, end End) Frame {
+	return Frame{Link: Link{Prev: before.Hash}, Removed: end}
+}
+
+// removedPrefix begins a link that stands for frames that were removed.
+var removedPrefix = strconv.Itoa(formatRemoved) + "."
+
 // Message returns the link and the body with which a message has the frame. If lines were erased, the link has the format formatErased,
 // so that versions which do not know of it refuse the frame by that name, and a last line of the body has what is kept of the
-// hashes.
+// hashes. In place of frames that were removed the link has where they end.
 func (f Frame) Message() (link string, body []byte) {
+	if f.Removed.Seq > 0 {
+		return removedPrefix + text.EncodeToString(f.Link.Prev[:]) + "." + f.Removed.String(), nil
+	}
 	if f.Rests == nil {
 		return f.Link.String(), f.Body
 	}
@@ -160,6 +177,9 @@ func (f Frame) Message() (link string, body []byte) {
 
 // ParseMessage returns the frame of which Message returned the link and the body, without its id and generation. body is not copied.
 func ParseMessage(link string, body []byte) (f Frame, err error) {
+	if rest, ok := strings.CutPrefix(link, removedPrefix); ok {
+		return parseRemoved(rest, body)
+	}
 	if f.Link, err = ParseLink(link); err != nil {
 		return f, err
 	}
@@ -188,6 +208,25 @@ func ParseMessage(link string, body []byte) (f Frame, err error) {
 	}
 	if err != nil {
 		return Frame{}, fmt.Errorf("framelog: what is kept of erased lines cannot be read: %w", err)
+	}
+	return f, nil
+}
+
+// parseRemoved parses what Message wrote behind removedPrefix.
+func parseRemoved(link string, body []byte) (f Frame, err error) {
+	prev, end, _ := strings.Cut(link, ".")
+	hash, err := text.DecodeString(prev)
+	if err == nil && copy(f.Link.Prev[:], hash) != len(hash) || len(hash) != len(f.Link.Prev) || len(body) > 0 {
+		err = errors.New("a hash and no body are expected")
+	}
+	if err == nil {
+		f.Removed, err = ParseEnd(end)
+	}
+	if err == nil && f.Removed.Seq == 0 {
+		err = errors.New("they end before the first frame")
+	}
+	if err != nil {
+		return Frame{}, fmt.Errorf("framelog: %q does not say which frames were removed: %w", link, err)
 	}
 	return f, nil
 }

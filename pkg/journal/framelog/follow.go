@@ -40,12 +40,15 @@ func Follow(ctx context.Context, log Log, partition string, after End, fn func(a
 // Read returns the frame at seq, of which nothing before is known. The error is a *Broken if the frame was changed or is
 // gone, and otherwise the log's.
 func Read(ctx context.Context, log Log, partition string, seq uint64) (Frame, error) {
-	f, err := log.Get(ctx, seq)
+	f, err := get(ctx, log, seq)
 	switch {
 	case errors.Is(err, ErrGone), errors.Is(err, ErrTrimmed):
 		return Frame{}, &Broken{Partition: partition, Seq: seq, Cause: fmt.Sprintf("frame %d is gone", seq)}
 	case err != nil:
 		return Frame{}, err
+	}
+	if f.Removed.Seq > 0 {
+		return Frame{}, fmt.Errorf("%w: %d of %s", ErrRemoved, seq, partition)
 	}
 	if _, intact := Anchor(partition, seq, f); !intact {
 		return Frame{}, Altered(partition, End{}, seq)
@@ -53,13 +56,36 @@ func Read(ctx context.Context, log Log, partition string, seq uint64) (Frame, er
 	return f, nil
 }
 
+// get is log.Get, and finds that a frame was removed also in a log that has what stands for it in the place of the last one only: it was
+// restored.
+func get(ctx context.Context, log Log, seq uint64) (Frame, error) {
+	f, err := log.Get(ctx, seq)
+	if !errors.Is(err, ErrGone) && !errors.Is(err, ErrTrimmed) {
+		return f, err
+	}
+	var next Frame
+	_ = log.Scan(ctx, seq, func(at uint64, f Frame) error { // its error is less than that of Get
+		if at > seq {
+			next = f
+		}
+		return errFirst
+	})
+	if next.Removed.Seq > 0 {
+		return next, nil
+	}
+	return f, err
+}
+
+// errFirst ends a scan at the first frame.
+var errFirst = errors.New("framelog: the first frame")
+
 // verifyAttempts is how often a frame that is not found is looked for, over 2.3 s, unless the log says that it is gone: a
 // server of a cluster that is no leader any more may not have it.
 const verifyAttempts = 10
 
 // verify returns a *Broken if the log does not have the frame at end.
 func verify(ctx context.Context, log Log, partition string, end End) error {
-	f, err := log.Get(ctx, end.Seq)
+	f, err := get(ctx, log, end.Seq)
 	pacer := NewPacer()
 	for n := 1; n < verifyAttempts && errors.Is(err, ErrNoFrame) && !errors.Is(err, ErrGone) && pacer.Wait(ctx) == nil; n++ {
 		f, err = log.Get(ctx, end.Seq)
@@ -69,6 +95,9 @@ func verify(ctx context.Context, log Log, partition string, end End) error {
 		return &Broken{Partition: partition, After: End{}, Seq: end.Seq, Cause: fmt.Sprintf("frame %d, with the events up to wal_seq %d, is gone", end.Seq, end.WalSeq)}
 	case err != nil:
 		return err
+	}
+	if f.Removed.Seq > end.Seq {
+		return nil // it was removed with others, and cannot be verified
 	}
 	if got, _ := Anchor(partition, end.Seq, f); got.Hash != end.Hash {
 		return &Broken{Partition: partition, After: End{}, Seq: end.Seq, Cause: fmt.Sprintf("frame %d is another one than the one that was read there (%.12s, not %.12s)", end.Seq, got.Hash, end.Hash)}

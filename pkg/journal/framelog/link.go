@@ -21,6 +21,8 @@ const (
 	Format = formatClosing
 	// formatErased is that of the link in a message whose frame has erased lines. The frame has the format that it always had.
 	formatErased = 3
+	// formatRemoved is that of the link in a message that stands for frames that were removed.
+	formatRemoved = 4
 )
 
 // Hash identifies a frame and all frames before it.
@@ -180,6 +182,9 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 
 // HashOf returns the hash of a chained frame of a partition that its lines and its link have, whatever Link.Hash is.
 func HashOf(partition string, f Frame) Hash {
+	if f.Removed.Seq > 0 {
+		return f.Removed.Hash
+	}
 	c, _ := f.content()
 	return hashOf(partition, f, c)
 }
@@ -225,6 +230,9 @@ func (b *Broken) Error() string {
 // error is a *Broken. intact is false if the lines of f are not those that its hash is of; what
 // follows f may be in order nevertheless.
 func (e End) Next(partition string, seq uint64, f Frame) (next End, intact bool, err error) {
+	if f.Removed.Seq > 0 {
+		return e.over(partition, seq, f.Removed)
+	}
 	next, cause := e.join(f)
 	if cause != "" {
 		return e, false, &Broken{Partition: partition, After: e, Seq: seq, First: f.Link.First, Cause: cause}
@@ -236,8 +244,20 @@ func (e End) Next(partition string, seq uint64, f Frame) (next End, intact bool,
 // Anchor returns the end of the log behind the frame f at seq, of which nothing before is known. intact is
 // as for Next.
 func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
+	if f.Removed.Seq > 0 {
+		return f.Removed, f.Removed.Seq == seq
+	}
 	before := End{WalSeq: max(f.Link.First, 1) - 1, Incarnation: f.Link.Incarnation, Segment: f.Link.Segment}
 	return before.behind(partition, seq, f)
+}
+
+// over is Next for frames that were removed, up to to. Their hashes cannot be verified; what follows continues the last of them.
+func (e End) over(partition string, seq uint64, to End) (next End, intact bool, err error) {
+	if to.Seq != seq || to.Seq <= e.Seq || to.WalSeq < e.WalSeq || to.Incarnation < e.Incarnation || to.Segment < e.Segment {
+		cause := fmt.Sprintf("the frames that were removed there end at %s, which does not follow %s", to, e)
+		return e, false, &Broken{Partition: partition, After: e, Seq: seq, Cause: cause}
+	}
+	return to, true, nil
 }
 
 // behind returns the end of the log behind f, whose lines begin at e.

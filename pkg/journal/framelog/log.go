@@ -25,8 +25,8 @@ var (
 	ErrNoFrame = errors.New("framelog: no such frame")
 	// ErrGone is the ErrNoFrame of a frame that no server has.
 	ErrGone = fmt.Errorf("%w: no server has it", ErrNoFrame)
-	// ErrRemoved means that Get found that the frame was removed with all its lines, because it was older than history is kept. It is neither
-	// missing nor damaged.
+	// ErrRemoved means that a frame was removed with all its lines, because it was older than history is kept. It is neither missing nor
+	// damaged.
 	ErrRemoved = errors.New("framelog: the frame was removed")
 	// ErrSegmentGone is the ErrRefused of a segment that the log does not have any more: another writer went on long ago.
 	ErrSegmentGone = fmt.Errorf("%w: the segment is gone", ErrRefused)
@@ -43,7 +43,7 @@ type Frame struct {
 	// Rests has what is kept of the hash of each line, if lines were erased; nil otherwise. No writer of a journal makes such
 	// frames: an archive has them, and what was restored or repaired from one.
 	Rests []Rest
-	// Removed is set if this stands for frames that were removed: the end of the log behind them. Nothing else is set then. Only an archive has
+	// Removed is set if this stands for frames that were removed: the end of the log behind them. Beside it, only Link.Prev is set. An archive has
 	// such frames, and what was restored or repaired from one.
 	Removed End
 }
@@ -92,7 +92,8 @@ type Log interface {
 	// Tail returns the last frame and its sequence, or a zero Frame and 0.
 	Tail(ctx context.Context) (Frame, uint64, error)
 
-	// Get returns the frame at seq, or ErrNoFrame, or ErrGone if asking again cannot find it.
+	// Get returns the frame at seq, or ErrNoFrame, or ErrGone if asking again cannot find it. If it was removed, the frame that is returned has
+	// where those that were removed end, which may be behind seq.
 	Get(ctx context.Context, seq uint64) (Frame, error)
 
 	// Scan calls fn for each frame with sequence >= from, in order, and

@@ -96,6 +96,14 @@ func (r *Roller) Erase(ctx context.Context, until uint64, what archive.Erasing) 
 	return r.old.Erase(ctx, until, what)
 }
 
+// Expire removes lines from archived segments because they are old; see archive.Archiver.Expire.
+func (r *Roller) Expire(ctx context.Context, before time.Time, through uint64, old func(line []byte) bool) (int64, error) {
+	if r == nil {
+		return 0, archive.ErrNotArchived
+	}
+	return r.old.Expire(ctx, before, through, old)
+}
+
 // Settle waits until the segments are archived that may be.
 func (r *Roller) Settle(ctx context.Context) error {
 	if r == nil {

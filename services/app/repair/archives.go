@@ -174,11 +174,11 @@ func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segmen
 }
 
 // next returns the stored segment that is the next one behind an end of the log, an intact one if there is one, and its damage. Of two
-// intact ones it is that of which more lines were erased.
+// intact ones it is that of which more lines were erased or removed.
 func (a *archiveOf) next(ctx context.Context, stored map[string]archive.Segment, end framelog.End) (next *archive.Segment, damage error) {
 	for _, name := range slices.Sorted(maps.Keys(stored)) {
 		s := stored[name]
-		if s.Before != end && s.Before.Seq <= end.Seq || next != nil && (s.Before.Seq > next.Before.Seq || s.Before == next.Before && damage == nil && s.GetErasedLines() <= next.GetErasedLines()) {
+		if s.Before != end && s.Before.Seq <= end.Seq || next != nil && (s.Before.Seq > next.Before.Seq || s.Before == next.Before && damage == nil && s.GetErasedLines()+s.GetRemovedLines() <= next.GetErasedLines()+next.GetRemovedLines()) {
 			continue
 		}
 		if broken := s.Verify(ctx, a.store); next == nil || s.Before != next.Before || damage != nil || broken == nil {

@@ -38,7 +38,14 @@ func assemble(partition string, from framelog.End, copies []*copyOf, witnessed f
 	c := chain{end: from}
 	byHash, byPrev := map[framelog.Hash]*copyOf{}, map[framelog.Hash][]*copyOf{}
 	var unchained []*copyOf
+	removed := map[framelog.Hash]*copyOf{} // what stands for removed frames, by the hash before them
 	for _, f := range copies {
+		if f.frame.Removed.Seq > 0 {
+			if known := removed[f.frame.Link.Prev]; known == nil || f.place < known.place {
+				removed[f.frame.Link.Prev] = f
+			}
+			continue
+		}
 		if f.frame.Link.Format == 0 {
 			unchained = append(unchained, f)
 			continue
@@ -67,6 +74,9 @@ func assemble(partition string, from framelog.End, copies []*copyOf, witnessed f
 		if next == nil && c.end.Incarnation == 0 {
 			next = continuing(c.end, unchained)
 		}
+		if next == nil { // a place that has the frames is better
+			next = best(partition, c.end, []*copyOf{removed[c.end.Hash]}, lineage)
+		}
 		if next == nil {
 			break
 		}
@@ -93,6 +103,9 @@ func best(partition string, end framelog.End, frames []*copyOf, lineage map[*cop
 		return of
 	}
 	for _, f := range frames {
+		if f == nil {
+			continue
+		}
 		if _, _, err := end.Next(partition, f.seq, f.frame); err != nil || f.seq <= end.Seq {
 			continue
 		}

@@ -25,7 +25,8 @@ const (
 // Catalog says which segments of a partition's log are in its archive.
 type Catalog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The version of the format of the catalog and of what it names: 2 if lines of a segment were erased, and otherwise 1.
+	// The version of the format of the catalog and of what it names: 3 if old lines of a segment were removed, 2 if lines of deleted agents were
+	// erased, and otherwise 1.
 	Format uint32 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
 	// The partition, such as "work/0".
 	Partition string `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
@@ -111,8 +112,10 @@ type Segment struct {
 	Index *Object `protobuf:"bytes,10,opt,name=index,proto3" json:"index,omitempty"`
 	// When it was archived.
 	ArchivedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=archived_at,json=archivedAt,proto3" json:"archived_at,omitempty"`
-	// The number of lines that were erased.
-	ErasedLines   int64 `protobuf:"varint,12,opt,name=erased_lines,json=erasedLines,proto3" json:"erased_lines,omitempty"`
+	// The number of lines that were erased, without those of frames that were removed.
+	ErasedLines int64 `protobuf:"varint,12,opt,name=erased_lines,json=erasedLines,proto3" json:"erased_lines,omitempty"`
+	// The number of lines of it that were removed because they were old. The log cannot be read from its beginning without a snapshot then.
+	RemovedLines  int64 `protobuf:"varint,13,opt,name=removed_lines,json=removedLines,proto3" json:"removed_lines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +234,13 @@ func (x *Segment) GetErasedLines() int64 {
 	return 0
 }
 
+func (x *Segment) GetRemovedLines() int64 {
+	if x != nil {
+		return x.RemovedLines
+	}
+	return 0
+}
+
 // Index says where the frames of a segment are. It is the last object of a segment.
 type Index struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -238,7 +248,7 @@ type Index struct {
 	Segment *Segment `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
 	// The partition, such as "work/0".
 	Partition string `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The version of the format: 2 if lines were erased, and otherwise 1.
+	// The version of the format: 3 if old lines were removed, 2 if lines were erased, and otherwise 1.
 	Format uint32 `protobuf:"varint,3,opt,name=format,proto3" json:"format,omitempty"`
 	// The objects with its frames, in order.
 	Objects []*Object `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
@@ -531,7 +541,9 @@ type Frame struct {
 	// The segment.
 	Segment uint64 `protobuf:"varint,11,opt,name=segment,proto3" json:"segment,omitempty"`
 	// What is kept of the hash of each line, if lines were erased; the frame has no salt then.
-	Lines         []*Line `protobuf:"bytes,12,rep,name=lines,proto3" json:"lines,omitempty"`
+	Lines []*Line `protobuf:"bytes,12,rep,name=lines,proto3" json:"lines,omitempty"`
+	// The end of the log behind frames that were removed, if this stands for some. Nothing but step is set beside it.
+	Removed       string `protobuf:"bytes,13,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -650,6 +662,13 @@ func (x *Frame) GetLines() []*Line {
 	return nil
 }
 
+func (x *Frame) GetRemoved() string {
+	if x != nil {
+		return x.Removed
+	}
+	return ""
+}
+
 // Line is what is kept of the hash of a line.
 type Line struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -713,7 +732,7 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	"\aCatalog\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x127\n" +
-	"\bsegments\x18\x03 \x03(\v2\x1b.quartet.archive.v1.SegmentR\bsegments\"\xe5\x02\n" +
+	"\bsegments\x18\x03 \x03(\v2\x1b.quartet.archive.v1.SegmentR\bsegments\"\x8a\x03\n" +
 	"\aSegment\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
 	"\x06shared\x18\x02 \x01(\bR\x06shared\x12\x14\n" +
@@ -728,7 +747,8 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	" \x01(\v2\x1a.quartet.archive.v1.ObjectR\x05index\x12;\n" +
 	"\varchived_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"archivedAt\x12!\n" +
-	"\ferased_lines\x18\f \x01(\x03R\verasedLines\"\x81\x02\n" +
+	"\ferased_lines\x18\f \x01(\x03R\verasedLines\x12#\n" +
+	"\rremoved_lines\x18\r \x01(\x03R\fremovedLines\"\x81\x02\n" +
 	"\x05Index\x125\n" +
 	"\asegment\x18\x01 \x01(\v2\x1b.quartet.archive.v1.SegmentR\asegment\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\tR\tpartition\x12\x16\n" +
@@ -746,7 +766,7 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	"\x06before\x18\x04 \x01(\tR\x06before\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\x04R\x04last\";\n" +
 	"\x06Frames\x121\n" +
-	"\x06frames\x18\x01 \x03(\v2\x19.quartet.archive.v1.FrameR\x06frames\"\xb5\x02\n" +
+	"\x06frames\x18\x01 \x03(\v2\x19.quartet.archive.v1.FrameR\x06frames\"\xcf\x02\n" +
 	"\x05Frame\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1e\n" +
@@ -762,7 +782,8 @@ const file_quartet_archive_v1_archive_proto_rawDesc = "" +
 	"\x04prev\x18\n" +
 	" \x01(\fR\x04prev\x12\x18\n" +
 	"\asegment\x18\v \x01(\x04R\asegment\x12.\n" +
-	"\x05lines\x18\f \x03(\v2\x18.quartet.archive.v1.LineR\x05lines\"2\n" +
+	"\x05lines\x18\f \x03(\v2\x18.quartet.archive.v1.LineR\x05lines\x12\x18\n" +
+	"\aremoved\x18\r \x01(\tR\aremoved\"2\n" +
 	"\x04Line\x12\x16\n" +
 	"\x06erased\x18\x01 \x01(\fR\x06erased\x12\x12\n" +
 	"\x04salt\x18\x02 \x01(\fR\x04saltB-Z+quartet/pkg/pb/quartet/archive/v1;archivev1b\x06proto3"

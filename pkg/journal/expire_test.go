@@ -1,0 +1,209 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/archivetest"
+	"quartet/pkg/journal/archive/dirstore"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/snapshot/memstore"
+)
+
+// allOld says that everything is older than history is kept.
+func allOld(string) time.Time { return time.Now().Add(time.Hour) }
+
+// expire removes everything that is archived and not needed.
+func expire(ctx context.Context, p *journal.Partition[*people]) (int64, error) {
+	return p.Expire(ctx, allOld, time.Now().Add(time.Hour), math.MaxUint64)
+}
+
+// remember lets people talk until the archive has several segments, of which one has a farewell, and returns what ada and bob said.
+func (v *village) remember(t *testing.T, p *journal.Partition[*people]) (ada, bob []string) {
+	t.Helper()
+	v.talk(t, p)
+	archived := func() bool { return strings.Contains(string(archivetest.Content(t, v.dir)), "farewell") }
+	for i := 0; i < 20 || !archived(); i++ {
+		require.Less(t, i, 1000)
+		require.NoError(t, say(t, p, "bob", fmt.Sprintf("what bob said then %d %s", i, strings.Repeat("c", 300)), ""))
+		require.NoError(t, p.SettleSnapshot(t.Context()))
+	}
+	require.NoError(t, p.SettleArchive(t.Context()))
+	return saidOf(t, p, "ada"), saidOf(t, p, "bob")
+}
+
+// expired requires that what was removed is missed by nobody but those who ask for it.
+func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob []string) {
+	t.Helper()
+	require.Equal(t, ada, saidOf(t, p, "ada"))
+	require.Equal(t, bob, saidOf(t, p, "bob"))
+	content := string(archivetest.Content(t, v.dir))
+	require.False(t, strings.Contains(content, "what bob said 0"))
+	require.False(t, strings.Contains(content, "what ada said 0"))
+	require.True(t, strings.Contains(content, "farewell ada's friend"))
+
+	events, err := journal.ReadBack(t.Context(), p, []uint64{1, 2, 3})
+	require.NoError(t, err)
+	for i, ev := range events {
+		require.True(t, ev.Removed())
+		require.EqualValues(t, i+1, ev.WalSeq)
+	}
+	frames := archivetest.Frames(t, v.log(), "test/0") // they continue each other, and what was removed is passed over
+	removed, kept := 0, 0
+	for _, f := range frames {
+		if f.Removed.Seq > 0 {
+			removed++
+			_, err := framelog.Read(t.Context(), v.log(), "test/0", f.Seq)
+			require.ErrorIs(t, err, framelog.ErrRemoved)
+		}
+		kept += strings.Count(string(f.Body), "farewell")
+	}
+	require.Positive(t, removed)
+	require.Equal(t, 1, kept)
+
+	c, err := archive.Read(t.Context(), dirstore.New(v.dir, "test", 0), "test/0")
+	require.NoError(t, err)
+	require.NotZero(t, c.Segments[0].GetRemovedLines())
+	// Somebody who has read up to a frame that was removed goes on behind it.
+	last, err := p.Source().End(t.Context())
+	require.NoError(t, err)
+	after := framelog.End{Seq: c.Segments[0].Before.Seq + 2, WalSeq: 2, Hash: framelog.Hash{1}, Incarnation: 1}
+	require.ErrorIs(t, p.Source().Follow(t.Context(), after, func(at framelog.End, _ []journal.Line) error {
+		if at.Seq == last.Seq {
+			return errLast
+		}
+		return nil
+	}), errLast)
+}
+
+var errLast = errors.New("the last frame")
+
+func TestExpire(t *testing.T) {
+	v := newVillage(t)
+	p := v.open(t)
+	ada, bob := v.remember(t, p)
+	all := string(archivetest.Content(t, v.dir))
+	require.Contains(t, all, "farewell", "it is in the archive")
+
+	n, err := p.Expire(t.Context(), allOld, time.Now().Add(-time.Hour), math.MaxUint64)
+	require.NoError(t, err)
+	require.Zero(t, n, "what was archived is not old enough")
+	n, err = p.Expire(t.Context(), allOld, time.Now().Add(time.Hour), 1)
+	require.NoError(t, err)
+	require.Zero(t, n, "nobody has read it")
+	n, err = p.Expire(t.Context(), func(string) time.Time { return time.Time{} }, time.Now().Add(time.Hour), math.MaxUint64)
+	require.NoError(t, err)
+	require.Zero(t, n, "everything is kept")
+	require.Equal(t, all, string(archivetest.Content(t, v.dir)))
+
+	n, err = expire(t.Context(), p)
+	require.NoError(t, err)
+	require.Positive(t, n)
+	require.Less(t, len(archivetest.Content(t, v.dir)), len(all)/2)
+	v.expired(t, p, ada, bob)
+	n, err = expire(t.Context(), p)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.NoError(t, p.Close(t.Context()))
+
+	p = v.open(t)
+	v.expired(t, p, ada, bob)
+	_, err = p.Erase(t.Context(), time.Now().Add(time.Hour), nil)
+	require.NoError(t, err)
+	require.Nil(t, saidOf(t, p, "ada"))
+	require.Equal(t, bob, saidOf(t, p, "bob"))
+	require.False(t, v.found(t, "what ada said"))
+	archivetest.Frames(t, v.log(), "test/0")
+	require.NoError(t, p.Close(t.Context()))
+}
+
+// TestExpireByNamespace: what one namespace keeps is kept, and the journal's own events with it.
+func TestExpireByNamespace(t *testing.T) {
+	v := newVillage(t)
+	p := v.open(t)
+	v.remember(t, p)
+	n, err := p.Expire(t.Context(), func(namespace string) time.Time {
+		if namespace == "default" {
+			return time.Time{}
+		}
+		return time.Now().Add(time.Hour)
+	}, time.Now().Add(time.Hour), math.MaxUint64)
+	require.NoError(t, err)
+	require.Positive(t, n, "events of the journal itself")
+	content := string(archivetest.Content(t, v.dir))
+	require.Contains(t, content, "what ada said 0")
+	require.NotContains(t, content, "partition_opened")
+	require.NoError(t, p.Close(t.Context()))
+}
+
+// TestExpireNeedsASnapshot: without a snapshot that can be read nothing is removed, and what was removed is missed by a start without one, which
+// says so.
+func TestExpireNeedsASnapshot(t *testing.T) {
+	v := newVillage(t)
+	p := v.open(t)
+	v.remember(t, p)
+	numbers, err := v.store.Numbers(t.Context())
+	require.NoError(t, err)
+	before := archivetest.Content(t, v.dir)
+	require.NoError(t, v.store.Remove(t.Context(), numbers[:len(numbers)-1])) // pages that the newest one needs
+	_, err = expire(t.Context(), p)
+	require.ErrorContains(t, err, "the newest snapshot cannot be read")
+	require.Equal(t, before, archivetest.Content(t, v.dir))
+	require.NoError(t, p.Close(t.Context()))
+
+	v = newVillage(t)
+	p = v.open(t)
+	v.remember(t, p)
+	_, err = expire(t.Context(), p)
+	require.NoError(t, err)
+	require.NoError(t, p.Close(t.Context()))
+	v.store = memstore.New()
+	_, err = v.tryOpen(t)
+	require.True(t, journal.IsDamage(err))
+	require.ErrorContains(t, err, "old events were removed there (history-days)")
+}
+
+// TestExpireEndsAnywhere ends the process at each call of the log, of the snapshots and of the archive, with and without the effect of that call.
+// Whoever opens the partition then has all, and can remove what is left.
+func TestExpireEndsAnywhere(t *testing.T) {
+	for _, effect := range []bool{false, true} {
+		calls := 0
+		for reached := true; reached; calls++ {
+			v := newVillage(t)
+			p := v.open(t)
+			ada, bob := v.remember(t, p)
+			v.mu.Lock()
+			v.calls, v.effect = calls, effect
+			v.mu.Unlock()
+			_, err := expire(t.Context(), p)
+			select {
+			case <-v.failed:
+				require.ErrorIs(t, err, errDead)
+			default:
+				require.NoError(t, err)
+				reached = false
+			}
+			closing, end := context.WithCancel(t.Context())
+			end()
+			_ = p.Close(closing) // as a process that is killed
+			v.mu.Lock()
+			v.calls = -1
+			v.mu.Unlock()
+			p = v.open(t)
+			_, err = expire(t.Context(), p)
+			require.NoError(t, err, "after %d calls", calls)
+			v.expired(t, p, ada, bob)
+			require.NoError(t, p.Close(t.Context()))
+		}
+		require.Greater(t, calls, 5)
+	}
+}
