@@ -81,9 +81,10 @@ type State interface {
 type Retaining interface {
 	State
 	// Needs reports whether the state leads to an event that is old, or whether somebody who reads the journal from its beginning would not come to
-	// the same without it. Once it is false it stays so: a state leads to no event that it did not lead to before, but for new ones. It is
-	// called with the read lock held, for each old event, and must be quick.
-	Needs(ev *Event) bool
+	// the same without it. before is the time before which events of its namespace are old. Once it is false it stays so while before does not move
+	// back: a state leads to no event that it did not lead to before, but for new ones. It is called with the read lock held, for each old event, and
+	// must be quick.
+	Needs(ev *Event, before time.Time) bool
 }
 
 // Actor is who makes a call (SPEC X4). It comes from the credential.
