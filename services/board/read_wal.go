@@ -92,7 +92,7 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 // walRemoved returns HISTORY_REMOVED for the WAL of a board whose end is old. Its lines are removed one after the other, and those that are
 // left cannot be verified without the others.
 func walRemoved(k model.BoardKey, boardID string) error {
-	return fault.HistoryRemoved.Newf("board %q ended before history is kept (history-days): its log %q was removed, and with it its steps; GetBoard with omit_steps reads what is left", boardID, k.WAL).
+	return fault.HistoryRemoved.Newf("board %q ended before history is kept (history-days): its log %q was removed, and with it its steps; ListBoards still has how it ended", boardID, k.WAL).
 		With("session_id", k.Session).With("board_id", boardID).With("wal_name", k.WAL)
 }
 
