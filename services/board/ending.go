@@ -72,7 +72,7 @@ func (s *Service) readEnd(ctx context.Context, bk model.BoardKey, b *boardv1.Boa
 		return result, err
 	}
 	events, err := journal.ReadBack(ctx, s.engine.For(bk.Namespace, bk.Session), positions)
-	if err != nil || len(events) == 0 {
+	if err != nil || len(events) == 0 || slices.ContainsFunc(events, (*journal.Event).Removed) { // it ended long ago
 		return result, err
 	}
 	last := events[len(events)-1]

@@ -73,7 +73,7 @@ func (s *Service) GetSummary(ctx context.Context, req *boardv1.GetSummaryRequest
 	if m.Recent, err = journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), recent); err != nil {
 		return nil, err
 	}
-	m.Recent = slices.DeleteFunc(m.Recent, func(ev *journal.Event) bool { return m.Hidden[ev.StepID] })
+	m.Recent = slices.DeleteFunc(m.Recent, func(ev *journal.Event) bool { return ev.Removed() || m.Hidden[ev.StepID] })
 	text, truncated := m.Render(budget * summary.TokenBytes)
 	return &boardv1.GetSummaryResponse{Text: text, Tokens: int32(((len(text) + summary.TokenBytes - 1) / summary.TokenBytes) & (1<<31 - 1)), Truncated: truncated}, nil
 }

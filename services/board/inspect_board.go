@@ -3,6 +3,7 @@ package board
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -47,7 +48,7 @@ func (s *Service) InspectBoard(ctx context.Context, req *boardv1.InspectBoardReq
 	}
 	after := max(0, out.GetBoard().GetRevision()-int64(lines))
 	p, err := s.readLines(ctx, k, after, lines)
-	if err != nil {
+	if err != nil && !errors.Is(err, fault.HistoryRemoved) { // without its log the rest is there
 		return nil, err
 	}
 	if text := strings.TrimSuffix(string(p.lines), "\n"); text != "" {

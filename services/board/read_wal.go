@@ -2,6 +2,7 @@ package board
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc"
 
@@ -32,7 +33,7 @@ type walPage struct {
 // readLines reads lines of a WAL after line number after, at most limit lines and about maxWALBytes.
 func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, limit int) (walPage, error) {
 	p := walPage{last: after}
-	from := s.checkpoints.Before(k, after)
+	from, id := s.checkpoints.Before(k, after), ""
 	seq, hash := from.Seq, from.Hash
 	for {
 		var at []uint64
@@ -41,6 +42,7 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 			if err != nil {
 				return struct{}{}, err
 			}
+			id = b.ID
 			// Lines up to after are read only for their hashes.
 			n := min(walChunk, int(min(b.Lines-seq, after-seq+int64(limit))))
 			at = nil
@@ -59,6 +61,9 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 		events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.Session), at)
 		if err != nil {
 			return p, err
+		}
+		if slices.ContainsFunc(events, (*journal.Event).Removed) {
+			return p, walRemoved(k, id)
 		}
 		full := false
 		for _, ev := range events {
@@ -82,6 +87,13 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 		s.checkpoints.Add(k, wal.Checkpoint{Seq: seq, Hash: hash})
 	}
 	return p, nil
+}
+
+// walRemoved returns HISTORY_REMOVED for the WAL of a board whose end is old. Its lines are removed one after the other, and those that are
+// left cannot be verified without the others.
+func walRemoved(k model.BoardKey, boardID string) error {
+	return fault.HistoryRemoved.Newf("board %q ended before history is kept (history-days): its log %q was removed, and with it its steps; ListBoards still has how it ended", boardID, k.WAL).
+		With("session_id", k.Session).With("board_id", boardID).With("wal_name", k.WAL)
 }
 
 // ReadWal reads lines of a WAL, of an active or ended board.
@@ -215,6 +227,9 @@ func (s *Service) replayEnded(ctx context.Context, k model.BoardKey) (*model.Boa
 		events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.Session), at[:n])
 		if err != nil {
 			return nil, err
+		}
+		if slices.ContainsFunc(events, (*journal.Event).Removed) {
+			return nil, walRemoved(k, id)
 		}
 		for _, ev := range events {
 			b.AddLine(ev)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +13,7 @@ import (
 
 func (p *planes) ListWorkItemHistory(ctx context.Context, r *workv1.ListWorkItemHistoryRequest) (*workv1.ListWorkItemHistoryResponse, error) {
 	if r.GetPageToken() != "" {
-		return &workv1.ListWorkItemHistoryResponse{}, p.record(ctx, r)
+		return &workv1.ListWorkItemHistoryResponse{HistoryRemoved: r.GetPageToken() == removedToken}, p.record(ctx, r)
 	}
 	todos, _ := structpb.NewValue([]any{map[string]any{"text": "build", "state": "pending"}})
 	return &workv1.ListWorkItemHistoryResponse{NextPageToken: "abc", Mutations: []*workv1.WorkItemMutation{
@@ -26,6 +27,20 @@ func (p *planes) ListWorkItemHistory(ctx context.Context, r *workv1.ListWorkItem
 			Changes: []*workv1.FieldChange{{Field: "blocked_by", From: structpb.NewStringValue("CI\x1b[31m")}, {Field: "todo_list", To: todos}},
 		},
 	}}, p.record(ctx, r)
+}
+
+// removedToken is the token of a page that is older than history is kept.
+const removedToken = "old"
+
+// A list that ends where history was removed says so, and not that there was nothing (SPEC A15, W18).
+func TestA15_ListsSayThatHistoryWasRemoved(t *testing.T) {
+	r := newHarness(t)
+	for _, args := range [][]string{{"work", "history", "keeper", "wi_1"}, {"agent", "rounds", "keeper"}, {"agent", "briefs", "keeper"}, {"agent", "conversation", "keeper"}} {
+		s := r.run(append(args, "--page-token", removedToken)...)
+		require.Zero(t, s.code, s.err)
+		require.Contains(t, s.out, "were removed: they are older than history is kept (history-days)", args)
+		require.Len(t, strings.Split(strings.TrimSpace(s.out), "\n"), 1, args)
+	}
 }
 
 func TestW11_History(t *testing.T) {

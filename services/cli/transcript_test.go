@@ -19,12 +19,15 @@ func (p *planes) ListBriefs(ctx context.Context, r *agentv1.ListBriefsRequest) (
 	if r.GetKind() != agentv1.BriefKind_BRIEF_KIND_UNSPECIFIED {
 		resp = &agentv1.ListBriefsResponse{}
 	}
+	if r.GetPageToken() == removedToken {
+		resp = &agentv1.ListBriefsResponse{HistoryRemoved: true}
+	}
 	return resp, p.record(ctx, r)
 }
 
 func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (*agentv1.ListRoundsResponse, error) {
 	if r.GetPageToken() != "" {
-		return &agentv1.ListRoundsResponse{}, p.record(ctx, r)
+		return &agentv1.ListRoundsResponse{HistoryRemoved: r.GetPageToken() == removedToken}, p.record(ctx, r)
 	}
 	args := func(m map[string]any) *structpb.Struct {
 		s, _ := structpb.NewStruct(m)
@@ -58,7 +61,7 @@ func (p *planes) ListRounds(ctx context.Context, r *agentv1.ListRoundsRequest) (
 
 func (p *planes) ListConversation(ctx context.Context, r *agentv1.ListConversationRequest) (*agentv1.ListConversationResponse, error) {
 	if r.GetPageToken() != "" {
-		return &agentv1.ListConversationResponse{}, p.record(ctx, r)
+		return &agentv1.ListConversationResponse{HistoryRemoved: r.GetPageToken() == removedToken}, p.record(ctx, r)
 	}
 	return &agentv1.ListConversationResponse{NextPageToken: "abc", Utterances: []*agentv1.Utterance{
 		{Speaker: agentv1.Speaker_SPEAKER_AGENT, Text: "Teal, you said.\n\x1b[31m", TurnId: "trn_1", WorkItemId: "wi_1", CreatedAt: at},

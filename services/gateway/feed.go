@@ -39,7 +39,9 @@ type batch struct {
 	at   time.Time    // of the first hit; zero without one
 	hits []hit        // in the order of their lines
 	last bool         // no later frame existed when the stream was opened
-	sent func()       // gives back what is held for the hits; nil: nothing is
+	// removed says that it stands for frames that were removed. Cursors go on naming the frame before.
+	removed bool
+	sent    func() // gives back what is held for the hits; nil: nothing is
 }
 
 // hit is an event that passed the filter.
@@ -57,7 +59,7 @@ type hit struct {
 // Reading a journal takes memory. So when a later frame cannot be sent soon, follow stops reading, waits, and
 // then reads on in its turn.
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
-	r := &reading{feed: f, watch: w, live: live, read: f.after, caughtUp: func() {}}
+	r := &reading{feed: f, watch: w, live: live, read: f.after, kept: f.after, caughtUp: func() {}}
 	for r.readOn(ctx) {
 		if !r.unblock(ctx) {
 			return
@@ -74,6 +76,7 @@ type reading struct {
 	*watch
 	live chan<- batch
 	read framelog.End // behind the last frame that was sent
+	kept framelog.End // the same, of those that were not removed
 
 	// If readOn stopped because something blocks, it is one of these: the bytes that must be held for the next frame,
 	// or the batch that nobody receives.
@@ -96,7 +99,7 @@ func (r *reading) readOn(ctx context.Context) bool {
 		if at.Seq >= r.end {
 			r.caughtUp()
 		}
-		b := batch{feed: r.feed, end: at, last: at.Seq >= r.last}
+		b := batch{feed: r.feed, end: at, last: at.Seq >= r.last, removed: len(lines) == 0 && at.WalSeq > r.read.WalSeq}
 		if at.Seq > r.last { // few streams read what is before
 			if !r.hold(ctx, &b, lines) {
 				return follower.Stop
@@ -106,7 +109,7 @@ func (r *reading) readOn(ctx context.Context) bool {
 		if r.events.step != nil {
 			turn = r.events.step(ctx, r.filter.namespace)
 		}
-		b.hits = r.hits(r.watch, r.read, at, lines)
+		b.hits = r.hits(r.watch, r.kept, at, lines)
 		if turn.Leave(); len(b.hits) > 0 {
 			b.at = b.hits[0].event.GetCreatedAt().AsTime()
 		} else {
@@ -121,7 +124,7 @@ func (r *reading) readOn(ctx context.Context) bool {
 		} else if !r.send(ctx, b) {
 			return follower.Stop
 		}
-		r.read = at
+		r.passed(b)
 		if r.stop && b.last {
 			return follower.Stop
 		}
@@ -184,7 +187,8 @@ func (r *reading) unblock(ctx context.Context) bool {
 		case <-ctx.Done():
 			return false
 		}
-		r.read, r.blocked = r.blocked.end, nil
+		r.passed(*r.blocked)
+		r.blocked = nil
 	}
 	if r.needs > 0 {
 		var err error
@@ -203,6 +207,13 @@ func (r *reading) unblock(ctx context.Context) bool {
 	}
 	r.caughtUp = sync.OnceFunc(done)
 	return true
+}
+
+// passed records that a batch was sent.
+func (r *reading) passed(b batch) {
+	if r.read = b.end; !b.removed {
+		r.kept = b.end
+	}
 }
 
 // received is called when the hits of a batch were sent, or there are none.

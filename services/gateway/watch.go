@@ -202,6 +202,8 @@ func (w *watch) resume(ctx context.Context, text string, ends vector) error {
 		case errors.Is(err, framelog.ErrNoFrame), err == nil && positionAt(fd.after).sum != from.sum:
 			return foreignCursor("names a frame that the journal of " + framelog.PartitionName(fd.src.Plane(), fd.src.Partition()) +
 				" does not have: it is of another installation, or the journal was restored or lost events")
+		case errors.Is(err, framelog.ErrRemoved):
+			return foreignCursor("is older than history is kept (history-days): what followed it was removed")
 		case err != nil:
 			return fault.NotReady.New("the journal of plane " + fd.src.Plane() + " cannot be read now").WithCause(err)
 		}
@@ -384,7 +386,9 @@ func (s *sending) send(b batch) error {
 			return err
 		}
 	}
-	*pos = positionAt(b.end)
+	if !b.removed {
+		*pos = positionAt(b.end)
+	}
 	b.received()
 	if len(b.hits) > 0 {
 		s.silence.Reset(s.events.heartbeat)

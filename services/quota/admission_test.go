@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,10 +71,19 @@ func of(v *planetest.Writer, namespace string, events ...*journal.Event) {
 	v.WriteAs(journal.Actor{Namespace: namespace, Principal: "test", Role: rpc.RoleOperator}, events...)
 }
 
-func spawned() *journal.Event   { return &journal.Event{Payload: &agentv1.AgentSpawned{}} }
-func deleted() *journal.Event   { return &journal.Event{Payload: &agentv1.AgentDeleted{}} }
-func created() *journal.Event   { return &journal.Event{Payload: &workv1.WorkItemCreated{}} }
-func completed() *journal.Event { return &journal.Event{Payload: &workv1.WorkItemCompleted{}} }
+func spawned() *journal.Event { return &journal.Event{Payload: &agentv1.AgentSpawned{}} }
+func deleted() *journal.Event { return &journal.Event{Payload: &agentv1.AgentDeleted{}} }
+
+// created returns the creation of another item, and completed the completion of one.
+func created() *journal.Event {
+	return &journal.Event{WorkItemID: fmt.Sprint("wi_", items.Add(1)), Payload: &workv1.WorkItemCreated{}}
+}
+
+func completed(item *journal.Event) *journal.Event {
+	return &journal.Event{WorkItemID: item.WorkItemID, AgentID: item.AgentID, Payload: &workv1.WorkItemCompleted{}}
+}
+
+var items atomic.Int64
 
 // spawnAgent calls SpawnAgent, whose handler writes an event.
 func (p *planesUnderTest) spawnAgent(namespace string) error {
@@ -135,16 +145,18 @@ func TestRefusedRequestsTakeNoRoom(t *testing.T) {
 		})
 		require.ErrorIs(t, err, fault.InvalidArgument)
 	}
+	item := created()
 	for range 2 {
 		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) {
-			of(p.work, "acme", created())
+			item = created()
+			of(p.work, "acme", item)
 			return "created", nil
 		})
 		require.NoError(t, err)
 	}
 	_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, nil)
 	require.ErrorIs(t, err, fault.QuotaExceeded)
-	of(p.work, "acme", completed())
+	of(p.work, "acme", completed(item))
 	_, err = p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) { return "created", nil })
 	require.NoError(t, err)
 }
@@ -282,17 +294,31 @@ func TestI13_ItemsOfDeletedAgentsDoNotCount(t *testing.T) {
 		_, err := p.gate.Unary(as("acme"), create, &workv1.CreateWorkItemRequest{}, func(context.Context, any) (any, error) { return "made", nil })
 		return err
 	}
-	of(p.work, "acme", item("one", created()), item("two", created()))
+	one, two := item("one", created()), item("two", created())
+	of(p.work, "acme", one, two)
 	require.ErrorIs(t, add(), fault.QuotaExceeded)
 	of(p.agent, "acme", item("one", deleted()))
 	require.NoError(t, add())
-	of(p.work, "acme", item("one", completed())) // it was on its way
+	of(p.work, "acme", completed(one)) // it was on its way
 	of(p.work, "acme", item("two", created()))
 	require.ErrorIs(t, add(), fault.QuotaExceeded)
 	of(p.agent, "acme", item("late", deleted()))
 	of(p.work, "acme", item("late", created()), item("late", created()))
-	of(p.work, "acme", item("two", completed()))
+	of(p.work, "acme", completed(two))
 	require.NoError(t, add(), "items of an agent whose deletion was read first")
+}
+
+// An item counts for nothing if the journal has its completion and not its creation, which was removed (SPEC W18).
+func TestW18_CompletionsWithoutCreations(t *testing.T) {
+	p := open(t, map[string]string{"acme.open-items": "5"})
+	item := created()
+	of(p.work, "acme", completed(created()), item, completed(created()))
+	require.NoError(t, p.gate.counts.catchUp(t.Context(), OpenItems))
+	require.EqualValues(t, 1, p.gate.counts.get("acme", OpenItems))
+	of(p.work, "acme", completed(item))
+	require.NoError(t, p.gate.counts.catchUp(t.Context(), OpenItems))
+	require.Zero(t, p.gate.counts.get("acme", OpenItems))
+	require.Empty(t, p.gate.counts.items)
 }
 
 // TestI14_LittleMemory: while little memory is left, first the namespaces that hold most may add nothing, then

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/follower"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/packed"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
@@ -32,10 +33,11 @@ var deltas = map[string]map[string]struct {
 type counts struct {
 	mu   sync.Mutex
 	held map[string]map[string]int64 // by namespace and kind
-	// items are the open items of each agent, and deleted the agents that are deleted: their items
+	// items are the open items of each agent by the hashes of their ids, and deleted the agents that are deleted: their items
 	// stay open and are not counted. The journals of agents and of items are read independently of
-	// each other, so an agent may be deleted here before its items are known.
-	items   map[owner]int64
+	// each other, so an agent may be deleted here before its items are known. A journal may have the completion of an item and not
+	// its creation, which was removed because it is old: such an item counts for nothing.
+	items   map[owner]map[uint64]struct{}
 	deleted map[owner]bool
 
 	following sync.Mutex                  // held while sources is read or changed
@@ -48,7 +50,7 @@ type owner struct{ namespace, agent string }
 
 // newCounts returns counts that follow nothing yet; see start.
 func newCounts(logger *zap.Logger) *counts {
-	c := &counts{held: map[string]map[string]int64{}, items: map[owner]int64{}, deleted: map[owner]bool{}, sources: map[string][]journal.Source{}}
+	c := &counts{held: map[string]map[string]int64{}, items: map[owner]map[uint64]struct{}{}, deleted: map[owner]bool{}, sources: map[string][]journal.Source{}}
 	c.journals = follower.NewSet(logger.Named("quota"), c.frame)
 	return c
 }
@@ -118,19 +120,36 @@ func (c *counts) frame(src journal.Source, lines []journal.Line) {
 		}
 		who := owner{ev.Namespace, ev.AgentID}
 		if d.kind == OpenItems {
-			if c.items[who] += d.by; c.items[who] == 0 {
-				delete(c.items, who)
-			}
-			if c.deleted[who] {
+			if !c.changeItem(who, packed.Hash(ev.Namespace, ev.WorkItemID), d.by) || c.deleted[who] {
 				continue
 			}
 		}
 		of[d.kind] += d.by
 		if ev.Type == "agent_deleted" {
 			c.deleted[who] = true
-			of[OpenItems] -= c.items[who]
+			of[OpenItems] -= int64(len(c.items[who]))
 		}
 	}
+}
+
+// changeItem adds an item to the open ones of an agent, or removes it, and reports whether that changed them.
+func (c *counts) changeItem(who owner, item uint64, by int64) bool {
+	open := c.items[who]
+	if _, is := open[item]; is == (by > 0) {
+		return false
+	}
+	if by > 0 {
+		if open == nil {
+			open = map[uint64]struct{}{}
+			c.items[who] = open
+		}
+		open[item] = struct{}{}
+		return true
+	}
+	if delete(open, item); len(open) == 0 {
+		delete(c.items, who)
+	}
+	return true
 }
 
 // aboveShare reports whether a namespace has written more bytes than the average of all namespaces.

@@ -6,10 +6,12 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
 
 var _ journal.Erasable = (*State)(nil)
+var _ journal.Retaining = (*State)(nil)
 
 // DeletedBefore implements journal.Erasable. The work of a deleted agent changes for the last time when its items are blocked.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
@@ -44,4 +46,18 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner
 // eraseHome removes the home of a deleted agent.
 func (s *Service) eraseHome(_ context.Context, namespace, agentID string) error {
 	return s.homes.Remove(namespace, agentID)
+}
+
+// Needs implements journal.Retaining: who counts open items from the beginning of the journal needs the creation of each. An item is never opened
+// again, and a completion whose creation is missing counts for nothing, so a completed one needs nothing: the creation is removed first. Only if
+// the clock was set back between them, the completion is old before the creation, and stays until both are.
+func (s *State) Needs(ev *journal.Event, before time.Time) bool {
+	switch p := ev.Payload.(type) {
+	case *workv1.WorkItemCreated:
+		it := s.items[plane.KeyOf(ev.Namespace, p.GetWorkItem().GetWorkItemId())] // those in packed groups are completed
+		return it != nil && !isCompleted(it.rec)
+	case *workv1.WorkItemCompleted:
+		return !p.GetWorkItem().GetCreatedAt().AsTime().Before(before)
+	}
+	return false
 }

@@ -30,6 +30,7 @@ type Journals struct {
 
 	mu   sync.Mutex
 	logs map[string]*memlog.Log
+	gone map[string]map[uint64]bool // what Forget removed, by plane
 }
 
 // NewJournals returns Journals with empty logs.
@@ -48,6 +49,9 @@ func (j *Journals) log(plane string, partition int) *memlog.Log {
 // Log opens a log; it is plane.Deps.Log.
 func (j *Journals) Log(plane string, partition int) (framelog.Log, error) {
 	l := framelog.Log(j.log(plane, partition))
+	if partition == 0 {
+		l = removing{j.log(plane, partition), j, plane}
+	}
 	if j.Wrap != nil {
 		l = j.Wrap(plane, l)
 	}

@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"iter"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -43,19 +44,20 @@ type ListRequest interface {
 }
 
 // Page returns the page that a request asks for, and the token of the next page, or "" for the
-// last one. It checks that the caller may read the agent, and refuses a token of another list.
-func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequest) (entries []M, next string, err error) {
+// last one. The list ends at the first entry of which an event was removed, because it is older than history is kept: removed reports
+// that. It checks that the caller may read the agent, and refuses a token of another list.
+func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequest) (entries []M, next string, removed bool, err error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := CheckRead(actor, req.GetAgentId()); err != nil {
-		return nil, "", err
+		return nil, "", false, err
 	}
 	size, err := page.Size(req.GetPageSize(), 0)
 	if err != nil {
-		return nil, "", err
+		return nil, "", false, err
 	}
 	before, err := l.before(req.GetPageToken())
 	if err != nil {
-		return nil, "", err
+		return nil, "", false, err
 	}
 	most := size
 	if l.Keep != nil {
@@ -81,31 +83,34 @@ func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequ
 		return struct{}{}, nil
 	})
 	if err != nil {
-		return nil, "", err
+		return nil, "", false, err
 	}
 	bytes := 0
 	for i := range numbers {
 		if i == most || len(entries) == size {
-			return entries, l.token(numbers[i-1]), nil
+			return entries, l.token(numbers[i-1]), false, nil
 		}
 		// One at a time, because all of them may be much larger than the page.
 		found, err := journal.ReadBack(ctx, e.For(actor.Namespace, req.GetAgentId()), events[i])
 		if err != nil {
-			return nil, "", err
+			return nil, "", false, err
+		}
+		if slices.ContainsFunc(found, (*journal.Event).Removed) {
+			return entries, "", true, nil
 		}
 		m, err := l.Read(found)
 		if err != nil {
-			return nil, "", err
+			return nil, "", false, err
 		}
 		if l.Keep != nil && !l.Keep(m) {
 			continue
 		}
 		if bytes += proto.Size(m); len(entries) > 0 && bytes > l.MaxBytes {
-			return entries, l.token(numbers[i-1]), nil
+			return entries, l.token(numbers[i-1]), false, nil
 		}
 		entries = append(entries, m)
 	}
-	return entries, "", nil
+	return entries, "", false, nil
 }
 
 // before returns the number before which the page of a token begins, or -1 for the first page.

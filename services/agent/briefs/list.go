@@ -45,9 +45,9 @@ func (s *Service) ListBriefs(ctx context.Context, req *agentv1.ListBriefsRequest
 			return p.GetBrief(), nil
 		},
 	}
-	briefs, next, err := list.Page(ctx, s.engine, req)
+	briefs, next, removed, err := list.Page(ctx, s.engine, req)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.ListBriefsResponse{Briefs: briefs, NextPageToken: next}, nil
+	return &agentv1.ListBriefsResponse{Briefs: briefs, NextPageToken: next, HistoryRemoved: removed}, nil
 }

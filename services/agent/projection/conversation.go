@@ -79,21 +79,34 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 		return err
 	}
 	if l.unread {
-		l.summary.Text, rounds = rounds[0].GetConversationSummary().GetText(), rounds[1:]
+		if l.summary.Text = rounds[0].GetConversationSummary().GetText(); rounds[0] == nil {
+			l.summary = nil
+		}
+		rounds = rounds[1:]
 	}
+	// What the index has is needed, so nothing of it is removed. If it is missing all the same, the context does without it.
 	for i, kind := range l.kinds {
+		said := l.said[i]
 		switch kind {
 		case 1:
 			queued, ok := messages[0].Payload.(*agentv1.MessageQueued)
-			if !ok {
+			if !ok && !messages[0].Removed() {
 				return fault.InternalError.Newf("wal_seq %d is no message", messages[0].WalSeq)
 			}
-			l.said[i], messages = heardIn(queued.GetMessage()), messages[1:]
+			if messages = messages[1:]; !ok {
+				continue
+			}
+			said = heardIn(queued.GetMessage())
 		case 2:
-			l.said[i], rounds = saidIn(rounds[0]), rounds[1:]
+			r := rounds[0]
+			if rounds = rounds[1:]; r == nil {
+				continue
+			}
+			said = saidIn(r)
 		}
+		p.conversation = append(p.conversation, said)
 	}
-	p.conversation, p.summary = l.said, l.summary
+	p.summary = l.summary
 	return nil
 }
 

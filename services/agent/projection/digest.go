@@ -108,7 +108,9 @@ func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (
 		}
 	}
 	for i := len(l.rounds) - 1; i >= 0 && len(trace) < shownRounds; i-- {
-		trace = append(trace, l.rounds[i])
+		if l.rounds[i] != nil { // it was not removed
+			trace = append(trace, l.rounds[i])
+		}
 	}
 	return trace, d.notes.Lines(), nil
 }

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	shownRounds = 8 // rounds of the current item, newest first
+	shownRounds = state.ShownRounds // of the current item, newest first
 	shownTasks  = 5
 )
 

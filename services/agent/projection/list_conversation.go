@@ -69,11 +69,11 @@ func (s *Service) ListConversation(ctx context.Context, req *agentv1.ListConvers
 			return true
 		}
 	}
-	found, next, err := list.Page(ctx, s.engine, req)
+	found, next, removed, err := list.Page(ctx, s.engine, req)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.ListConversationResponse{Utterances: found, NextPageToken: next}, nil
+	return &agentv1.ListConversationResponse{Utterances: found, NextPageToken: next, HistoryRemoved: removed}, nil
 }
 
 func checkTime(field string, t *timestamppb.Timestamp) error {

@@ -93,7 +93,9 @@ func (a *Agent) apply(ev *journal.Event) error {
 	case *agentv1.MessageAborted:
 		a.finishMessage(p.GetMessage())
 	case *agentv1.BriefWritten:
-		a.Briefs = append(a.Briefs, briefRef{ev.WalSeq, p.GetBrief().GetKind(), p.GetBrief().GetWorkItemId()})
+		b := briefRef{ev.WalSeq, p.GetBrief().GetKind(), p.GetBrief().GetWorkItemId()}
+		a.Briefs = append(a.Briefs, b)
+		a.noteReport(b)
 	case *agentv1.TaskAnswered:
 		if len(a.AnsweredTasks) == keptAnsweredTasks {
 			a.AnsweredTasks = slices.Delete(a.AnsweredTasks, 0, 1)

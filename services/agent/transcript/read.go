@@ -12,7 +12,7 @@ import (
 )
 
 // Read reads rounds back from the journal: for each entry of positions, which has the wal_seqs of
-// one round's events as Index.Round returns them, one round in the same order.
+// one round's events as Index.Round returns them, one round in the same order. A round of which an event was removed is nil.
 func Read[S journal.State](ctx context.Context, p *journal.Partition[S], positions [][]uint64) ([]*agentv1.Round, error) {
 	events, err := journal.ReadBack(ctx, p, slices.Concat(positions...))
 	if err != nil {
@@ -20,16 +20,18 @@ func Read[S journal.State](ctx context.Context, p *journal.Partition[S], positio
 	}
 	out := make([]*agentv1.Round, 0, len(positions))
 	for _, at := range positions {
-		r, err := Fold(events[:len(at)])
-		if err != nil {
-			return nil, err
+		var r *agentv1.Round
+		if of := events[:len(at)]; !slices.ContainsFunc(of, (*journal.Event).Removed) {
+			if r, err = Fold(of); err != nil {
+				return nil, err
+			}
 		}
 		out, events = append(out, r), events[len(at):]
 	}
 	return out, nil
 }
 
-// Fold builds a round from its events. The events of calls that a runner started, without
+// Fold builds a round from its events, none of which may be removed. The events of calls that a runner started, without
 // those of a round, make one that was not submitted: it has these calls only.
 func Fold(events []*journal.Event) (*agentv1.Round, error) {
 	if _, ok := events[0].Payload.(*agentv1.LocalCallsStarted); ok {

@@ -32,9 +32,9 @@ func (s *Service) ListRounds(ctx context.Context, req *agentv1.ListRoundsRequest
 		},
 		Read: transcript.Fold,
 	}
-	rounds, next, err := list.Page(ctx, s.engine, req)
+	rounds, next, removed, err := list.Page(ctx, s.engine, req)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.ListRoundsResponse{Rounds: rounds, NextPageToken: next}, nil
+	return &agentv1.ListRoundsResponse{Rounds: rounds, NextPageToken: next, HistoryRemoved: removed}, nil
 }

@@ -67,7 +67,13 @@ func (s *Service) endedTurnAt(ctx context.Context, k ref.Agent, walSeq uint64) (
 	return state.EndedTurn(events), nil
 }
 
-// GetTurn reads a turn with its rounds, however long ago it ended.
+// turnRemoved returns HISTORY_REMOVED for a turn that is older than history is kept.
+func turnRemoved(k ref.Agent, turnID string) error {
+	return fault.HistoryRemoved.Newf("turn %q of agent %q, or a round of it, was removed: it is older than history is kept (history-days); ListRounds reads the rounds that are left", turnID, k.ID).
+		With("agent_id", k.ID).With("turn_id", turnID)
+}
+
+// GetTurn reads a turn with its rounds, however long ago it ended, unless it was removed.
 func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*agentv1.GetTurnResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {
@@ -113,7 +119,12 @@ func (s *Service) GetTurn(ctx context.Context, req *agentv1.GetTurnRequest) (*ag
 		}
 	}
 	if f.at != nil {
-		resp.Rounds, err = transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), f.at)
+		if resp.Rounds, err = transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), f.at); err != nil {
+			return nil, err
+		}
 	}
-	return resp, err
+	if resp.GetTurn() == nil || slices.Contains(resp.GetRounds(), nil) {
+		return nil, turnRemoved(k, req.GetTurnId())
+	}
+	return resp, nil
 }

@@ -3,6 +3,7 @@ package turns
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -42,6 +43,9 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 	events, err := journal.ReadBack(ctx, s.engine.For(k.Namespace, k.ID), append(f.at, f.end))
 	if err != nil {
 		return nil, nil, err
+	}
+	if slices.ContainsFunc(events, (*journal.Event).Removed) {
+		return nil, nil, turnRemoved(k, req.GetTurnId())
 	}
 	turn := state.EndedTurn(events[len(events)-1:])
 	round, err := transcript.Fold(events[:len(events)-1])

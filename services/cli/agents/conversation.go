@@ -57,13 +57,16 @@ the newest first. "agent rounds" also shows tool calls and their results.`,
 		},
 		func(p *output.Printer, resp *agentv1.ListConversationResponse) {
 			said := resp.GetUtterances()
+			if resp.GetHistoryRemoved() {
+				p.Printf("%s\n", removed("messages and texts"))
+			}
 			for i := len(said) - 1; i >= 0; i-- {
 				u := said[i]
 				about := strings.TrimRight(p.Time(u.GetCreatedAt())+"  "+cmp.Or(u.GetMessageId(), u.GetTurnId())+"  "+u.GetWorkItemId(), " ")
 				p.Printf("%s  %s\n", p.Paint(terminal.Bold, pbjson.EnumText(u.GetSpeaker())), p.Paint(terminal.Dim, about))
 				p.Block(roundIndent, u.GetText(), full, 6)
 			}
-			if len(said) == 0 {
+			if len(said) == 0 && !resp.GetHistoryRemoved() {
 				p.Printf("nothing was said here\n")
 			}
 			p.NextPage(resp.GetNextPageToken())

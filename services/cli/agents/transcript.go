@@ -51,10 +51,22 @@ is not repeated. -o json prints the full texts; to follow new briefs use
 			for _, b := range resp.GetBriefs() {
 				rows = append(rows, []string{pbjson.EnumText(b.GetKind()), p.Time(b.GetCreatedAt()), b.GetWorkItemId(), b.GetTurnId(), output.Flexible(b.GetText())})
 			}
-			p.Table("no briefs", []string{"KIND", "AT", "ITEM", "TURN", "TEXT"}, rows)
+			none := "no briefs"
+			if resp.GetHistoryRemoved() {
+				none = removed("briefs")
+			}
+			p.Table(none, []string{"KIND", "AT", "ITEM", "TURN", "TEXT"}, rows)
+			if len(rows) > 0 && resp.GetHistoryRemoved() {
+				p.Printf("%s\n", removed("briefs"))
+			}
 			p.NextPage(resp.GetNextPageToken())
 		})
 	return cmd
+}
+
+// removed returns what a list says that ends where history does.
+func removed(what string) string {
+	return "older " + what + " were removed: they are older than history is kept (history-days)"
 }
 
 // Indents of a round's text, and of the details of a call.
@@ -91,10 +103,13 @@ Operators can read the rounds of a private child; its parent cannot.`,
 		},
 		func(p *output.Printer, resp *agentv1.ListRoundsResponse) {
 			rounds := resp.GetRounds()
+			if resp.GetHistoryRemoved() {
+				p.Printf("%s\n", removed("rounds"))
+			}
 			for i := len(rounds) - 1; i >= 0; i-- {
 				writeRound(p, rounds[i], full)
 			}
-			if len(rounds) == 0 {
+			if len(rounds) == 0 && !resp.GetHistoryRemoved() {
 				p.Printf("no rounds\n")
 			}
 			p.NextPage(resp.GetNextPageToken())

@@ -27,6 +27,7 @@ var commands = map[string]string{
 	"GetTask":               "task get AGENT TASK",
 	"ListBoards":            "board list SESSION",
 	"ListExternalTriggers":  "trigger list AGENT",
+	"ListRounds":            "agent rounds AGENT",
 	"ListTasks":             "task list AGENT",
 	"ListTimers":            "timer list AGENT",
 	"ListWaits":             "wait list AGENT",

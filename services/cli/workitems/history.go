@@ -37,7 +37,10 @@ it, when, in which run, and each field before and after.`,
 			for _, m := range resp.GetMutations() {
 				writeMutation(p, m)
 			}
-			if len(resp.GetMutations()) == 0 {
+			switch {
+			case resp.GetHistoryRemoved():
+				p.Printf("changes whose numbers are missing were removed: they are older than history is kept (history-days)\n")
+			case len(resp.GetMutations()) == 0:
 				p.Printf("nothing more\n")
 			}
 			p.NextPage(resp.GetNextPageToken())

@@ -4,6 +4,7 @@ package past
 import (
 	"fmt"
 	"slices"
+	"sort"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -33,7 +34,8 @@ func Of(item string, seqs []uint64, read func(seqs []uint64) ([]*journal.Event, 
 	return &Past{item, seqs, read}
 }
 
-// Page returns at most size mutations, and fewer if they have more than page.MaxBytes. at is how
+// Page returns the mutations at a place, without those that were removed because they are old: where it meets removed ones it skips all of them,
+// since mutations are removed in their order, but for the creation. It returns at most size mutations, and fewer if they have more than page.MaxBytes. at is how
 // many mutations earlier pages had, in the order of the list, and next the same for the page after
 // this one.
 func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHistoryResponse, next int, err error) {
@@ -53,6 +55,13 @@ func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHi
 			slices.Reverse(read)
 		}
 		for _, m := range read {
+			if m == nil {
+				resp.HistoryRemoved = true
+				if at, err = h.behindRemoved(at, newestFirst); err != nil {
+					return nil, 0, err
+				}
+				break
+			}
 			if bytes += proto.Size(m); bytes > page.MaxBytes && len(resp.GetMutations()) > 0 {
 				return resp, at, nil
 			}
@@ -63,17 +72,41 @@ func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHi
 	return resp, at, nil
 }
 
-// mutations returns the mutations of seqs[low:high], the oldest first. A change is the
+// behindRemoved returns the place behind the removed mutations of which one is at a place. They are those of seqs[1:kept], and maybe the
+// creation.
+func (h *Past) behindRemoved(at int, newestFirst bool) (int, error) {
+	last := len(h.seqs) - 1
+	if newestFirst {
+		return max(at+1, last), nil // the creation may be left
+	}
+	var failed error
+	kept := at + 1 + sort.Search(last-at, func(i int) bool {
+		events, err := h.read(h.seqs[at+1+i : at+2+i])
+		if err != nil {
+			failed = err
+			return true
+		}
+		return !events[0].Removed()
+	})
+	return kept, failed
+}
+
+// mutations returns the mutations of seqs[low:high], the oldest first, nil for those that were removed. A change is the
 // difference to the record before it, so earlier events are read until one contains the
-// record.
+// record, or was removed.
 func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 	first := low
 	var before *workv1.WorkItemRecord
+	unknown := false // whether a removed mutation had the record before
 	for first > 0 && before == nil {
 		first--
 		events, err := h.read(h.seqs[first : first+1])
 		if err != nil {
 			return nil, err
+		}
+		if events[0].Removed() {
+			unknown = true
+			break
 		}
 		before = recordIn(events[0], h.item)
 	}
@@ -83,6 +116,13 @@ func (h *Past) mutations(low, high int) ([]*workv1.WorkItemMutation, error) {
 	}
 	var out []*workv1.WorkItemMutation
 	for i, ev := range events {
+		if ev.Removed() {
+			out, before, unknown = append(out, nil), nil, true
+			continue
+		}
+		if rec := recordIn(ev, h.item); unknown && rec != nil {
+			before, unknown = rec, false // no change is known of it
+		}
 		m, after, err := mutation(ev, h.item, before)
 		if err != nil {
 			return nil, err

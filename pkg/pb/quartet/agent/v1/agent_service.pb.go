@@ -3963,8 +3963,11 @@ type ListRoundsResponse struct {
 	Rounds []*Round `protobuf:"bytes,1,rep,name=rounds,proto3" json:"rounds,omitempty"`
 	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The list ends here because older rounds were removed: they are older than history is kept
+	// (history-days).
+	HistoryRemoved bool `protobuf:"varint,3,opt,name=history_removed,json=historyRemoved,proto3" json:"history_removed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListRoundsResponse) Reset() {
@@ -4009,6 +4012,13 @@ func (x *ListRoundsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListRoundsResponse) GetHistoryRemoved() bool {
+	if x != nil {
+		return x.HistoryRemoved
+	}
+	return false
 }
 
 // ListConversationRequest selects utterances of an agent's conversation.
@@ -4120,8 +4130,11 @@ type ListConversationResponse struct {
 	Utterances []*Utterance `protobuf:"bytes,1,rep,name=utterances,proto3" json:"utterances,omitempty"`
 	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The list ends here because older utterances were removed: they are older than history is kept
+	// (history-days).
+	HistoryRemoved bool `protobuf:"varint,3,opt,name=history_removed,json=historyRemoved,proto3" json:"history_removed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListConversationResponse) Reset() {
@@ -4166,6 +4179,13 @@ func (x *ListConversationResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListConversationResponse) GetHistoryRemoved() bool {
+	if x != nil {
+		return x.HistoryRemoved
+	}
+	return false
 }
 
 // GetContextRequest names the agent and the budget.
@@ -4359,8 +4379,11 @@ type ListBriefsResponse struct {
 	Briefs []*Brief `protobuf:"bytes,1,rep,name=briefs,proto3" json:"briefs,omitempty"`
 	// The page_token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The list ends here because older briefs were removed: they are older than history is kept
+	// (history-days).
+	HistoryRemoved bool `protobuf:"varint,3,opt,name=history_removed,json=historyRemoved,proto3" json:"history_removed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListBriefsResponse) Reset() {
@@ -4405,6 +4428,13 @@ func (x *ListBriefsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListBriefsResponse) GetHistoryRemoved() bool {
+	if x != nil {
+		return x.HistoryRemoved
+	}
+	return false
 }
 
 // ListToolsRequest names the agent.
@@ -4942,10 +4972,11 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"workItemId\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"m\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"\x96\x01\n" +
 	"\x12ListRoundsResponse\x12/\n" +
 	"\x06rounds\x18\x01 \x03(\v2\x17.quartet.agent.v1.RoundR\x06rounds\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x92\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12'\n" +
+	"\x0fhistory_removed\x18\x03 \x01(\bR\x0ehistoryRemoved\"\x92\x02\n" +
 	"\x17ListConversationRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12 \n" +
 	"\fwork_item_id\x18\x02 \x01(\tR\n" +
@@ -4955,12 +4986,13 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
 	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\a \x01(\tR\tpageToken\"\x7f\n" +
+	"page_token\x18\a \x01(\tR\tpageToken\"\xa8\x01\n" +
 	"\x18ListConversationResponse\x12;\n" +
 	"\n" +
 	"utterances\x18\x01 \x03(\v2\x1b.quartet.agent.v1.UtteranceR\n" +
 	"utterances\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"S\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12'\n" +
+	"\x0fhistory_removed\x18\x03 \x01(\bR\x0ehistoryRemoved\"S\n" +
 	"\x11GetContextRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12#\n" +
 	"\rbudget_tokens\x18\x02 \x01(\x05R\fbudgetTokens\"S\n" +
@@ -4973,10 +5005,11 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x04kind\x18\x03 \x01(\x0e2\x1b.quartet.agent.v1.BriefKindR\x04kind\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"m\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\"\x96\x01\n" +
 	"\x12ListBriefsResponse\x12/\n" +
 	"\x06briefs\x18\x01 \x03(\v2\x17.quartet.agent.v1.BriefR\x06briefs\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"-\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12'\n" +
+	"\x0fhistory_removed\x18\x03 \x01(\bR\x0ehistoryRemoved\"-\n" +
 	"\x10ListToolsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\"E\n" +
 	"\x11ListToolsResponse\x120\n" +

@@ -98,7 +98,8 @@ type AgentServiceClient interface {
 	// FinishTurn ends a turn. For a turn that its run has ended before it returns that turn and
 	// changes nothing. Errors: INVALID_ARGUMENT, RUN_STALE.
 	FinishTurn(ctx context.Context, in *FinishTurnRequest, opts ...grpc.CallOption) (*FinishTurnResponse, error)
-	// GetTurn reads a turn with its rounds, however long ago it ended. Errors: NOT_FOUND.
+	// GetTurn reads a turn with its rounds, however long ago it ended. Errors: NOT_FOUND,
+	// HISTORY_REMOVED if it is older than history is kept (history-days).
 	GetTurn(ctx context.Context, in *GetTurnRequest, opts ...grpc.CallOption) (*GetTurnResponse, error)
 	// ListTurns reads the newest 64 turns of an agent, newest first.
 	ListTurns(ctx context.Context, in *ListTurnsRequest, opts ...grpc.CallOption) (*ListTurnsResponse, error)
@@ -137,7 +138,7 @@ type AgentServiceClient interface {
 	// newest 256 that are completed.
 	ListDelegations(ctx context.Context, in *ListDelegationsRequest, opts ...grpc.CallOption) (*ListDelegationsResponse, error)
 	// ListRounds reads an agent's rounds, newest first: all of them, those of a turn, or those
-	// of a work item.
+	// of a work item. It ends with history_removed at rounds that are older than history is kept.
 	ListRounds(ctx context.Context, in *ListRoundsRequest, opts ...grpc.CallOption) (*ListRoundsResponse, error)
 	// ListConversation reads back what operators, channels and supervisors said to an agent and
 	// what it answered, newest first, also what no context shows any more. A call searches at
@@ -537,7 +538,8 @@ type AgentServiceServer interface {
 	// FinishTurn ends a turn. For a turn that its run has ended before it returns that turn and
 	// changes nothing. Errors: INVALID_ARGUMENT, RUN_STALE.
 	FinishTurn(context.Context, *FinishTurnRequest) (*FinishTurnResponse, error)
-	// GetTurn reads a turn with its rounds, however long ago it ended. Errors: NOT_FOUND.
+	// GetTurn reads a turn with its rounds, however long ago it ended. Errors: NOT_FOUND,
+	// HISTORY_REMOVED if it is older than history is kept (history-days).
 	GetTurn(context.Context, *GetTurnRequest) (*GetTurnResponse, error)
 	// ListTurns reads the newest 64 turns of an agent, newest first.
 	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
@@ -576,7 +578,7 @@ type AgentServiceServer interface {
 	// newest 256 that are completed.
 	ListDelegations(context.Context, *ListDelegationsRequest) (*ListDelegationsResponse, error)
 	// ListRounds reads an agent's rounds, newest first: all of them, those of a turn, or those
-	// of a work item.
+	// of a work item. It ends with history_removed at rounds that are older than history is kept.
 	ListRounds(context.Context, *ListRoundsRequest) (*ListRoundsResponse, error)
 	// ListConversation reads back what operators, channels and supervisors said to an agent and
 	// what it answered, newest first, also what no context shows any more. A call searches at

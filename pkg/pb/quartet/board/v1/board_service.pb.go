@@ -1790,7 +1790,8 @@ type InspectBoardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The board without its steps.
 	Board *Board `protobuf:"bytes,1,opt,name=board,proto3" json:"board,omitempty"`
-	// The newest WAL lines, oldest first, without their newlines.
+	// The newest WAL lines, oldest first, without their newlines; none if the WAL was removed because
+	// the board ended before history is kept (history-days).
 	Timeline []string `protobuf:"bytes,2,rep,name=timeline,proto3" json:"timeline,omitempty"`
 	// The steps that runs hold.
 	Dispatched []*DispatchedStep `protobuf:"bytes,3,rep,name=dispatched,proto3" json:"dispatched,omitempty"`

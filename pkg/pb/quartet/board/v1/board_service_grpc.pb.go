@@ -75,7 +75,8 @@ type BoardServiceClient interface {
 	CreateBoard(ctx context.Context, in *CreateBoardRequest, opts ...grpc.CallOption) (*CreateBoardResponse, error)
 	// GetBoard reads a board with its steps, active or ended.
 	//
-	// Errors: NOT_FOUND.
+	// Errors: NOT_FOUND; HISTORY_REMOVED if it ended before history is kept (history-days): only
+	// omit_steps reads it then.
 	GetBoard(ctx context.Context, in *GetBoardRequest, opts ...grpc.CallOption) (*GetBoardResponse, error)
 	// ListBoards reads boards without their steps: the active ones in the order of creation, then, if
 	// requested, those that ended, latest end first.
@@ -89,7 +90,8 @@ type BoardServiceClient interface {
 	// QuerySteps reads steps in the order in which they were added. With a run's credential it returns
 	// the steps that the run could claim now, 5 by default.
 	//
-	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE.
+	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE;
+	// HISTORY_REMOVED if the board ended before history is kept (history-days).
 	QuerySteps(ctx context.Context, in *QueryStepsRequest, opts ...grpc.CallOption) (*QueryStepsResponse, error)
 	// ClaimStep assigns a ready step to the calling run, with a lease. It requires a run's credential.
 	//
@@ -160,6 +162,8 @@ type BoardServiceClient interface {
 	// ListWals reads the WALs of a session, oldest first.
 	ListWals(ctx context.Context, in *ListWalsRequest, opts ...grpc.CallOption) (*ListWalsResponse, error)
 	// ReadWal reads lines of a WAL. They are the same bytes on every read.
+	//
+	// Errors: NOT_FOUND; HISTORY_REMOVED if the board ended before history is kept (history-days).
 	ReadWal(ctx context.Context, in *ReadWalRequest, opts ...grpc.CallOption) (*ReadWalResponse, error)
 	// FollowWal streams lines of a WAL as they are written. The stream ends after the board's last line.
 	FollowWal(ctx context.Context, in *FollowWalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowWalResponse], error)
@@ -470,7 +474,8 @@ type BoardServiceServer interface {
 	CreateBoard(context.Context, *CreateBoardRequest) (*CreateBoardResponse, error)
 	// GetBoard reads a board with its steps, active or ended.
 	//
-	// Errors: NOT_FOUND.
+	// Errors: NOT_FOUND; HISTORY_REMOVED if it ended before history is kept (history-days): only
+	// omit_steps reads it then.
 	GetBoard(context.Context, *GetBoardRequest) (*GetBoardResponse, error)
 	// ListBoards reads boards without their steps: the active ones in the order of creation, then, if
 	// requested, those that ended, latest end first.
@@ -484,7 +489,8 @@ type BoardServiceServer interface {
 	// QuerySteps reads steps in the order in which they were added. With a run's credential it returns
 	// the steps that the run could claim now, 5 by default.
 	//
-	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE.
+	// Errors: NOT_FOUND; PERMISSION_DENIED for steps outside of the run's scope; RUN_STALE;
+	// HISTORY_REMOVED if the board ended before history is kept (history-days).
 	QuerySteps(context.Context, *QueryStepsRequest) (*QueryStepsResponse, error)
 	// ClaimStep assigns a ready step to the calling run, with a lease. It requires a run's credential.
 	//
@@ -555,6 +561,8 @@ type BoardServiceServer interface {
 	// ListWals reads the WALs of a session, oldest first.
 	ListWals(context.Context, *ListWalsRequest) (*ListWalsResponse, error)
 	// ReadWal reads lines of a WAL. They are the same bytes on every read.
+	//
+	// Errors: NOT_FOUND; HISTORY_REMOVED if the board ended before history is kept (history-days).
 	ReadWal(context.Context, *ReadWalRequest) (*ReadWalResponse, error)
 	// FollowWal streams lines of a WAL as they are written. The stream ends after the board's last line.
 	FollowWal(*FollowWalRequest, grpc.ServerStreamingServer[FollowWalResponse]) error

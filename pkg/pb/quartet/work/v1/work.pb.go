@@ -1654,7 +1654,7 @@ func (x *FieldChange) GetTo() *structpb.Value {
 // WorkItemMutation is one entry of an item's history.
 type WorkItemMutation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its place in the history: 1 is the creation, without gaps.
+	// Its place in the history: 1 is the creation. Only mutations that were removed leave gaps.
 	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// The journal's event, such as evt_….
 	EventId string `protobuf:"bytes,2,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
@@ -1676,7 +1676,8 @@ type WorkItemMutation struct {
 	TurnId string `protobuf:"bytes,10,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
 	// The request that asked for it, where the caller named one.
 	RequestId string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What changed, field by field, in the order of the record.
+	// What changed, field by field, in the order of the record. Empty if that is not known, because
+	// the mutations before were removed.
 	Changes []*FieldChange `protobuf:"bytes,12,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Why, where the event says so: of a pick, and of a release of the focus.
 	Reason string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -1913,8 +1913,11 @@ type ListWorkItemHistoryResponse struct {
 	Mutations []*WorkItemMutation `protobuf:"bytes,1,rep,name=mutations,proto3" json:"mutations,omitempty"`
 	// Where the next page begins; empty at the end.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Mutations between or before those of this page were removed, because they are older than
+	// history is kept (history-days). Numbers that are missing are theirs.
+	HistoryRemoved bool `protobuf:"varint,3,opt,name=history_removed,json=historyRemoved,proto3" json:"history_removed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListWorkItemHistoryResponse) Reset() {
@@ -1959,6 +1962,13 @@ func (x *ListWorkItemHistoryResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListWorkItemHistoryResponse) GetHistoryRemoved() bool {
+	if x != nil {
+		return x.HistoryRemoved
+	}
+	return false
 }
 
 // FindWorkItemRequest names an item.
@@ -2218,10 +2228,11 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\x12!\n" +
-	"\fnewest_first\x18\x05 \x01(\bR\vnewestFirst\"\x86\x01\n" +
+	"\fnewest_first\x18\x05 \x01(\bR\vnewestFirst\"\xaf\x01\n" +
 	"\x1bListWorkItemHistoryResponse\x12?\n" +
 	"\tmutations\x18\x01 \x03(\v2!.quartet.work.v1.WorkItemMutationR\tmutations\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"7\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12'\n" +
+	"\x0fhistory_removed\x18\x03 \x01(\bR\x0ehistoryRemoved\"7\n" +
 	"\x13FindWorkItemRequest\x12 \n" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\"1\n" +

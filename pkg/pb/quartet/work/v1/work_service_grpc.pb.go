@@ -65,8 +65,8 @@ type WorkServiceClient interface {
 	// GetWorkQueue reads focus, candidate classes and counts at one revision.
 	GetWorkQueue(ctx context.Context, in *GetWorkQueueRequest, opts ...grpc.CallOption) (*GetWorkQueueResponse, error)
 	// ListWorkItemHistory reads back every mutation of an item: who, when, what
-	// changed, in which run and turn. It is read from the journal, so
-	// nothing is ever too old for it.
+	// changed, in which run and turn. It is read from the journal. Mutations that are
+	// older than history is kept (history-days) may be missing.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
 	ListWorkItemHistory(ctx context.Context, in *ListWorkItemHistoryRequest, opts ...grpc.CallOption) (*ListWorkItemHistoryResponse, error)
 	// AttachWait attaches a wait to an item before the event of the wait arrives.
@@ -240,8 +240,8 @@ type WorkServiceServer interface {
 	// GetWorkQueue reads focus, candidate classes and counts at one revision.
 	GetWorkQueue(context.Context, *GetWorkQueueRequest) (*GetWorkQueueResponse, error)
 	// ListWorkItemHistory reads back every mutation of an item: who, when, what
-	// changed, in which run and turn. It is read from the journal, so
-	// nothing is ever too old for it.
+	// changed, in which run and turn. It is read from the journal. Mutations that are
+	// older than history is kept (history-days) may be missing.
 	// Errors: NOT_FOUND, PERMISSION_DENIED, CURSOR_INVALID.
 	ListWorkItemHistory(context.Context, *ListWorkItemHistoryRequest) (*ListWorkItemHistoryResponse, error)
 	// AttachWait attaches a wait to an item before the event of the wait arrives.

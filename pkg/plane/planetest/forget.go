@@ -1,0 +1,61 @@
+package planetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/memlog"
+)
+
+// Forget removes from the first partition of a plane what journal.Partition.Expire removes: the events before a time that state, which it gives
+// all events, does not need. Who reads a frame gets it without them from then on. Who reads the log from an earlier place still gets all
+// of it, as a partition that has a snapshot needs no old event. It returns the events that were removed.
+func Forget[S journal.Retaining](t *testing.T, j *Journals, plane string, reg *journal.Registry, state S, before time.Time) (removed []*journal.Event) {
+	t.Helper()
+	all := j.Events(t, plane, reg)
+	for _, ev := range all {
+		require.NoError(t, state.Apply(ev))
+	}
+	gone := map[uint64]bool{}
+	for _, ev := range all {
+		if ev.CreatedAt.Before(before) && !state.Needs(ev, before) {
+			gone[ev.WalSeq] = true
+			removed = append(removed, ev)
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.gone == nil {
+		j.gone = map[string]map[uint64]bool{}
+	}
+	j.gone[plane] = gone
+	return removed
+}
+
+// removing is a log of which Get returns frames without the lines that Forget removed.
+type removing struct {
+	*memlog.Log
+	journals *Journals
+	plane    string
+}
+
+// Get implements framelog.Log.
+func (l removing) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
+	f, err := l.Log.Get(ctx, seq)
+	if err != nil {
+		return f, err
+	}
+	l.journals.mu.Lock()
+	gone := l.journals.gone[l.plane]
+	l.journals.mu.Unlock()
+	f, _ = f.Erase(f.Link.First, func(line []byte) bool {
+		raw, err := journal.ParseLine(line)
+		return err == nil && gone[raw.WalSeq]
+	})
+	return f, nil
+}

@@ -1,0 +1,94 @@
+package state
+
+import (
+	"time"
+
+	"quartet/pkg/journal"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/services/agent/ref"
+)
+
+var _ journal.Retaining = (*State)(nil)
+
+const (
+	// ShownRounds is how many rounds of an item a context shows.
+	ShownRounds = 8
+	// neededTurns is how many of an agent's newest turns need all their rounds, whatever their age: a context shows what the last ones
+	// that failed tried.
+	neededTurns = 16
+	// neededBriefs is how many of an agent's newest briefs are needed, whatever their age.
+	neededBriefs = 16
+)
+
+// Needs implements journal.Retaining. Needed are
+//   - the events by which those who read from the beginning count agents;
+//   - what later contexts show: messages that are not finished, the utterances in the index of the conversation, current summaries, the rounds
+//     of the newest turns, and the newest rounds of each item that has no report yet;
+//   - the newest briefs.
+//
+// All other events are in the records of the state, or in nothing.
+func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
+	a := s.Agents[ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}]
+	if a == nil {
+		return false
+	}
+	switch p := ev.Payload.(type) {
+	case *agentv1.AgentSpawned, *agentv1.AgentDeleted:
+		return true
+	case *agentv1.MessageQueued:
+		return a.Lane.QueuedAt(p.GetMessage().GetMessageId()) == ev.WalSeq || a.Conversation.indexes(ev.WalSeq)
+	case *agentv1.RoundSubmitted:
+		return a.needsRound(ev.WalSeq, p.GetRound().GetWorkItemId()) || a.Conversation.indexes(ev.WalSeq) || a.summarizes(ev.WalSeq)
+	case *agentv1.ToolResultRecorded, *agentv1.RoundSettled, *agentv1.LocalCallsStarted:
+		return a.needsRound(ev.WalSeq, ev.WorkItemID)
+	case *agentv1.BriefWritten:
+		n := len(a.Briefs)
+		return ev.WalSeq >= a.Briefs[max(0, n-neededBriefs)].WalSeq
+	}
+	return false
+}
+
+// needsRound reports whether an event of a round about an item is needed as part of the round.
+func (a *Agent) needsRound(walSeq uint64, itemID string) bool {
+	turns := a.Transcript.Turns
+	if n := len(turns) - neededTurns; n <= 0 || walSeq > turns[n-1].EndedAt {
+		return true
+	}
+	numbers := a.Transcript.ByItem[itemID]
+	if _, reported := a.reported[itemID]; reported || len(numbers) == 0 {
+		return false
+	}
+	return walSeq >= a.Transcript.Round(numbers[max(0, len(numbers)-ShownRounds)])[0]
+}
+
+// summarizes reports whether a round has the text of a current summary. There are at most keptSummaries.
+func (a *Agent) summarizes(walSeq uint64) bool {
+	for _, s := range a.Conversation.summaries {
+		if a.Transcript.Round(s.Round)[0] == walSeq {
+			return true
+		}
+	}
+	return false
+}
+
+// indexes reports whether an utterance is in the index, of which contexts show a part. There are at most keptUtterances, which are not in the
+// order of the journal: a message may be heard long after it was queued.
+func (c *Conversation) indexes(walSeq uint64) bool {
+	for _, p := range c.places[c.first():] {
+		if p.at == walSeq {
+			return true
+		}
+	}
+	return false
+}
+
+// noteReport remembers that there is a report of an item: nobody works on it any more.
+func (a *Agent) noteReport(b briefRef) {
+	if b.Kind != agentv1.BriefKind_BRIEF_KIND_RESULT || b.ItemID == "" {
+		return
+	}
+	if a.reported == nil {
+		a.reported = map[string]struct{}{}
+	}
+	a.reported[b.ItemID] = struct{}{}
+}

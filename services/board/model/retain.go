@@ -1,0 +1,32 @@
+package model
+
+import (
+	"slices"
+	"sort"
+	"time"
+
+	"quartet/pkg/journal"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/plane"
+)
+
+var _ journal.Retaining = (*State)(nil)
+
+// Needs implements journal.Retaining: a board needs its WAL until its end is old. All its lines are removed then, because a line can be
+// verified only with those before it. Nothing reads back what is not in a WAL.
+func (s *State) Needs(ev *journal.Event, before time.Time) bool {
+	if _, deleted := ev.Payload.(*boardv1.OwnerDeleted); deleted || !InWAL(ev) {
+		return false
+	}
+	se := s.Sessions[plane.KeyOf(ev.Namespace, ev.SessionID)]
+	if se == nil {
+		return false
+	}
+	created := sort.Search(len(se.WALs), func(i int) bool { return se.WALs[i].firstPosition() > ev.WalSeq })
+	for _, b := range slices.Backward(se.WALs[:created]) {
+		if b.ID == ev.TaskID { // a later board with the id has the lines from its creation on
+			return !Ended(b.Status) || !b.UpdatedAt.Before(before)
+		}
+	}
+	return false
+}
