@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"quartet/pkg/journal/jetlog"
@@ -119,4 +121,29 @@ func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jet
 		lag.Frames = meta.NumPending
 	}
 	return Lag{}, nil
+}
+
+// CopiedThrough returns the wal_seq up to which EVENTS has the journal of a partition; math.MaxUint64 if there is nothing that it does not have.
+// It asks the NATS servers, and returns an error if they do not know.
+func CopiedThrough(ctx context.Context, nc *nats.Conn, plane string, partition int) (uint64, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return 0, fmt.Errorf("bus: %w", err)
+	}
+	end, err := natsSession{js: js}.Position(ctx, PositionPrefix+plane+"."+strconv.Itoa(partition))
+	if err != nil {
+		return 0, fmt.Errorf("bus: how far %s has the journal of %s/%d: %w", Stream, plane, partition, err)
+	}
+	if end.WalSeq > 0 {
+		return end.WalSeq, nil
+	}
+	// A position is kept as long as events are. Without one the newest frame tells: it is never archived, and is copied if it is not older.
+	lag, err := LagOf(ctx, js, plane, partition, time.Now())
+	if err == nil && lag.Frames > 0 {
+		err = fmt.Errorf("bus: how far %s has the journal of %s/%d is not known: %d frames are not copied", Stream, plane, partition, lag.Frames)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return math.MaxUint64, nil
 }

@@ -69,7 +69,9 @@ type Deps struct {
 	// ReadThrough returns the wal_seq up to which all that follow the journal of a partition have read it, as far as they have to read all of it:
 	// the other planes, and EVENTS. An error means that it is not known. Required with a History.
 	ReadThrough func(ctx context.Context, plane string, partition int) (uint64, error)
-	Clock       clock.Clock
+	// Positions gets how far the partitions have consumed the journals that they follow. Optional.
+	Positions *Positions
+	Clock     clock.Clock
 	// WaitClock bounds how long a call waits: a read for other planes (see After), a
 	// runner for a turn. Default Clock. A test whose Clock moves only by hand gives
 	// another one.
@@ -94,6 +96,9 @@ func (d *Deps) Complete() error {
 	}
 	if d.Partitions == nil {
 		d.Partitions = func(string) int { return 1 }
+	}
+	if d.Positions == nil {
+		d.Positions = &Positions{}
 	}
 	if d.Clock == nil {
 		d.Clock = clock.System()
@@ -232,8 +237,12 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 // refused append, it continues from the partition's position.
 func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src journal.Source, f Followed) {
 	defer e.running.Done()
+	position, remove := e.deps.Positions.add(positionKey{e.cfg.Plane, p.Index(), f.Plane, src.Partition()}, func(ctx context.Context, walSeq uint64) bool {
+		return p.AwaitConsumed(ctx, f.Plane, src.Partition(), walSeq, nil)
+	})
+	defer remove()
 	reaction := journal.Reaction[S]{
-		Source: src, Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
+		Registry: f.Registry, Interest: f.Types, Matters: f.Matters,
 		React: func(s S, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 			if e.parts.For(ev.Namespace, ev.AgentID) != p || wasErased(s, ev) {
 				return nil, nil // the agent is in another partition, or nothing is kept of it any more
@@ -245,6 +254,7 @@ func (e *Engine[S]) follow(ctx context.Context, p *journal.Partition[S], src jou
 	pacer := retry.New(followPause, maxFollowPause)
 	for {
 		began := e.deps.Clock.Now()
+		reaction.Source = &consumedSource{Source: src, consumed: position}
 		err := journal.Consume(ctx, p, reaction)
 		switch {
 		case ctx.Err() != nil:

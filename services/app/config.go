@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"quartet/pkg/natsd/varz"
 	"quartet/services/agent"
 	"quartet/services/app/archives"
+	"quartet/services/app/history"
 	"quartet/services/board"
 	"quartet/services/console/signin"
 	"quartet/services/identity"
@@ -66,6 +66,9 @@ type Config struct {
 	EventsSize int
 	// OutputDays is for how many days the output of commands is kept; 0: always.
 	OutputDays int
+	// HistoryDays is for how many days events are kept that nothing needs; 0: always. NamespaceHistoryDays has other days of single namespaces.
+	HistoryDays          int
+	NamespaceHistoryDays map[string]string
 	// Archive is where closed segments of journals are kept, if that is a bucket.
 	Archive archives.Settings
 	bucket  *s3store.Bucket
@@ -177,8 +180,10 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.SnapshotSize, "snapshot-mib", 16, "MiB of a partition's journal after which a snapshot of its state is written, 1 to 4096; a start reads the newest snapshot and the journal behind it")
 	s.Int(&c.MaxStore, "max-store-mib", 0, "Disk space of the embedded server's streams in MiB; 0: chosen by the size of the disk")
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
-	s.Int(&c.EventsSize, "events-mib", bus.DefaultBytes>>20, "MiB of events that EVENTS keeps for external consumers, at most a quarter of the store and 7 days; 1 to 1048576. The journals keep all events")
+	s.Int(&c.EventsSize, "events-mib", bus.DefaultBytes>>20, "MiB of events that EVENTS keeps for external consumers, at most a quarter of the store and 7 days; 1 to 1048576. The journals keep all events, or those of history-days")
 	s.Int(&c.OutputDays, "output-days", 30, "Days for which the output of commands is kept after it was written, at most 3650; 0: always. That of a deleted agent is removed when its commands have ended")
+	s.Int(&c.HistoryDays, "history-days", 0, "Days for which events are kept that nothing needs any more, such as rounds of a conversation behind its newest brief, the past of items and logs of ended boards; 2 to 3650; 0: always")
+	s.Map(&c.NamespaceHistoryDays, "namespace-history-days", nil, "history-days of single namespaces, as acme=90,beta=0")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address on which profiles are served; empty: none")
 	s.String(&c.MetricsAddr, "metrics-addr", "", "Address on which GET /metrics is served to Prometheus, for processes without a gateway, which serves it too; it names no tenant, and demands no credential unless metrics-auth is required; empty: none")
@@ -329,32 +334,6 @@ func (c *Config) remote() natsd.Remote {
 // connections returns the limits of the connections of each of grpc-addr and http-addr.
 func (c *Config) connections() connlimit.Limits { return connlimit.Limits{Total: c.MaxConnections} }
 
-// weights returns the setting namespace-weights, by namespace.
-func (c *Config) weights() (map[string]int, error) {
-	out := map[string]int{}
-	for namespace, text := range c.NamespaceWeights {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > agent.MaxWeight {
-			return nil, fmt.Errorf("namespace-weights: the weight of %q is %q; it must be a number from 1 to %d", namespace, text, agent.MaxWeight)
-		}
-		out[namespace] = n
-	}
-	return out, nil
-}
-
-// rechecks returns the setting namespace-rechecks, by namespace.
-func (c *Config) rechecks() (map[string]time.Duration, error) {
-	out := map[string]time.Duration{}
-	for namespace, text := range c.NamespaceRechecks {
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			return nil, fmt.Errorf("namespace-rechecks: the value for %q is %q; it must be a duration such as 30m, or 0", namespace, text)
-		}
-		out[namespace] = d
-	}
-	return out, nil
-}
-
 // servedWith returns the service whose setting says which processes serve the named service. That
 // is the service itself, except for those without a setting of their own.
 func servedWith(name string) string {
@@ -394,7 +373,8 @@ func (c *Config) completeSizes() error {
 	if c.OutputDays < 0 || c.OutputDays > 3650 {
 		return fmt.Errorf("output-days is %d; it must be from 1 to 3650, or 0 to keep the output of commands always", c.OutputDays)
 	}
-	return nil
+	_, err := history.Parse(c.HistoryDays, c.NamespaceHistoryDays)
+	return err
 }
 
 // keepOutput returns for how long the output of commands is kept; 0: always.

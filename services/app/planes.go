@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent"
 	"quartet/services/app/calls"
+	"quartet/services/app/namespaces"
 	"quartet/services/audit"
 	"quartet/services/board"
 	"quartet/services/identity"
@@ -48,7 +49,7 @@ func (w *wiring) planes() []planeRow {
 			return work.New(work.Config{Share: share, Home: w.cfg.HomeDir}, work.Deps{Deps: d, Tasks: w.calls, Agents: w.calls})
 		}, []string{"nats"}, []string{workv1.WorkService_FindWorkItem_FullMethodName}, w.calls.ForeignItem},
 		{"waiting", func(d plane.Deps, share partitions.Share) (planeService, error) {
-			rechecks, err := w.cfg.rechecks()
+			rechecks, err := namespaces.Rechecks(w.cfg.NamespaceRechecks)
 			if err != nil {
 				return nil, err
 			}

@@ -14,9 +14,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/bus"
+	"quartet/pkg/journal/partitions"
 	"quartet/pkg/keyfile"
 	"quartet/pkg/life"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/services/app/history"
 	"quartet/services/app/installation"
 	"quartet/services/identity"
 )
@@ -43,15 +46,17 @@ type processes struct {
 	ready   func() error
 	held    func() []*identityv1.HeldPartition
 	warning func() string
-	failed  bool
-	last    *identityv1.Process // the report that was written last
-	at      time.Time           // when that was
+	// consumed is what a partition that the process holds has consumed.
+	consumed func(h *identityv1.HeldPartition) []*identityv1.ConsumedSource
+	failed   bool
+	last     *identityv1.Process // the report that was written last, without what is consumed
+	at       time.Time           // when that was
 }
 
 // newProcesses returns the module of a process with an id. It reports the process every
 // reportPeriod, and when something of it changes.
 func newProcesses(w *wiring, edge *edge) *processes {
-	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready, held: w.heldPartitions, warning: w.fill.Warning}
+	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready, held: w.heldPartitions, consumed: w.consumed, warning: w.fill.Warning}
 	p.bucket = installation.Bucket{Conn: func() *nats.Conn { return w.broker.readers }, Replicas: w.cfg.Replicas}
 	host, _ := os.Hostname() // "" if unknown
 	p.self = &identityv1.Process{
@@ -94,6 +99,10 @@ func (p *processes) report(ctx context.Context) {
 	if proto.Equal(report, p.last) && time.Since(p.at) < reportPeriod {
 		return
 	}
+	was := proto.CloneOf(report) // what is consumed changes with every event: it is as old as the report
+	for _, h := range report.GetHeld() {
+		h.Consumed = p.consumed(h)
+	}
 	term, cancel := context.WithTimeout(ctx, reportPeriod)
 	defer cancel()
 	err := p.bucket.Put(term, report)
@@ -101,7 +110,7 @@ func (p *processes) report(ctx context.Context) {
 		p.logger.Warn("this process could not be reported to the others of the installation; trying again", zap.Error(err))
 	}
 	if p.failed = err != nil; !p.failed {
-		p.last, p.at = report, time.Now()
+		p.last, p.at = was, time.Now()
 	}
 }
 
@@ -122,6 +131,31 @@ func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
 		}
 	}
 	return out
+}
+
+// consumed returns what a partition that this process holds has consumed, or all partitions of a plane that is held as a whole.
+func (w *wiring) consumed(held *identityv1.HeldPartition) []*identityv1.ConsumedSource {
+	share := partitions.Share{First: int(held.GetPartition()), Count: 1}
+	if h := w.hosts[held.GetPlane()]; h != nil {
+		share = h.share(share.First)
+	}
+	return history.Consumed(w.deps.Positions, held.GetPlane(), share.First, share.Count)
+}
+
+// readThrough is plane.Deps.ReadThrough.
+func (w *wiring) readThrough(ctx context.Context, plane string, partition int) (uint64, error) {
+	floor := history.Floor{List: w.processes.bucket.List, Units: func(plane string) int {
+		if w.cfg.clustered() && !splits[plane] {
+			return 1
+		}
+		return w.broker.partitions(plane)
+	}}
+	if w.cfg.Publish && plane != identity.Plane {
+		floor.Copied = func(ctx context.Context, plane string, partition int) (uint64, error) {
+			return bus.CopiedThrough(ctx, w.broker.readers, plane, partition)
+		}
+	}
+	return floor.ReadThrough(ctx, plane, partition)
 }
 
 // installation returns how all processes of the installation are examined.

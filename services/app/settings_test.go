@@ -94,24 +94,6 @@ func TestG4_TheOriginOfThePublicURL(t *testing.T) {
 	}
 }
 
-func TestSettingsOfNamespacesAreParsed(t *testing.T) {
-	cfg := Config{NamespaceWeights: map[string]string{"a": "3"}, NamespaceRechecks: map[string]string{"a": "30m", "b": "0"}}
-	weights, err := cfg.weights()
-	require.NoError(t, err)
-	require.Equal(t, map[string]int{"a": 3}, weights)
-	rechecks, err := cfg.rechecks()
-	require.NoError(t, err)
-	require.Len(t, rechecks, 2)
-	for _, text := range []string{"0", "1001", "many", ""} {
-		cfg.NamespaceWeights["a"] = text
-		_, err := cfg.weights()
-		require.ErrorContains(t, err, "namespace-weights", text)
-	}
-	cfg.NamespaceRechecks["a"] = "soon"
-	_, err = cfg.rechecks()
-	require.ErrorContains(t, err, "namespace-rechecks")
-}
-
 // SPEC X14: the planes that can be split are, in a cluster, and keep the number that is
 // set explicitly.
 func TestPartitionsOfPlanes(t *testing.T) {

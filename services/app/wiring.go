@@ -25,6 +25,8 @@ import (
 	"quartet/services/app/archives"
 	"quartet/services/app/calls"
 	"quartet/services/app/fill"
+	"quartet/services/app/history"
+	"quartet/services/app/namespaces"
 	"quartet/services/audit"
 	"quartet/services/identity"
 	"quartet/services/quota"
@@ -63,7 +65,7 @@ type wiring struct {
 func (a *App) wire(version string) (*wiring, error) {
 	w := &wiring{hosts: map[string]*host{}, app: a, cfg: &a.cfg, logger: a.logger, version: version, metrics: newRegistry(version)}
 	var err error
-	if w.weights, err = a.cfg.weights(); err != nil {
+	if w.weights, err = namespaces.Weights(a.cfg.NamespaceWeights); err != nil {
 		return nil, err
 	}
 	if w.keys, err = keyfile.Open(a.cfg.KeyFile, time.Now()); err != nil {
@@ -103,10 +105,15 @@ func (a *App) wire(version string) (*wiring, error) {
 		Client: auditv1.NewAuditServiceClient(w.calls.To("identity")), Logger: a.logger.Named("audit"),
 	})
 	w.creds.authenticator.Refused = w.recorder.Refused
+	kept, err := history.Parse(w.cfg.HistoryDays, w.cfg.NamespaceHistoryDays)
+	if err != nil {
+		return nil, err
+	}
 	w.deps = plane.Deps{
 		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(), SegmentSize: int64(w.cfg.SegmentSize) << 20,
 		Snapshots: w.broker.snapshots, SnapshotBytes: int64(w.cfg.SnapshotSize) << 20, Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room, Partitions: w.broker.partitions,
 		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter, EraseEvents: w.broker.eraseEvents,
+		History: kept, ReadThrough: w.readThrough, Positions: &plane.Positions{},
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
 		w.keeper = lease.NewKeeper(lease.Config{

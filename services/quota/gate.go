@@ -251,7 +251,7 @@ func (g *Gate) stored(namespace string) error {
 	}
 	if bytes := g.counts.get(namespace, MiB); bytes >= limit<<20 {
 		g.refusals.WithLabelValues(MiB).Inc()
-		return full(namespace, MiB, limit, bytes>>20, "journals keep everything, so an admin has to raise the quota").With("bytes", strconv.FormatInt(bytes, 10))
+		return full(namespace, MiB, limit, bytes>>20, "journals keep everything that history-days does not remove, so an admin has to raise the quota").With("bytes", strconv.FormatInt(bytes, 10))
 	}
 	return nil
 }

@@ -159,7 +159,7 @@ func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines
 }
 
 // Expire removes lines for which old returns true of all segments that were archived before a time and end at through, a wal_seq, or before. It
-// returns how many lines these are.
+// returns how many lines these are. The oldest segment is the first, so that of what led to an event nothing is left that comes after it.
 func (a *Archiver) Expire(ctx context.Context, before time.Time, through uint64, old func(line []byte) bool) (lines int64, err error) {
 	return a.rewrite(ctx, Erasing{Line: old, Old: true}, func(*Catalog) (func(Segment) bool, error) {
 		return func(s Segment) bool { return s.GetArchivedAt().AsTime().Before(before) && s.End.WalSeq <= through }, nil
@@ -183,7 +183,10 @@ func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog
 	if err != nil {
 		return 0, err
 	}
-	for i := len(c.Segments) - 1; i >= 0; i-- {
+	for i := range c.Segments {
+		if !what.Old { // what was erased last is gone first
+			i = len(c.Segments) - 1 - i
+		}
 		if !meant(c.Segments[i]) {
 			continue
 		}

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"fmt"
 
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
@@ -55,6 +56,9 @@ func (s logSource) End(ctx context.Context) (framelog.End, error) {
 // At implements Source.
 func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
 	f, err := s.log.Get(ctx, seq)
+	if err == nil && f.Removed.Seq > 0 {
+		err = fmt.Errorf("%w: %d", framelog.ErrRemoved, seq)
+	}
 	if err != nil {
 		return framelog.End{}, err
 	}

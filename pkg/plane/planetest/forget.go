@@ -15,7 +15,10 @@ import (
 // Forget removes from the first partition of a plane what journal.Partition.Expire removes: the events before a time that state, which it gives
 // all events, does not need. Who reads a frame gets it without them from then on. Who reads the log from an earlier place still gets all
 // of it, as a partition that has a snapshot needs no old event. It returns the events that were removed.
-func Forget[S journal.Retaining](t *testing.T, j *Journals, plane string, reg *journal.Registry, state S, before time.Time) (removed []*journal.Event) {
+func Forget[S interface {
+	journal.State
+	journal.Retaining
+}](t *testing.T, j *Journals, plane string, reg *journal.Registry, state S, before time.Time) (removed []*journal.Event) {
 	t.Helper()
 	all := j.Events(t, plane, reg)
 	for _, ev := range all {

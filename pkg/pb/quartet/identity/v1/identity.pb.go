@@ -577,7 +577,9 @@ type HeldPartition struct {
 	// The plane, such as work.
 	Plane string `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`
 	// The number of the partition, from 0 on.
-	Partition     int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// What it has consumed of the journals that it follows, at the last report. What it wrote because of that is durable.
+	Consumed      []*ConsumedSource `protobuf:"bytes,3,rep,name=consumed,proto3" json:"consumed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -626,6 +628,77 @@ func (x *HeldPartition) GetPartition() int32 {
 	return 0
 }
 
+func (x *HeldPartition) GetConsumed() []*ConsumedSource {
+	if x != nil {
+		return x.Consumed
+	}
+	return nil
+}
+
+// ConsumedSource is how far a partition has consumed the journal of a partition of another plane.
+type ConsumedSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The other plane, such as work.
+	Plane string `protobuf:"bytes,1,opt,name=plane,proto3" json:"plane,omitempty"`
+	// The number of its partition, from 0 on.
+	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The wal_seq of the newest event that was consumed, 0 if none was.
+	WalSeq        uint64 `protobuf:"varint,3,opt,name=wal_seq,json=walSeq,proto3" json:"wal_seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumedSource) Reset() {
+	*x = ConsumedSource{}
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumedSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumedSource) ProtoMessage() {}
+
+func (x *ConsumedSource) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumedSource.ProtoReflect.Descriptor instead.
+func (*ConsumedSource) Descriptor() ([]byte, []int) {
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ConsumedSource) GetPlane() string {
+	if x != nil {
+		return x.Plane
+	}
+	return ""
+}
+
+func (x *ConsumedSource) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ConsumedSource) GetWalSeq() uint64 {
+	if x != nil {
+		return x.WalSeq
+	}
+	return 0
+}
+
 // PlaneHealth says who serves a service of the installation.
 type PlaneHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -643,7 +716,7 @@ type PlaneHealth struct {
 
 func (x *PlaneHealth) Reset() {
 	*x = PlaneHealth{}
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[3]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -655,7 +728,7 @@ func (x *PlaneHealth) String() string {
 func (*PlaneHealth) ProtoMessage() {}
 
 func (x *PlaneHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[3]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -668,7 +741,7 @@ func (x *PlaneHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaneHealth.ProtoReflect.Descriptor instead.
 func (*PlaneHealth) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{3}
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PlaneHealth) GetName() string {
@@ -716,7 +789,7 @@ type StreamUsage struct {
 
 func (x *StreamUsage) Reset() {
 	*x = StreamUsage{}
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[4]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -728,7 +801,7 @@ func (x *StreamUsage) String() string {
 func (*StreamUsage) ProtoMessage() {}
 
 func (x *StreamUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[4]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -741,7 +814,7 @@ func (x *StreamUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamUsage.ProtoReflect.Descriptor instead.
 func (*StreamUsage) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{4}
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StreamUsage) GetName() string {
@@ -789,7 +862,7 @@ type PublisherLag struct {
 
 func (x *PublisherLag) Reset() {
 	*x = PublisherLag{}
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +874,7 @@ func (x *PublisherLag) String() string {
 func (*PublisherLag) ProtoMessage() {}
 
 func (x *PublisherLag) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[5]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +887,7 @@ func (x *PublisherLag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublisherLag.ProtoReflect.Descriptor instead.
 func (*PublisherLag) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{5}
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PublisherLag) GetPlane() string {
@@ -874,7 +947,7 @@ type JournalUsage struct {
 
 func (x *JournalUsage) Reset() {
 	*x = JournalUsage{}
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +959,7 @@ func (x *JournalUsage) String() string {
 func (*JournalUsage) ProtoMessage() {}
 
 func (x *JournalUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[6]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +972,7 @@ func (x *JournalUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalUsage.ProtoReflect.Descriptor instead.
 func (*JournalUsage) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{6}
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JournalUsage) GetPlane() string {
@@ -989,7 +1062,7 @@ type InstallationProblem struct {
 
 func (x *InstallationProblem) Reset() {
 	*x = InstallationProblem{}
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[7]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1074,7 @@ func (x *InstallationProblem) String() string {
 func (*InstallationProblem) ProtoMessage() {}
 
 func (x *InstallationProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_identity_v1_identity_proto_msgTypes[7]
+	mi := &file_quartet_identity_v1_identity_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1087,7 @@ func (x *InstallationProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstallationProblem.ProtoReflect.Descriptor instead.
 func (*InstallationProblem) Descriptor() ([]byte, []int) {
-	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{7}
+	return file_quartet_identity_v1_identity_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InstallationProblem) GetPlane() string {
@@ -1093,10 +1166,15 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\tnot_ready\x18\f \x03(\tR\bnotReady\x12\x18\n" +
 	"\awarning\x18\r \x01(\tR\awarning\x12)\n" +
 	"\x10certificate_name\x18\x0e \x01(\tR\x0fcertificateName\x12:\n" +
-	"\x06answer\x18\x0f \x01(\x0e2\".quartet.identity.v1.ProcessAnswerR\x06answer\"C\n" +
+	"\x06answer\x18\x0f \x01(\x0e2\".quartet.identity.v1.ProcessAnswerR\x06answer\"\x84\x01\n" +
 	"\rHeldPartition\x12\x14\n" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
-	"\tpartition\x18\x02 \x01(\x05R\tpartition\"r\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12?\n" +
+	"\bconsumed\x18\x03 \x03(\v2#.quartet.identity.v1.ConsumedSourceR\bconsumed\"]\n" +
+	"\x0eConsumedSource\x12\x14\n" +
+	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x17\n" +
+	"\awal_seq\x18\x03 \x01(\x04R\x06walSeq\"r\n" +
 	"\vPlaneHealth\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x1f\n" +
@@ -1169,7 +1247,7 @@ func file_quartet_identity_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_identity_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_quartet_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(Role)(0),                     // 0: quartet.identity.v1.Role
 	(KeyStatus)(0),                // 1: quartet.identity.v1.KeyStatus
@@ -1177,32 +1255,34 @@ var file_quartet_identity_v1_identity_proto_goTypes = []any{
 	(*Key)(nil),                   // 3: quartet.identity.v1.Key
 	(*Process)(nil),               // 4: quartet.identity.v1.Process
 	(*HeldPartition)(nil),         // 5: quartet.identity.v1.HeldPartition
-	(*PlaneHealth)(nil),           // 6: quartet.identity.v1.PlaneHealth
-	(*StreamUsage)(nil),           // 7: quartet.identity.v1.StreamUsage
-	(*PublisherLag)(nil),          // 8: quartet.identity.v1.PublisherLag
-	(*JournalUsage)(nil),          // 9: quartet.identity.v1.JournalUsage
-	(*InstallationProblem)(nil),   // 10: quartet.identity.v1.InstallationProblem
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*ConsumedSource)(nil),        // 6: quartet.identity.v1.ConsumedSource
+	(*PlaneHealth)(nil),           // 7: quartet.identity.v1.PlaneHealth
+	(*StreamUsage)(nil),           // 8: quartet.identity.v1.StreamUsage
+	(*PublisherLag)(nil),          // 9: quartet.identity.v1.PublisherLag
+	(*JournalUsage)(nil),          // 10: quartet.identity.v1.JournalUsage
+	(*InstallationProblem)(nil),   // 11: quartet.identity.v1.InstallationProblem
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
 }
 var file_quartet_identity_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: quartet.identity.v1.Key.role:type_name -> quartet.identity.v1.Role
 	1,  // 1: quartet.identity.v1.Key.status:type_name -> quartet.identity.v1.KeyStatus
-	11, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	11, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
-	11, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
-	11, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
-	11, // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	11, // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
+	12, // 2: quartet.identity.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	12, // 3: quartet.identity.v1.Key.expires_at:type_name -> google.protobuf.Timestamp
+	12, // 4: quartet.identity.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	12, // 5: quartet.identity.v1.Key.last_used_at:type_name -> google.protobuf.Timestamp
+	12, // 6: quartet.identity.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	12, // 7: quartet.identity.v1.Process.reported_at:type_name -> google.protobuf.Timestamp
 	5,  // 8: quartet.identity.v1.Process.held:type_name -> quartet.identity.v1.HeldPartition
 	2,  // 9: quartet.identity.v1.Process.answer:type_name -> quartet.identity.v1.ProcessAnswer
-	12, // 10: quartet.identity.v1.PublisherLag.behind:type_name -> google.protobuf.Duration
-	11, // 11: quartet.identity.v1.JournalUsage.snapshot_at:type_name -> google.protobuf.Timestamp
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	6,  // 10: quartet.identity.v1.HeldPartition.consumed:type_name -> quartet.identity.v1.ConsumedSource
+	13, // 11: quartet.identity.v1.PublisherLag.behind:type_name -> google.protobuf.Duration
+	12, // 12: quartet.identity.v1.JournalUsage.snapshot_at:type_name -> google.protobuf.Timestamp
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_quartet_identity_v1_identity_proto_init() }
@@ -1216,7 +1296,7 @@ func file_quartet_identity_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_identity_v1_identity_proto_rawDesc), len(file_quartet_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,41 @@
+// Package history says for how long an installation keeps events that nothing needs any more, and up to where its journals were read by
+// everything that has to read all of them.
+package history
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/plane"
+)
+
+// The bounds of a number of days.
+const (
+	minDays = 2
+	maxDays = 3650
+)
+
+// Parse returns the settings history-days, which is for all namespaces, and namespace-history-days, as "acme": "90".
+func Parse(days int, single map[string]string) (plane.History, error) {
+	h := plane.History{Default: inDays(days), Namespaces: map[string]time.Duration{}}
+	if !valid(days) {
+		return h, fmt.Errorf("history-days is %d; it must be from %d to %d, or 0 to keep all events", days, minDays, maxDays)
+	}
+	for namespace, text := range single {
+		n, err := strconv.Atoi(text)
+		switch {
+		case fault.Name("namespace", namespace) != nil:
+			return h, fmt.Errorf("namespace-history-days: %q must be a namespace", namespace)
+		case err != nil || !valid(n):
+			return h, fmt.Errorf("namespace-history-days: the value for %q is %q; it must be a number from %d to %d, or 0 to keep all events", namespace, text, minDays, maxDays)
+		}
+		h.Namespaces[namespace] = inDays(n)
+	}
+	return h, nil
+}
+
+func valid(days int) bool { return days == 0 || minDays <= days && days <= maxDays }
+
+func inDays(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }
