@@ -57,7 +57,7 @@ func servers() cli.Servers {
 		out := admin.Verified{Journals: []admin.VerifiedJournal{}, Streams: []admin.VerifiedStream{}}
 		for _, v := range all.Journals {
 			j := admin.VerifiedJournal{
-				Partition: v.Partition, Server: v.Server, Frames: v.Frames, Events: v.Events, ArchivedSegments: v.Segments, ArchivedFrames: v.ArchivedFrames, Erased: v.Erased, End: v.End.Hash.String(),
+				Partition: v.Partition, Server: v.Server, Frames: v.Frames, Events: v.Events, ArchivedSegments: v.Segments, ArchivedFrames: v.ArchivedFrames, Erased: v.Erased, Removed: v.Removed, End: v.End.Hash.String(),
 			}
 			for _, damage := range v.Damage {
 				j.Damage = append(j.Damage, damage.Error())

@@ -69,6 +69,7 @@ type Config struct {
 	// HistoryDays is for how many days events are kept that nothing needs; 0: always. NamespaceHistoryDays has other days of single namespaces.
 	HistoryDays          int
 	NamespaceHistoryDays map[string]string
+	Day                  time.Duration // of these days; default 24 h. Tests only.
 	// Archive is where closed segments of journals are kept, if that is a bucket.
 	Archive archives.Settings
 	bucket  *s3store.Bucket
@@ -373,7 +374,7 @@ func (c *Config) completeSizes() error {
 	if c.OutputDays < 0 || c.OutputDays > 3650 {
 		return fmt.Errorf("output-days is %d; it must be from 1 to 3650, or 0 to keep the output of commands always", c.OutputDays)
 	}
-	_, err := history.Parse(c.HistoryDays, c.NamespaceHistoryDays)
+	_, err := history.Parse(c.HistoryDays, c.NamespaceHistoryDays, c.Day)
 	return err
 }
 

@@ -71,7 +71,7 @@ func (w *wiring) newBackup() (life.Service, error) {
 		Journals: journalStreams, Output: taskoutput.StreamName, Home: w.cfg.HomeDir, Key: func() keyfile.Key { return w.keys.Ring().Active() }, Version: w.version,
 	}, backup.Deps{
 		Conn: func() *nats.Conn { return w.broker.readers }, Partitions: w.broker.split, Record: w.recorder.Stream, Logger: w.logger.Named("backup"),
-		Archive: w.broker.archive,
+		Archive: w.broker.archive, Snapshots: w.broker.snapshots,
 	})
 }
 

@@ -105,7 +105,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Client: auditv1.NewAuditServiceClient(w.calls.To("identity")), Logger: a.logger.Named("audit"),
 	})
 	w.creds.authenticator.Refused = w.recorder.Refused
-	kept, err := history.Parse(w.cfg.HistoryDays, w.cfg.NamespaceHistoryDays)
+	kept, err := history.Parse(w.cfg.HistoryDays, w.cfg.NamespaceHistoryDays, w.cfg.Day)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	segments "quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/snapshot/jetstore"
 )
 
 // archived is a segment of a partition that is in its archive.
@@ -109,6 +110,9 @@ type copying struct {
 
 // stream copies a stream: that of a segment which was archived before the moment, or is while the backup is made, from the archive.
 func (c *copying) stream(ctx context.Context, name string, archives map[string][]archived) error {
+	if plane, partition, ok := jetstore.ParseStream(name); ok {
+		return c.snapshots(ctx, name, plane, partition)
+	}
 	of, segment := jetlog.ParseStream(name)
 	last, until := uint64(0), uint64(math.MaxUint64)
 	if end, live := c.moment.ends[name]; live || !segment {

@@ -154,12 +154,14 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 				return nil, nil, cut{}, fmt.Errorf("stream %s: %w", name, jetstream.ErrStreamNotFound)
 			}
 		}
-		all := slices.Concat(complete(journals, archives), output)
+		// Snapshots first: others take their place in time.
+		snapshots := shortened(archives)
+		all := slices.Concat(snapshots, complete(journals, archives), output)
 		// A segment that began since the moment was chosen may have messages of before it.
 		if slices.Equal(all, names) {
 			return names, archives, moment, nil
 		}
-		if moment, err = chooseCut(ctx, js, slices.Concat(journals, output)); err != nil {
+		if moment, err = chooseCut(ctx, js, slices.Concat(snapshots, journals, output)); err != nil {
 			return nil, nil, cut{}, err
 		}
 		if names = all; s.deps.Archive == nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	segments "quartet/pkg/journal/archive"
+	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/keyfile"
 	backupv1 "quartet/pkg/pb/quartet/backup/v1"
 )
@@ -38,6 +39,9 @@ type Deps struct {
 	Partitions func() map[string]int
 	// Archive returns the archive of a partition; nil: there is none.
 	Archive func(plane string, partition int) (segments.Store, error)
+	// Snapshots returns the store of the snapshots of a partition. A backup has those of partitions of which old events were removed. nil: there
+	// are none.
+	Snapshots func(plane string, partition int) (snapshot.Store, error)
 	// Record records an export in the audit log before it begins; nil: it is not recorded.
 	Record func(ctx context.Context, method string, req proto.Message) (ended func(err error), err error)
 	Logger *zap.Logger

@@ -49,6 +49,7 @@ type Journal struct {
 	Segments       int
 	ArchivedFrames uint64
 	Erased         uint64 // lines that were erased
+	Removed        uint64 // lines of frames that were removed, which are not counted
 
 	// ArchiveEnd is the end of the archive, as it was read last.
 	ArchiveEnd framelog.End
@@ -295,6 +296,9 @@ func (j *Journal) frame(seq uint64, f framelog.Frame) {
 		j.Damage(err)
 	}
 	j.Erased += uint64(f.Erased())
+	if f.Removed.Seq > 0 {
+		j.Removed += next.WalSeq - min(j.End.WalSeq, next.WalSeq)
+	}
 	j.Frames, j.Events, j.End = j.Frames+1, j.Events+next.WalSeq-before, next
 }
 

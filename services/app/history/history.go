@@ -3,6 +3,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -17,9 +18,11 @@ const (
 	maxDays = 3650
 )
 
-// Parse returns the settings history-days, which is for all namespaces, and namespace-history-days, as "acme": "90".
-func Parse(days int, single map[string]string) (plane.History, error) {
-	h := plane.History{Default: inDays(days), Namespaces: map[string]time.Duration{}}
+// Parse returns the settings history-days, which is for all namespaces, and namespace-history-days, as "acme": "90". A day has 24 hours, or day if
+// that is not 0.
+func Parse(days int, single map[string]string, day time.Duration) (plane.History, error) {
+	day = cmp.Or(day, 24*time.Hour)
+	h := plane.History{Default: time.Duration(days) * day, Namespaces: map[string]time.Duration{}}
 	if !valid(days) {
 		return h, fmt.Errorf("history-days is %d; it must be from %d to %d, or 0 to keep all events", days, minDays, maxDays)
 	}
@@ -31,11 +34,9 @@ func Parse(days int, single map[string]string) (plane.History, error) {
 		case err != nil || !valid(n):
 			return h, fmt.Errorf("namespace-history-days: the value for %q is %q; it must be a number from %d to %d, or 0 to keep all events", namespace, text, minDays, maxDays)
 		}
-		h.Namespaces[namespace] = inDays(n)
+		h.Namespaces[namespace] = time.Duration(n) * day
 	}
 	return h, nil
 }
 
 func valid(days int) bool { return days == 0 || minDays <= days && days <= maxDays }
-
-func inDays(n int) time.Duration { return time.Duration(n) * 24 * time.Hour }

@@ -18,8 +18,8 @@ import (
 // TestDaysOfHistory tests the limits of both settings.
 func TestDaysOfHistory(t *testing.T) {
 	for days, ok := range map[int]bool{-1: false, 0: true, 1: false, 2: true, 3650: true, 3651: false} {
-		h, err := Parse(days, nil)
-		single, errOfOne := Parse(0, map[string]string{"acme": strconv.Itoa(days)})
+		h, err := Parse(days, nil, 0)
+		single, errOfOne := Parse(0, map[string]string{"acme": strconv.Itoa(days)}, 0)
 		if !ok {
 			require.EqualError(t, err, fmt.Sprintf("history-days is %d; it must be from 2 to 3650, or 0 to keep all events", days))
 			require.EqualError(t, errOfOne, fmt.Sprintf(`namespace-history-days: the value for "acme" is "%d"; it must be a number from 2 to 3650, or 0 to keep all events`, days))
@@ -30,13 +30,13 @@ func TestDaysOfHistory(t *testing.T) {
 		require.Equal(t, time.Duration(days)*24*time.Hour, single.Of("acme"))
 		require.Zero(t, single.Of("other"))
 	}
-	h, err := Parse(7, map[string]string{"acme": "0"})
+	h, err := Parse(7, map[string]string{"acme": "0"}, 0)
 	require.NoError(t, err)
 	require.Zero(t, h.Of("acme"), "everything of this one is kept")
 	require.Equal(t, 7*24*time.Hour, h.Of("other"))
-	_, err = Parse(7, map[string]string{"Acme.mib": "3"})
+	_, err = Parse(7, map[string]string{"Acme.mib": "3"}, 0)
 	require.ErrorContains(t, err, `"Acme.mib" must be a namespace`)
-	_, err = Parse(7, map[string]string{"acme": "many"})
+	_, err = Parse(7, map[string]string{"acme": "many"}, 0)
 	require.ErrorContains(t, err, `the value for "acme" is "many"`)
 }
 

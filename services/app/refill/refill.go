@@ -22,6 +22,7 @@ import (
 	segments "quartet/pkg/journal/archive"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/jetlog"
+	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/journal/witness/shared"
 	"quartet/services/app/repair"
 	"quartet/services/backup"
@@ -68,8 +69,18 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 	if output.CachedInfo().State.LastSeq > 0 {
 		return cfg.hasMessages(cfg.Output.Name)
 	}
-	p := &publishing{js: js, output: cfg.Output.Name, last: map[string]uint64{}, create: func(of jetlog.Place, first uint64) error {
-		return jetlog.Create(ctx, nc, of, cfg.Replicas, max(cfg.Partitions[of.Plane], 1), first)
+	p := &publishing{js: js, output: cfg.Output.Name, last: map[string]uint64{}, unused: map[string]string{}, create: func(name string, first uint64) (string, error) {
+		if plane, partition, ok := jetstore.ParseStream(name); ok {
+			return jetstore.Restore(ctx, nc, plane, partition, cfg.Replicas, first)
+		}
+		of, segment := jetlog.ParseStream(name)
+		if !segment {
+			return "", fmt.Errorf("stream %s is not one of a journal", name)
+		}
+		if of.Shared || of.Segment == 0 {
+			first = 1
+		}
+		return of.Unused(), jetlog.Create(ctx, nc, of, cfg.Replicas, max(cfg.Partitions[of.Plane], 1), first)
 	}}
 	if _, _, err := from.Read(archive.Visitor{
 		Message: func(m archive.Message) error { return p.publish(ctx, m) },
@@ -82,6 +93,9 @@ func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *a
 	}
 	for name, want := range totals.Streams {
 		if name == cfg.Output.Name || want.Messages == 0 { // sequences of output differ, and old messages may have expired
+			continue
+		}
+		if _, _, ok := jetstore.ParseStream(name); ok { // whoever reads a snapshot verifies it
 			continue
 		}
 		if err := compare(ctx, js, name, want); err != nil {
@@ -171,9 +185,10 @@ type publishing struct {
 	js     jetstream.JetStream
 	output string
 	waits  []sent            // the messages without an acknowledgement, in order
-	last   map[string]uint64 // the last sequence of each journal's stream
-	// create creates the stream of a segment that begins at the sequence first.
-	create func(of jetlog.Place, first uint64) error
+	last   map[string]uint64 // the last sequence of each stream but output
+	unused map[string]string // the subject of what takes the place of messages that the backup does not have, by stream
+	// create creates a stream of which the backup has a message at the sequence first, and returns its unused subject.
+	create func(name string, first uint64) (unused string, err error)
 }
 
 // sent is a message that was published and not acknowledged yet.
@@ -196,28 +211,29 @@ func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 			}
 		}
 	}
-	of, segment := jetlog.ParseStream(m.Stream)
-	if journal && !segment {
-		return fmt.Errorf("stream %s is not one of a journal", m.Stream)
-	}
 	if _, created := p.last[m.Stream]; journal && !created {
-		first := uint64(1)
-		if !of.Shared && of.Segment > 0 {
-			first = m.Seq
-		}
-		if err := p.create(of, first); err != nil {
+		var err error
+		if p.unused[m.Stream], err = p.create(m.Stream, m.Seq); err != nil {
 			return err
 		}
-		p.last[m.Stream] = first - 1
+		p.last[m.Stream] = p.begins(m) - 1
 	}
-	for journal && p.last[m.Stream] < m.Seq-1 { // sequences that a new incarnation left out
+	for journal && p.last[m.Stream] < m.Seq-1 { // sequences that a new incarnation left out, and of objects of snapshots that were removed
 		p.last[m.Stream]++
-		if err := p.send(ctx, &nats.Msg{Subject: of.Unused()}, archive.Message{Stream: m.Stream, Seq: p.last[m.Stream]}); err != nil {
+		if err := p.send(ctx, &nats.Msg{Subject: p.unused[m.Stream]}, archive.Message{Stream: m.Stream, Seq: p.last[m.Stream]}); err != nil {
 			return err
 		}
 	}
 	p.last[m.Stream] = m.Seq
 	return p.send(ctx, msg, m)
+}
+
+// begins returns the sequence at which the stream of its first message begins.
+func (p *publishing) begins(m archive.Message) uint64 {
+	if of, segment := jetlog.ParseStream(m.Stream); segment && (of.Shared || of.Segment == 0) {
+		return 1
+	}
+	return m.Seq
 }
 
 // send publishes msg as m; see publish.

@@ -49,6 +49,7 @@ type Journal struct {
 	Segments       int
 	ArchivedFrames uint64
 	Erased         uint64 // events that were erased; Events counts them too
+	Removed        uint64 // events of frames that were removed because they were old; Events does not count them
 	End            framelog.End
 	Damage         []error // in the order of the journal
 }
@@ -264,7 +265,8 @@ func (r *reading) partition(ctx context.Context, recorded framelog.Witness, stor
 		if err != nil {
 			return nil, fmt.Errorf("the journal of %s: %w", v.Partition, err)
 		}
-		v.Frames, v.Events, v.End, v.Segments, v.ArchivedFrames, v.Erased = j.Frames, j.Events, j.End, j.Segments, j.ArchivedFrames, j.Erased
+		v.Frames, v.Events, v.End, v.Segments, v.ArchivedFrames = j.Frames, j.Events, j.End, j.Segments, j.ArchivedFrames
+		v.Erased, v.Removed = j.Erased, j.Removed
 		all = append(all, v)
 	}
 	return all, nil

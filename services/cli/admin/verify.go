@@ -25,8 +25,9 @@ type VerifiedJournal struct {
 	// How many segments and frames of these are in its archive; absent: none.
 	ArchivedSegments int      `json:"archived_segments,omitempty"`
 	ArchivedFrames   uint64   `json:"archived_frames,omitempty"`
-	Erased           uint64   `json:"erased_events,omitempty"` // how many of the events were erased; absent: none
-	End              string   `json:"end"`                     // hash of the last frame
+	Erased           uint64   `json:"erased_events,omitempty"`  // how many of the events were erased; absent: none
+	Removed          uint64   `json:"removed_events,omitempty"` // how many were removed because they were old, beside the events; absent: none
+	End              string   `json:"end"`                      // hash of the last frame
 	Damage           []string `json:"damage,omitempty"`
 }
 
@@ -131,6 +132,9 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 		}
 		if v.Erased > 0 {
 			text += fmt.Sprintf("  erased: %d events", v.Erased)
+		}
+		if v.Removed > 0 {
+			text += fmt.Sprintf("  removed: %d old events", v.Removed)
 		}
 		show(v.Partition, v.Server, text, v.Damage)
 	}

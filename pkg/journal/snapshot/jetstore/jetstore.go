@@ -88,17 +88,53 @@ func (s *Store) create(ctx context.Context) error {
 		return nil
 	}
 	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
-		return s.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-			Name: s.name, Description: "Quartet: snapshots of a partition", Subjects: []string{s.subject, s.subject + ".*"},
-			Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicas,
-			MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1, DenyPurge: true,
-		})
+		return s.js.CreateOrUpdateStream(ctx, s.config())
 	})
 	if err != nil {
 		return fmt.Errorf("jetstore: stream %s: %w", s.name, err)
 	}
 	s.stream = stream
 	return nil
+}
+
+// config returns the configuration of the stream.
+func (s *Store) config() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: s.name, Description: "Quartet: snapshots of a partition", Subjects: []string{s.subject, s.subject + ".*"},
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: s.replicas,
+		MaxMsgs: -1, MaxBytes: -1, MaxMsgsPerSubject: -1, MaxMsgSize: -1, MaxConsumers: -1, DenyPurge: true,
+	}
+}
+
+// ParseStream returns whose snapshots a stream has; false if it has none of a partition.
+func ParseStream(name string) (plane string, partition int, ok bool) {
+	rest, ok := strings.CutPrefix(name, Prefix)
+	i := strings.LastIndexByte(rest, '-')
+	if !ok || i <= 0 {
+		return "", 0, false
+	}
+	partition, err := strconv.Atoi(rest[i+1:])
+	return rest[:i], partition, err == nil && partition >= 0
+}
+
+// Restore creates the stream of a partition for objects that a backup has, the first of which has a number. It returns the subject of what takes the
+// place of objects that the backup does not have: it may be empty, and is removed when the next snapshot is written. It is an error if there is
+// such a stream with messages.
+func Restore(ctx context.Context, nc *nats.Conn, plane string, partition, replicas int, first uint64) (subject string, err error) {
+	s, err := New(nc, plane, partition, replicas)
+	if err != nil {
+		return "", err
+	}
+	cfg := s.config()
+	cfg.FirstSeq = first
+	stream, err := s.js.CreateStream(ctx, cfg)
+	if err != nil {
+		return "", fmt.Errorf("jetstore: %s: %w", s.name, err)
+	}
+	if stream.CachedInfo().State.Msgs > 0 {
+		return "", fmt.Errorf("jetstore: stream %s has messages already", s.name)
+	}
+	return s.subject, nil
 }
 
 // put stores an object and returns its number.

@@ -1,0 +1,58 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/snapshot"
+	"quartet/pkg/journal/snapshot/jetstore"
+)
+
+// shortened returns the streams of the snapshots of partitions of whose journals old events were removed, in order: their state does not follow
+// from the journal alone.
+func shortened(archives map[string][]archived) (names []string) {
+	for _, parts := range archives {
+		for _, p := range parts {
+			if p.GetRemovedLines() > 0 {
+				names = append(names, jetstore.Stream(p.of.Plane, p.of.Partition))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// snapshots copies the stream of a partition's snapshots. Those that were announced before the moment must be there until it is copied.
+func (c *copying) snapshots(ctx context.Context, name, plane string, partition int) error {
+	if c.deps.Snapshots == nil {
+		return errors.New("it is needed, and where snapshots are stored is not known")
+	}
+	store, err := c.deps.Snapshots(plane, partition)
+	if err != nil {
+		return err
+	}
+	stored := func() (numbers []uint64, err error) {
+		all, err := snapshot.Stored(ctx, store, framelog.PartitionName(plane, partition))
+		for _, s := range all {
+			if s.Number <= c.moment.ends[name].seq {
+				numbers = append(numbers, s.Number)
+			}
+		}
+		return numbers, err
+	}
+	before, err := stored()
+	if err != nil {
+		return err
+	}
+	if err := copyStream(ctx, c.js, name, c.moment, c.write); err != nil {
+		return err
+	}
+	after, err := stored()
+	if err == nil && (len(after) == 0 || !slices.Equal(before, after)) {
+		err = fmt.Errorf("snapshots were replaced while they were copied: %d of %d are left", len(after), len(before))
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/archive/dirstore"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/app"
+	"quartet/tests/dev"
+	"quartet/tests/load"
+	"quartet/tests/proc"
+)
+
+// removedOfWork returns how many events were removed from the journal of work of a data directory.
+func removedOfWork(t *testing.T, data string) (removed int64) {
+	t.Helper()
+	c, err := archive.Read(t.Context(), dirstore.New(filepath.Join(data, "archive"), "work", 0), "work/0")
+	require.NoError(t, err)
+	for _, s := range c.Segments {
+		removed += s.GetRemovedLines()
+	}
+	return removed
+}
+
+// TestX10_HistoryOfSomeDays: what is older than history is kept goes from the archive, and nobody loses anything else. Open and completed items are
+// whole after a start, what is counted by reading the journals is right, they verify, and a backup of them restores.
+func TestX10_HistoryOfSomeDays(t *testing.T) {
+	proc.Long(t)
+	dir := t.TempDir()
+	data, bin := filepath.Join(dir, "data"), binary(t)
+	cfg, err := dev.Config(data)
+	require.NoError(t, err)
+	cfg.Publish, cfg.SegmentSize, cfg.SnapshotSize, cfg.HistoryDays, cfg.Day = true, 1, 1, 2, time.Second
+	a, err := app.New(cfg, zap.NewNop(), "test")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	require.NoError(t, a.Start(ctx))
+	stop := func() {
+		stopping, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		require.NoError(t, a.Stop(stopping))
+	}
+	defer func() {
+		if a != nil {
+			stop()
+		}
+	}()
+	conn, err := load.Dial(cfg.GRPCAddr)
+	require.NoError(t, err)
+	work := workv1.NewWorkServiceClient(conn)
+	_, err = agentv1.NewAgentServiceClient(conn).SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	create := func(objective string) string {
+		resp, err := work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: objective})
+		require.NoError(t, err)
+		return resp.GetWorkItem().GetWorkItemId()
+	}
+	open, done := create("an open item"), create("a completed item")
+	_, err = work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: done})
+	require.NoError(t, err)
+	updates := 0
+	for removed := int64(0); removed < 2000; removed = removedOfWork(t, data) {
+		for range 100 {
+			updates++
+			objective := fmt.Sprintf("an open item, %d %s", updates, strings.Repeat("x", 1800))
+			_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, Objective: &objective})
+			require.NoError(t, err, "%d events of %d updates were removed", removed, updates)
+		}
+	}
+
+	whole := func(conn *grpc.ClientConn) {
+		t.Helper()
+		work := workv1.NewWorkServiceClient(conn)
+		got, err := work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: open}, grpc.WaitForReady(true))
+		require.NoError(t, err)
+		require.Contains(t, got.GetWorkItem().GetObjective(), fmt.Sprintf("an open item, %d ", updates))
+		got, err = work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: done})
+		require.NoError(t, err)
+		require.Equal(t, "a completed item", got.GetWorkItem().GetObjective())
+		past, err := work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: done})
+		require.NoError(t, err)
+		require.True(t, past.GetHistoryRemoved())
+		past, err = work.ListWorkItemHistory(ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: open})
+		require.NoError(t, err)
+		require.NotEmpty(t, past.GetMutations(), "what is new is there")
+		usage, err := identityv1.NewIdentityServiceClient(conn).GetUsage(ctx, &identityv1.GetUsageRequest{})
+		require.NoError(t, err)
+		held := map[string]int64{}
+		for _, u := range usage.GetQuotas() {
+			held[u.GetKind()] = u.GetValue()
+		}
+		require.EqualValues(t, 1, held["open-items"], "a process that starts counts from the beginning of the journals")
+		require.EqualValues(t, 1, held["agents"])
+	}
+	whole(conn)
+	require.NoError(t, conn.Close())
+	stop()
+	a = nil
+
+	quartet := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(ctx, bin, args...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		return string(out)
+	}
+	require.Contains(t, quartet("verify", "--data-dir", data), "removed:")
+	srv, err := proc.NewQuartet(bin, data, "")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = srv.Kill() })
+	lives := func() {
+		t.Helper()
+		require.NoError(t, srv.Start(ctx))
+		conn, err := load.Dial(srv.GRPC)
+		require.NoError(t, err)
+		whole(conn)
+		require.NoError(t, conn.Close())
+	}
+	lives()
+	file := filepath.Join(dir, "all.backup")
+	quartet("backup", file, "--address", srv.GRPC)
+	require.NoError(t, srv.Kill())
+	lives()
+	require.NoError(t, srv.Interrupt(ctx))
+	old := filepath.Join(dir, "old")
+	require.NoError(t, os.Rename(data, old))
+	quartet("restore", file, "--data-dir", data, "--key-file", filepath.Join(old, "key"))
+	quartet("verify", "--data-dir", data)
+	if _, err := os.Stat(filepath.Join(data, "key")); err != nil {
+		key, err := os.ReadFile(filepath.Join(old, "key"))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(data, "key"), key, 0o600))
+	}
+	lives()
+	require.NoError(t, srv.Interrupt(ctx))
+	quartet("verify", "--data-dir", data)
+}
