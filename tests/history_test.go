@@ -148,4 +148,15 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	lives()
 	require.NoError(t, srv.Interrupt(ctx))
 	quartet("verify", "--data-dir", data)
+	// Snapshots cannot be made again from such a journal, so repair leaves them where they are.
+	blocks, err := filepath.Glob(filepath.Join(data, "nats", "jetstream", "*", "streams", "quartet-snapshot-work-0", "msgs", "*.blk"))
+	require.NoError(t, err)
+	require.NotEmpty(t, blocks)
+	block, err := os.ReadFile(blocks[0])
+	require.NoError(t, err)
+	block[len(block)/2] ^= 1
+	require.NoError(t, os.WriteFile(blocks[0], block, 0o600))
+	out, err := exec.CommandContext(ctx, bin, "repair", "--data-dir", data, "--apply").CombinedOutput()
+	require.Contains(t, string(out), "comes back with a restore only", err)
+	require.FileExists(t, blocks[0])
 }

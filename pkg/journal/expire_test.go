@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func allOld(string) time.Time { return time.Now().Add(time.Hour) }
 
 // expire removes everything that is archived and not needed.
 func expire(ctx context.Context, p *journal.Partition[*people]) (int64, error) {
-	return p.Expire(ctx, allOld, time.Now().Add(time.Hour), math.MaxUint64)
+	return p.Expire(ctx, allOld, time.Now().Add(time.Hour), time.Now().Add(time.Hour), math.MaxUint64)
 }
 
 // remember lets people talk until the archive has several segments, of which one has a farewell, and returns what ada and bob said.
@@ -47,9 +48,9 @@ func (v *village) expired(t *testing.T, p *journal.Partition[*people], ada, bob 
 	require.Equal(t, ada, saidOf(t, p, "ada"))
 	require.Equal(t, bob, saidOf(t, p, "bob"))
 	content := string(archivetest.Content(t, v.dir))
-	require.False(t, strings.Contains(content, "what bob said 0"))
-	require.False(t, strings.Contains(content, "what ada said 0"))
-	require.True(t, strings.Contains(content, "farewell ada's friend"))
+	require.NotContains(t, content, "what bob said 0")
+	require.NotContains(t, content, "what ada said 0")
+	require.Contains(t, content, "farewell ada's friend")
 
 	events, err := journal.ReadBack(t.Context(), p, []uint64{1, 2, 3})
 	require.NoError(t, err)
@@ -94,13 +95,13 @@ func TestExpire(t *testing.T) {
 	all := string(archivetest.Content(t, v.dir))
 	require.Contains(t, all, "farewell", "it is in the archive")
 
-	n, err := p.Expire(t.Context(), allOld, time.Now().Add(-time.Hour), math.MaxUint64)
+	n, err := p.Expire(t.Context(), allOld, time.Now().Add(-time.Hour), time.Now().Add(-time.Hour), math.MaxUint64)
 	require.NoError(t, err)
 	require.Zero(t, n, "what was archived is not old enough")
-	n, err = p.Expire(t.Context(), allOld, time.Now().Add(time.Hour), 1)
+	n, err = p.Expire(t.Context(), allOld, time.Now().Add(time.Hour), time.Now().Add(-time.Hour), 1)
 	require.NoError(t, err)
 	require.Zero(t, n, "nobody has read it")
-	n, err = p.Expire(t.Context(), func(string) time.Time { return time.Time{} }, time.Now().Add(time.Hour), math.MaxUint64)
+	n, err = p.Expire(t.Context(), func(string) time.Time { return time.Time{} }, time.Now().Add(time.Hour), time.Now().Add(-time.Hour), math.MaxUint64)
 	require.NoError(t, err)
 	require.Zero(t, n, "everything is kept")
 	require.Equal(t, all, string(archivetest.Content(t, v.dir)))
@@ -113,6 +114,11 @@ func TestExpire(t *testing.T) {
 	n, err = expire(t.Context(), p)
 	require.NoError(t, err)
 	require.Zero(t, n)
+	require.NoError(t, os.Rename(v.dir, v.dir+"-away"))
+	n, err = expire(t.Context(), p)
+	require.NoError(t, err, "nothing is read while the state is the same")
+	require.Zero(t, n)
+	require.NoError(t, os.Rename(v.dir+"-away", v.dir))
 	require.NoError(t, p.Close(t.Context()))
 
 	p = v.open(t)
@@ -136,7 +142,7 @@ func TestExpireByNamespace(t *testing.T) {
 			return time.Time{}
 		}
 		return time.Now().Add(time.Hour)
-	}, time.Now().Add(time.Hour), math.MaxUint64)
+	}, time.Now().Add(time.Hour), time.Now().Add(time.Hour), math.MaxUint64)
 	require.NoError(t, err)
 	require.Positive(t, n, "events of the journal itself")
 	content := string(archivetest.Content(t, v.dir))
@@ -156,7 +162,7 @@ func TestExpireNeedsASnapshot(t *testing.T) {
 	before := archivetest.Content(t, v.dir)
 	require.NoError(t, v.store.Remove(t.Context(), numbers[:len(numbers)-1])) // pages that the newest one needs
 	_, err = expire(t.Context(), p)
-	require.ErrorContains(t, err, "the newest snapshot cannot be read")
+	require.ErrorContains(t, err, "the newest snapshot of test/0 cannot be read")
 	require.Equal(t, before, archivetest.Content(t, v.dir))
 	require.NoError(t, p.Close(t.Context()))
 

@@ -45,6 +45,15 @@ func (h History) shortest() time.Duration {
 	return shortest
 }
 
+// longest returns the longest time for which something is kept that is not kept always.
+func (h History) longest() time.Duration {
+	longest := h.Default
+	for _, d := range h.Namespaces {
+		longest = max(longest, d)
+	}
+	return longest
+}
+
 // before returns, for a namespace, the time before which its events are old; zero if none is.
 func (h History) before(now time.Time) func(namespace string) time.Time {
 	return func(namespace string) time.Time {
@@ -78,7 +87,7 @@ func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 	for _, p := range e.parts.All() {
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), through)
+			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), now.Add(-e.deps.History.longest()), through)
 		}
 		if err != nil && !errors.Is(err, journal.ErrNotHeld) {
 			errs = append(errs, err)

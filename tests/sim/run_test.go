@@ -38,9 +38,10 @@ const (
 
 // report is what came of a run.
 type report struct {
-	instances bool // the world has instances with leases
-	restored  int  // loads that began at a snapshot
-	archived  int  // segments that are in archives at the end
+	instances bool  // the world has instances with leases
+	restored  int   // loads that began at a snapshot
+	archived  int   // segments that are in archives at the end
+	removed   int64 // events that were removed from these
 	seed      uint64
 	digest    string // of the choices
 	journals  string // of everything that was stored
@@ -137,6 +138,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		r.w.segment = []int64{0, 2 << 10, 12 << 10}[rnd.IntN(3)]                             // a segment of a few frames, or of some dozens
 		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)] // after some frames, or some dozens
 		r.w.archived = rand.New(rand.NewPCG(seed, 3)).IntN(4) > 0
+		r.w.short = rand.New(rand.NewPCG(seed, 4)).IntN(2) > 0
 		err := r.play()
 		var v violated
 		if errors.As(err, &v) {
@@ -163,6 +165,9 @@ func (r *run) finish() {
 	for _, p := range journals {
 		if c, err := archive.Read(context.Background(), r.w.archives[p], framelog.PartitionName(p, 0)); err == nil {
 			r.rep.archived += len(c.Segments)
+			for _, s := range c.Segments {
+				r.rep.removed += s.GetRemovedLines()
+			}
 		}
 		for _, f := range r.w.frames(p) {
 			text := fmt.Sprintf("%s %s %d %s %s", p, f.ID, f.Generation, f.Link, f.Body)

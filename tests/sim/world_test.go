@@ -55,7 +55,8 @@ type life struct {
 	serving bool
 	ended   bool // it is being stopped; nothing is done for it any more
 
-	over atomic.Bool // its lease
+	over      atomic.Bool     // its lease
+	positions plane.Positions // of what it has consumed
 }
 
 // Valid implements journal.Lease. A process that is suspended holds nothing any more when another one takes over, and
@@ -90,6 +91,7 @@ type world struct {
 	stores        map[string]*memstore.Store
 	archives      map[string]archive.Store
 	archived      bool // closed segments are archived
+	short         bool // and events in them are removed once they are old
 	spoiled       bool // a journal was damaged
 	fromSnapshots int  // loads that began at one
 	lives         map[string]*life
@@ -231,6 +233,7 @@ func (w *world) parts(l *life) planes.Parts {
 					return nil
 				})
 			},
+			History: plane.History{Default: w.history()}, Positions: &l.positions, ReadThrough: w.readThrough,
 			SegmentSize: w.segment, Lease: l.held, Feeds: l.feeds, Clock: w.shift, IDs: &ids{life: l.tag},
 			Arrive: func(ctx context.Context, method, agentID, requestID string) {
 				if method == "view" && ctx.Value(ownKey{}) != nil {
@@ -247,7 +250,7 @@ func (w *world) parts(l *life) planes.Parts {
 func (w *world) checked() func(restored, replayed journal.State) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.spoiled {
+	if w.spoiled || w.history() > 0 { // the log has not all of it any more
 		return nil
 	}
 	return w.restored

@@ -1,9 +1,11 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +31,8 @@ type Archiver struct {
 	cancel  context.CancelFunc
 	due     chan struct{}
 	idle    sync.WaitGroup
-	working chan struct{} // has a value while the catalog is changed
+	working chan struct{}     // has a value while the catalog is changed
+	looked  map[string]uint64 // the segments of which nothing is old any more but for a change of the state, as Expire saw it
 
 	mu      sync.Mutex
 	started bool
@@ -155,19 +158,71 @@ func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines
 			return nil, fmt.Errorf("%w: %d of %s", ErrNotArchived, until, c.Partition)
 		}
 		return func(s Segment) bool { return s.GetNumber() <= until }, nil
-	})
+	}, func(Segment) {})
 }
 
-// Expire removes lines for which old returns true of all segments that were archived before a time and end at through, a wal_seq, or before. It
-// returns how many lines these are. The oldest segment is the first, so that of what led to an event nothing is left that comes after it.
-func (a *Archiver) Expire(ctx context.Context, before time.Time, through uint64, old func(line []byte) bool) (lines int64, err error) {
-	return a.rewrite(ctx, Erasing{Line: old, Old: true}, func(*Catalog) (func(Segment) bool, error) {
-		return func(s Segment) bool { return s.GetArchivedAt().AsTime().Before(before) && s.End.WalSeq <= through }, nil
-	})
+// Expiry says which lines are removed because they are old.
+type Expiry struct {
+	// Before is the time before which a segment must have been archived that is looked at.
+	Before time.Time
+	// All is a time before which all lines are old that ever become so.
+	All time.Time
+	// Through is the last wal_seq that may be removed. A segment that goes on behind it is not looked at.
+	Through uint64
+	// State identifies what Line depends on beside the line and the time: a segment of before All is not looked at again while it is the same.
+	State uint64
+	// Ready is called before the first segment is looked at. Its error ends it.
+	Ready func() error
+	// Line reports whether a line is old and not needed. After an error nothing more is removed.
+	Line func(line []byte) (bool, error)
 }
 
-// rewrite erases lines in some of the segments of the catalog.
-func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog) (func(Segment) bool, error)) (lines int64, err error) {
+// Expire removes old lines, and returns how many these are. The oldest segment is the first, so that of what led to an event nothing is left that
+// comes after it.
+func (a *Archiver) Expire(ctx context.Context, x Expiry) (lines int64, err error) {
+	if a == nil {
+		return 0, ErrNotArchived
+	}
+	due := func(s Segment) bool {
+		state, looked := a.looked[s.GetName()]
+		return s.GetArchivedAt().AsTime().Before(x.Before) && s.End.WalSeq <= x.Through && (!looked || state != x.State)
+	}
+	if c := a.log.known(); c != nil && !slices.ContainsFunc(c.Segments, due) {
+		return 0, nil // nothing is read
+	}
+	if err := x.Ready(); err != nil {
+		return 0, err
+	}
+	looked := map[string]uint64{}
+	var failed error
+	line := func(line []byte) bool {
+		if failed != nil {
+			return false
+		}
+		var old bool
+		old, failed = x.Line(line)
+		return old && failed == nil
+	}
+	lines, err = a.rewrite(ctx, Erasing{Line: line, Old: true}, func(*Catalog) (func(Segment) bool, error) { return due, nil }, func(s Segment) {
+		if s.GetArchivedAt().AsTime().Before(x.All) {
+			looked[s.GetName()] = x.State
+		}
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return lines, err
+	}
+	for _, s := range a.log.known().Segments {
+		state, was := a.looked[s.GetName()]
+		if _, again := looked[s.GetName()]; was && !again {
+			looked[s.GetName()] = state
+		}
+	}
+	a.looked = looked
+	return lines, nil
+}
+
+// rewrite erases lines in some of the segments of the catalog, and calls done with each of these as it is then.
+func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog) (func(Segment) bool, error), done func(Segment)) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
 	}
@@ -195,6 +250,7 @@ func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog
 			return lines, err
 		}
 		c, lines = next, lines+n
+		done(c.Segments[i])
 	}
 	a.log.mu.Lock()
 	a.log.catalog, a.log.cached = c, cached{}

@@ -97,11 +97,11 @@ func (r *Roller) Erase(ctx context.Context, until uint64, what archive.Erasing) 
 }
 
 // Expire removes lines from archived segments because they are old; see archive.Archiver.Expire.
-func (r *Roller) Expire(ctx context.Context, before time.Time, through uint64, old func(line []byte) bool) (int64, error) {
+func (r *Roller) Expire(ctx context.Context, x archive.Expiry) (int64, error) {
 	if r == nil {
 		return 0, archive.ErrNotArchived
 	}
-	return r.old.Expire(ctx, before, through, old)
+	return r.old.Expire(ctx, x)
 }
 
 // Settle waits until the segments are archived that may be.

@@ -19,8 +19,10 @@ func Verify(ctx context.Context, store Store, partition string) error {
 	if len(all) == 0 {
 		return fmt.Errorf("snapshot: %w: there is none of %s", ErrNoObject, partition)
 	}
-	_, err = Read(ctx, store, all[0], all[1:], nowhere{})
-	return err
+	if _, err = Read(ctx, store, all[0], all[1:], nowhere{}); err != nil {
+		return fmt.Errorf("the newest snapshot of %s cannot be read: %w", partition, err)
+	}
+	return nil
 }
 
 // nowhere is what a snapshot is read into of which nothing is used.

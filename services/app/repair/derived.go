@@ -3,7 +3,9 @@ package repair
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
+	"quartet/pkg/journal/snapshot/jetstore"
 	"quartet/pkg/natsd/blockfile"
 	"quartet/pkg/natsd/salvage"
 	"quartet/services/app/derived"
@@ -21,10 +23,20 @@ func (r *run) examineDerived() (damaged []derived.Report, err error) {
 			return nil, err
 		}
 		if len(found.Damage) > 0 {
+			found.Again = found.Again && !r.shortened(s.Name)
 			damaged = append(damaged, found)
 		}
 	}
 	return damaged, nil
+}
+
+// shortened reports whether a stream has the snapshots of a partition of whose journal old events were removed: without them the journal does not
+// lead to the state, and an older snapshot may be intact.
+func (r *run) shortened(name string) bool {
+	plane, partition, ok := jetstore.ParseStream(name)
+	return ok && slices.ContainsFunc(r.journals, func(j *journal) bool {
+		return j.of.plane == plane && j.of.number == partition && slices.ContainsFunc(j.archived.parts, func(p *part) bool { return p.row.GetRemovedLines() > 0 })
+	})
 }
 
 // renew moves the damaged streams away that are copied again from the journals by the next start, and returns where they are.

@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"quartet/pkg/bus"
+)
+
+// followers has the planes that follow the journal of a plane.
+var followers = map[string][]string{
+	"agent":   {"board", "task", "waiting", "work"},
+	"task":    {"agent", "waiting"},
+	"waiting": {"agent", "work"},
+	"work":    {"agent", "waiting"},
+}
+
+// confirmTerm bounds how long it is waited until what a plane has consumed is durable.
+const confirmTerm = 100 * time.Millisecond
+
+// history is how long events are kept that nothing needs; 0 in a world in which all are.
+func (w *world) history() time.Duration {
+	if w.short && w.eraseAfter() > 0 && !w.split() {
+		return 100 * time.Second
+	}
+	return 0
+}
+
+// readThrough is plane.Deps.ReadThrough.
+func (w *world) readThrough(ctx context.Context, of string, partition int) (uint64, error) {
+	through := uint64(math.MaxUint64)
+	for _, name := range followers[of] {
+		w.mu.Lock()
+		l := w.lives[name]
+		w.mu.Unlock()
+		if l == nil {
+			continue // the world has no such service
+		}
+		term, cancel := context.WithTimeout(ctx, confirmTerm)
+		known := false
+		for _, p := range l.positions.Durable(term, name, 0) {
+			if p.Plane == of && p.Partition == partition {
+				through, known = min(through, p.WalSeq), true
+			}
+		}
+		cancel()
+		if !known {
+			return 0, fmt.Errorf("what %s has read of %s is not known", name, of)
+		}
+	}
+	all := w.events.Messages()
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Subject == fmt.Sprintf("%s%s.%d", bus.PositionPrefix, of, partition) {
+			end, err := bus.PositionOf(all[i].Header)
+			return min(through, end.WalSeq), err
+		}
+	}
+	return 0, nil
+}
