@@ -2,10 +2,12 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/app"
+	"quartet/services/cli/admin"
 	"quartet/tests/dev"
 	"quartet/tests/load"
 	"quartet/tests/proc"
@@ -34,6 +37,16 @@ func removedOfWork(t *testing.T, data string) (removed int64) {
 		removed += s.GetRemovedLines()
 	}
 	return removed
+}
+
+// newestSnapshot returns the last sequence of the stream of the snapshots of work, as quartet verify prints it.
+func newestSnapshot(t *testing.T, verified string) uint64 {
+	t.Helper()
+	var all admin.Verified
+	require.NoError(t, json.Unmarshal([]byte(verified), &all))
+	i := slices.IndexFunc(all.Streams, func(s admin.VerifiedStream) bool { return s.Name == "quartet-snapshot-work-0" })
+	require.NotEqual(t, -1, i)
+	return all.Streams[i].Last
 }
 
 // TestX10_HistoryOfSomeDays: what is older than history is kept goes from the archive, and nobody loses anything else. Open and completed items are
@@ -74,12 +87,16 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 	_, err = work.CompleteWorkItem(ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: done})
 	require.NoError(t, err)
 	updates := 0
+	update := func() {
+		t.Helper()
+		updates++
+		objective := fmt.Sprintf("an open item, %d %s", updates, strings.Repeat("x", 1800))
+		_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, Objective: &objective})
+		require.NoError(t, err)
+	}
 	for removed := int64(0); removed < 2000; removed = removedOfWork(t, data) {
 		for range 100 {
-			updates++
-			objective := fmt.Sprintf("an open item, %d %s", updates, strings.Repeat("x", 1800))
-			_, err := work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: open, Objective: &objective})
-			require.NoError(t, err, "%d events of %d updates were removed", removed, updates)
+			update()
 		}
 	}
 
@@ -119,7 +136,7 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 		return string(out)
 	}
 	require.Contains(t, quartet("verify", "--data-dir", data), "removed:")
-	srv, err := proc.NewQuartet(bin, data, "")
+	srv, err := proc.NewQuartet(bin, data, "", "--snapshot-mib", "1")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = srv.Kill() })
 	lives := func() {
@@ -130,21 +147,44 @@ func TestX10_HistoryOfSomeDays(t *testing.T) {
 		whole(conn)
 		require.NoError(t, conn.Close())
 	}
+	key, err := os.ReadFile(filepath.Join(data, "key"))
+	require.NoError(t, err)
+	backup := func(name string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		quartet("backup", file, "--address", srv.GRPC)
+		return file
+	}
+	restore := func(file string) {
+		t.Helper()
+		require.NoError(t, os.Rename(data, file+"-before"))
+		quartet("restore", file, "--data-dir", data, "--key-file", filepath.Join(file+"-before", "key"))
+		require.NoError(t, os.WriteFile(filepath.Join(data, "key"), key, 0o600))
+	}
 	lives()
-	file := filepath.Join(dir, "all.backup")
-	quartet("backup", file, "--address", srv.GRPC)
+	first := backup("first")
 	require.NoError(t, srv.Kill())
 	lives()
 	require.NoError(t, srv.Interrupt(ctx))
-	old := filepath.Join(dir, "old")
-	require.NoError(t, os.Rename(data, old))
-	quartet("restore", file, "--data-dir", data, "--key-file", filepath.Join(old, "key"))
-	quartet("verify", "--data-dir", data)
-	if _, err := os.Stat(filepath.Join(data, "key")); err != nil {
-		key, err := os.ReadFile(filepath.Join(old, "key"))
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(data, "key"), key, 0o600))
+	restore(first)
+	before := newestSnapshot(t, quartet("verify", "--data-dir", data, "-o", "json"))
+	lives()
+
+	// What was restored goes on: it writes snapshots, and is in a backup before it is archived again.
+	conn, err = load.Dial(srv.GRPC)
+	require.NoError(t, err)
+	work = workv1.NewWorkServiceClient(conn)
+	second := backup("second")
+	for range 1000 {
+		update()
 	}
+	require.NoError(t, conn.Close())
+	require.NoError(t, srv.Interrupt(ctx))
+	require.Greater(t, newestSnapshot(t, quartet("verify", "--data-dir", data, "-o", "json")), before)
+	lives()
+	require.NoError(t, srv.Interrupt(ctx))
+	restore(second)
+	updates -= 1000
 	lives()
 	require.NoError(t, srv.Interrupt(ctx))
 	quartet("verify", "--data-dir", data)

@@ -12,9 +12,9 @@ import (
 
 // Expire removes events from the archive that are older than before says for their namespace, unless the state needs them; of frames without
 // other events nothing is left but where they end. before returns zero for a namespace of which everything is kept, and for the empty one, that
-// of the journal's own events, whatever is kept where nothing else is said. shortest and longest are the shortest and the longest time since
-// before, and events behind through are kept. Nothing is removed unless the newest snapshot can be read: the log alone does not lead to the state
-// any more. It returns how many events were removed. It may be repeated; there must be at most one call at a time.
+// of the journal's own events, whatever is kept where nothing else is said. latest and earliest are the latest and the earliest time that it
+// returns but for zero. Events behind through are kept. Nothing is removed unless the newest snapshot can be read: the log alone does not lead to
+// the state any more. It returns how many events were removed. It may be repeated; there must be at most one call at a time.
 func (p *Partition[S]) Expire(ctx context.Context, before func(namespace string) time.Time, latest, earliest time.Time, through uint64) (int64, error) {
 	if _, ok := any(p.cfg.New()).(Retaining); !ok || !p.roller.Archives() || p.cfg.Snapshots == nil {
 		return 0, nil

@@ -227,7 +227,7 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 	if e.deps.EraseAfter > 0 {
 		e.running.Go(func() { e.erase(follow) })
 	}
-	if e.deps.History.shortest() > 0 {
+	if _, retains := any(e.cfg.New()).(journal.Retaining); retains && e.deps.History.shortest() > 0 {
 		e.running.Go(func() { e.expire(follow) })
 	}
 	return nil

@@ -183,7 +183,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Bool(&c.Publish, "publish-events", true, "Copy events to the EVENTS stream as CloudEvents for external consumers")
 	s.Int(&c.EventsSize, "events-mib", bus.DefaultBytes>>20, "MiB of events that EVENTS keeps for external consumers, at most a quarter of the store and 7 days; 1 to 1048576. The journals keep all events, or those of history-days")
 	s.Int(&c.OutputDays, "output-days", 30, "Days for which the output of commands is kept after it was written, at most 3650; 0: always. That of a deleted agent is removed when its commands have ended")
-	s.Int(&c.HistoryDays, "history-days", 0, "Days for which events are kept that nothing needs any more, such as rounds of a conversation behind its newest brief, the past of items and logs of ended boards; 2 to 3650; 0: always")
+	s.Int(&c.HistoryDays, "history-days", 0, "Days for which events are kept that nothing needs any more, such as rounds that no later context shows, the past of items and logs of ended boards; 2 to 3650; 0: always")
 	s.Map(&c.NamespaceHistoryDays, "namespace-history-days", nil, "history-days of single namespaces, as acme=90,beta=0")
 	s.String(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
 	s.String(&c.PProfAddr, "pprof-addr", "", "Loopback address on which profiles are served; empty: none")

@@ -155,7 +155,10 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 			}
 		}
 		// Snapshots first: others take their place in time.
-		snapshots := shortened(archives)
+		snapshots, err := shortened(ctx, js, archives)
+		if err != nil {
+			return nil, nil, cut{}, err
+		}
 		all := slices.Concat(snapshots, complete(journals, archives), output)
 		// A segment that began since the moment was chosen may have messages of before it.
 		if slices.Equal(all, names) {

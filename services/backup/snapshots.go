@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/snapshot"
 	"quartet/pkg/journal/snapshot/jetstore"
 )
 
 // shortened returns the streams of the snapshots of partitions of whose journals old events were removed, in order: their state does not follow
-// from the journal alone.
-func shortened(archives map[string][]archived) (names []string) {
+// from the journal alone. What was removed before a restore is in no archive yet.
+func shortened(ctx context.Context, js jetstream.JetStream, archives map[string][]archived) (names []string, err error) {
+	if names, err = jetstore.Restored(ctx, js); err != nil {
+		return nil, err
+	}
 	for _, parts := range archives {
 		for _, p := range parts {
 			if p.GetRemovedLines() > 0 {
@@ -22,7 +27,7 @@ func shortened(archives map[string][]archived) (names []string) {
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.Compact(names), nil
 }
 
 // snapshots copies the stream of a partition's snapshots. Those that were announced before the moment must be there until it is copied.

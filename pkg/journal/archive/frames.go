@@ -26,7 +26,7 @@ type encoder struct {
 	frames []*archivev1.Frame
 	size   int
 	erased int64 // lines of all frames that were added
-	gone   int64 // lines of frames that were removed before, at most
+	gone   int64 // lines of frames that were removed before, at most; 1 for frames that had none, so that they are noticed
 }
 
 // newEncoder returns the encoder of the frames of a partition behind an end of its log.
@@ -49,7 +49,7 @@ func (e *encoder) add(seq uint64, f framelog.Frame) error {
 	}
 	if f.Removed.Seq > 0 {
 		e.frames = append(e.frames, &archivev1.Frame{Step: seq - e.end.Seq, Removed: f.Removed.String()})
-		e.end, e.size, e.gone = next, e.size+frameRoom, e.gone+int64(next.WalSeq-e.end.WalSeq)
+		e.end, e.size, e.gone = next, e.size+frameRoom, e.gone+max(int64(next.WalSeq-e.end.WalSeq), 1)
 		return nil
 	}
 	l := f.Link

@@ -69,7 +69,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		return nil
 	}
 	err = log.Scan(ctx, max(before.Seq+1, seg.First), func(seq uint64, f framelog.Frame) error {
-		if f.Removed.Seq == 0 && f.Link.Segment != seg.Number && row.GetFrames() > 0 {
+		if row.GetFrames() > 0 && elsewhere(f, enc.end, seg.Number) {
 			if _, _, err := enc.end.Next(c.Partition, seq, f); err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		}
 		of.add(f.Body)
 		row.Frames, row.Bytes = row.GetFrames()+1, row.GetBytes()+int64(len(f.Body))
-		if f.Link.Next > 0 {
+		if f.Link.Next > 0 || f.Removed.Segment > seg.Number { // the frame that closes it was removed with others
 			return errClosed
 		}
 		return ctx.Err()
@@ -115,6 +115,14 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 		return Segment{}, err
 	}
 	return Segment{Segment: row, Before: before, End: enc.end}, nil
+}
+
+// elsewhere reports whether a frame behind an end of a log is not in the segment with a number, in which that is.
+func elsewhere(f framelog.Frame, end framelog.End, number uint64) bool {
+	if f.Removed.Seq > 0 {
+		return f.Removed.Incarnation > end.Incarnation // a new one begins with a segment
+	}
+	return f.Link.Segment != number
 }
 
 // Verify reads a segment and verifies that its frames are those between its ends.

@@ -93,9 +93,7 @@ func (a *Agent) apply(ev *journal.Event) error {
 	case *agentv1.MessageAborted:
 		a.finishMessage(p.GetMessage())
 	case *agentv1.BriefWritten:
-		b := briefRef{ev.WalSeq, p.GetBrief().GetKind(), p.GetBrief().GetWorkItemId()}
-		a.Briefs = append(a.Briefs, b)
-		a.noteReport(b)
+		a.Briefs = append(a.Briefs, briefRef{ev.WalSeq, p.GetBrief().GetKind(), p.GetBrief().GetWorkItemId()})
 	case *agentv1.TaskAnswered:
 		if len(a.AnsweredTasks) == keptAnsweredTasks {
 			a.AnsweredTasks = slices.Delete(a.AnsweredTasks, 0, 1)

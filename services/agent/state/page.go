@@ -144,9 +144,6 @@ func agentFrom(k ref.Agent, p *agentv1.AgentPage) (*Agent, error) {
 	if a.Briefs, err = briefsFrom(p.GetBriefs()); err != nil {
 		return nil, err
 	}
-	for _, b := range a.Briefs {
-		a.noteReport(b)
-	}
 	if a.Conversation, err = conversationFrom(p.GetConversation()); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	"quartet/pkg/journal"
@@ -55,8 +56,8 @@ func (a *Agent) needsRound(walSeq uint64, itemID string) bool {
 		return true
 	}
 	numbers := a.Transcript.ByItem[itemID]
-	if _, reported := a.reported[itemID]; reported || len(numbers) == 0 {
-		return false
+	if len(numbers) == 0 || slices.ContainsFunc(a.Briefs, func(b briefRef) bool { return b.Kind == agentv1.BriefKind_BRIEF_KIND_RESULT && b.ItemID == itemID }) {
+		return false // nobody works on a reported item any more
 	}
 	return walSeq >= a.Transcript.Round(numbers[max(0, len(numbers)-ShownRounds)])[0]
 }
@@ -80,15 +81,4 @@ func (c *Conversation) indexes(walSeq uint64) bool {
 		}
 	}
 	return false
-}
-
-// noteReport remembers that there is a report of an item: nobody works on it any more.
-func (a *Agent) noteReport(b briefRef) {
-	if b.Kind != agentv1.BriefKind_BRIEF_KIND_RESULT || b.ItemID == "" {
-		return
-	}
-	if a.reported == nil {
-		a.reported = map[string]struct{}{}
-	}
-	a.reported[b.ItemID] = struct{}{}
 }

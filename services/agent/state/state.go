@@ -64,8 +64,7 @@ type Agent struct {
 	AnsweredTasks []string
 	// Transcript finds the agent's rounds in the journal.
 	Transcript transcript.Index
-	Briefs     []briefRef          // oldest first
-	reported   map[string]struct{} // the items that have a result among Briefs
+	Briefs     []briefRef // oldest first
 	// Delegations are those of the agent as a parent, oldest first.
 	Delegations      []*Delegation
 	firstItem        string                 // the first work item that a private child made

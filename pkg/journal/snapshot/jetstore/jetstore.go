@@ -88,7 +88,13 @@ func (s *Store) create(ctx context.Context) error {
 		return nil
 	}
 	stream, err := jetlog.Patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) {
-		return s.js.CreateOrUpdateStream(ctx, s.config())
+		cfg := s.config()
+		if old, err := s.js.Stream(ctx, s.name); err == nil {
+			cfg.FirstSeq = old.CachedInfo().Config.FirstSeq // see Restored
+		} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil, err
+		}
+		return s.js.CreateOrUpdateStream(ctx, cfg)
 	})
 	if err != nil {
 		return fmt.Errorf("jetstore: stream %s: %w", s.name, err)
@@ -135,6 +141,21 @@ func Restore(ctx context.Context, nc *nats.Conn, plane string, partition, replic
 		return "", fmt.Errorf("jetstore: stream %s has messages already", s.name)
 	}
 	return s.subject, nil
+}
+
+// Restored returns the names of the streams that Restore has created, in order: the journals of their partitions may have less than the snapshots.
+func Restored(ctx context.Context, js jetstream.JetStream) (names []string, err error) {
+	all, err := Streams(ctx, js)
+	for _, name := range all {
+		s, err := js.Stream(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("jetstore: %s: %w", name, err)
+		}
+		if s.CachedInfo().Config.FirstSeq > 0 {
+			names = append(names, name)
+		}
+	}
+	return names, err
 }
 
 // put stores an object and returns its number.
