@@ -12,6 +12,7 @@ const places: Record<string, Place> = {
   GetTask: { title: "Tasks", tab: "tasks" },
   ListBoards: { title: "Boards", tab: "boards" },
   ListExternalTriggers: { title: "Waiting", tab: "waiting" },
+  ListRounds: { title: "Transcript", tab: "transcript" },
   ListTasks: { title: "Tasks", tab: "tasks" },
   ListTimers: { title: "Waiting", tab: "waiting" },
   ListWaits: { title: "Waiting", tab: "waiting" },
