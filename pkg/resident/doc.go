@@ -1,0 +1,8 @@
+// Package resident keeps values in memory that are used, and the others in a file.
+//
+// A Map holds values by key. Those that were not used for a while are evicted: what is left of them in memory is their key, their place in a File, and a
+// small summary. Whoever gets an evicted value gets a copy that was read from the file; whoever edits one makes it resident again. So
+// a reader cannot see which values are resident, and the memory that a Map takes follows from what is used.
+//
+// The file is a cache of this process. It is not durable, has no name, and ends with the process.
+package resident

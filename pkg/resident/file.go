@@ -1,0 +1,150 @@
+package resident
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"math/bits"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/s2"
+)
+
+// unit is what places in a File are multiples of, in bytes.
+const unit = 64
+
+// maxBytes bounds a blob, so that damaged bytes do not take all memory.
+const maxBytes = 1 << 30
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrFull means that a File has no room for more.
+var ErrFull = errors.New("resident: the file is full")
+
+// place is where a File has a blob. The zero place is no blob.
+type place struct {
+	at   uint32 // in units
+	size uint32 // in bytes
+}
+
+// File holds blobs, compressed and with a checksum. What was freed is used again. It is safe for concurrent use, but a blob must not be freed while it
+// is read.
+type File struct {
+	f *os.File
+
+	mu   sync.Mutex
+	end  uint64 // in units
+	free map[uint32][]uint32
+
+	live atomic.Int64 // bytes of all blobs
+}
+
+// Create makes a File in a directory, which must exist. Its name is removed at once where the system allows it, otherwise by Close.
+func Create(dir string) (*File, error) {
+	f, err := os.CreateTemp(dir, "resident-*")
+	if err != nil {
+		return nil, fmt.Errorf("resident: %w", err)
+	}
+	_ = os.Remove(f.Name())
+	return &File{f: f, end: 1, free: map[uint32][]uint32{}}, nil
+}
+
+// Close ends a File. Nothing may be read from it any more.
+func (f *File) Close() error {
+	err := f.f.Close()
+	_ = os.Remove(f.f.Name())
+	return err
+}
+
+// Bytes returns how many bytes the blobs have.
+func (f *File) Bytes() int64 { return f.live.Load() }
+
+// put stores a blob.
+func (f *File) put(plain []byte) (place, error) {
+	block := s2.EncodeBetter(nil, plain)
+	block = binary.LittleEndian.AppendUint32(block, crc32.Checksum(block, castagnoli))
+	if len(block) > maxBytes {
+		return place{}, fmt.Errorf("resident: %d bytes are too many", len(block))
+	}
+	at, err := f.take(room(len(block)))
+	if err != nil {
+		return place{}, err
+	}
+	p := place{at: at, size: uint32(len(block))}
+	if _, err := f.f.WriteAt(block, int64(p.at)*unit); err != nil {
+		f.give(p)
+		return place{}, fmt.Errorf("resident: %w", err)
+	}
+	f.live.Add(int64(p.size))
+	return p, nil
+}
+
+// get reads a blob.
+func (f *File) get(p place) ([]byte, error) {
+	block := make([]byte, p.size)
+	if _, err := f.f.ReadAt(block, int64(p.at)*unit); err != nil {
+		return nil, fmt.Errorf("resident: %w", err)
+	}
+	n := len(block) - crc32.Size
+	if n < 0 || crc32.Checksum(block[:n], castagnoli) != binary.LittleEndian.Uint32(block[n:]) {
+		return nil, errors.New("resident: the checksum is another one")
+	}
+	size, err := s2.DecodedLen(block[:n])
+	if err == nil && size > maxBytes {
+		err = fmt.Errorf("%d bytes", size)
+	}
+	var plain []byte
+	if err == nil {
+		plain, err = s2.Decode(nil, block[:n])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("resident: %w", err)
+	}
+	return plain, nil
+}
+
+// remove frees the place of a blob.
+func (f *File) remove(p place) {
+	f.live.Add(-int64(p.size))
+	f.give(p)
+}
+
+// room returns how many units a blob of so many bytes gets: multiples of one up to 32, above that of an eighth to a sixteenth of itself, so that what was
+// freed fits others.
+func room(size int) uint32 {
+	units := uint32((size + unit - 1) / unit)
+	if units <= 32 {
+		return units
+	}
+	step := uint32(1) << (bits.Len32(units-1) - 4)
+	return (units + step - 1) / step * step
+}
+
+// take returns a free place of so many units.
+func (f *File) take(units uint32) (uint32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if free := f.free[units]; len(free) > 0 {
+		at := free[len(free)-1]
+		f.free[units] = free[:len(free)-1]
+		return at, nil
+	}
+	if f.end+uint64(units) > math.MaxUint32 {
+		return 0, ErrFull
+	}
+	at := uint32(f.end)
+	f.end += uint64(units)
+	return at, nil
+}
+
+// give frees the place of a blob for others of its size.
+func (f *File) give(p place) {
+	units := room(int(p.size))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.free[units] = append(f.free[units], p.at)
+}

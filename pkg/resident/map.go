@@ -1,0 +1,257 @@
+package resident
+
+import (
+	"fmt"
+	"iter"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Codec turns values of a Map into messages and back. S is the summary of an evicted value.
+type Codec[K comparable, V, S any] struct {
+	// Page returns a message with everything that a value has, and its summary. It returns false if the value has to stay resident.
+	Page func(k K, v *V) (proto.Message, S, bool)
+	// New returns an empty message of that type.
+	New func() proto.Message
+	// Value returns the value that a message has.
+	Value func(k K, m proto.Message) (*V, error)
+	// Evicted is called after a value was evicted, and Loaded before one is resident again, to keep what is beside the Map. Both are optional.
+	// Evicted may refuse, then the value stays.
+	Evicted func(k K, v *V) bool
+	Loaded  func(k K, v *V)
+}
+
+// Map holds values by key. Get and the methods that only read may be called concurrently with each other, all others exclusively. A Map without a File
+// evicts nothing.
+type Map[K comparable, V, S any] struct {
+	codec    Codec[K, V, S]
+	file     *File
+	resident map[K]*slot[K, V]
+	evicted  map[K]evicted[S]
+	order    []*slot[K, V] // those that are resident, in the order in which they are looked at
+	next     int           // in order
+	loads    atomic.Int64
+}
+
+// slot has a resident value.
+type slot[K comparable, V any] struct {
+	key   K
+	value *V
+	at    int         // in Map.order
+	used  atomic.Bool // since it was looked at
+}
+
+// evicted is what is left of an evicted value.
+type evicted[S any] struct {
+	place   place
+	summary S
+}
+
+// New returns an empty Map.
+func New[K comparable, V, S any](codec Codec[K, V, S]) *Map[K, V, S] {
+	return &Map[K, V, S]{codec: codec, resident: map[K]*slot[K, V]{}, evicted: map[K]evicted[S]{}}
+}
+
+// Use gives a Map without evicted values a File; nil: it evicts nothing.
+func (m *Map[K, V, S]) Use(f *File) { m.file = f }
+
+// Len returns the number of values.
+func (m *Map[K, V, S]) Len() int { return len(m.resident) + len(m.evicted) }
+
+// Counts returns how many values are resident, how many are evicted, and how many evicted ones were read so far.
+func (m *Map[K, V, S]) Counts() (resident, evicted int, loads int64) {
+	return len(m.resident), len(m.evicted), m.loads.Load()
+}
+
+// Has reports whether there is a value.
+func (m *Map[K, V, S]) Has(k K) bool {
+	if m.resident[k] != nil {
+		return true
+	}
+	_, is := m.evicted[k]
+	return is
+}
+
+// Get returns a value, nil if there is none. An evicted one is a copy, which nobody else has. The caller must not change it. A file
+// that cannot be read is a panic.
+func (m *Map[K, V, S]) Get(k K) *V {
+	if s := m.resident[k]; s != nil {
+		if !s.used.Load() {
+			s.used.Store(true)
+		}
+		return s.value
+	}
+	if e, is := m.evicted[k]; is {
+		return m.read(k, e.place)
+	}
+	return nil
+}
+
+// Summary returns the summary of an evicted value. It returns false if it is resident, or if there is none.
+func (m *Map[K, V, S]) Summary(k K) (S, bool) {
+	e, is := m.evicted[k]
+	return e.summary, is
+}
+
+// Edit returns a value that the caller may change, nil if there is none. It is resident then.
+func (m *Map[K, V, S]) Edit(k K) *V {
+	e, is := m.evicted[k]
+	if !is {
+		return m.Get(k)
+	}
+	v := m.read(k, e.place)
+	if m.codec.Loaded != nil {
+		m.codec.Loaded(k, v)
+	}
+	m.file.remove(e.place)
+	delete(m.evicted, k)
+	m.add(k, v)
+	return v
+}
+
+// Put adds a value that the Map does not have.
+func (m *Map[K, V, S]) Put(k K, v *V) {
+	if m.Has(k) {
+		panic(fmt.Sprintf("resident: %v is there twice", k))
+	}
+	m.add(k, v)
+}
+
+func (m *Map[K, V, S]) add(k K, v *V) {
+	s := &slot[K, V]{key: k, value: v, at: len(m.order)}
+	s.used.Store(true)
+	m.resident[k] = s
+	m.order = append(m.order, s)
+}
+
+// Delete removes a value.
+func (m *Map[K, V, S]) Delete(k K) {
+	if s := m.resident[k]; s != nil {
+		m.drop(s)
+		return
+	}
+	if e, is := m.evicted[k]; is {
+		m.file.remove(e.place)
+		delete(m.evicted, k)
+	}
+}
+
+// drop removes a resident value.
+func (m *Map[K, V, S]) drop(s *slot[K, V]) {
+	last := len(m.order) - 1
+	m.order[s.at] = m.order[last]
+	m.order[s.at].at = s.at
+	m.order[last] = nil
+	m.order = m.order[:last]
+	delete(m.resident, s.key)
+}
+
+// Keys returns the keys of all values, in no order.
+func (m *Map[K, V, S]) Keys() iter.Seq[K] {
+	return func(yield func(K) bool) {
+		for k := range m.resident {
+			if !yield(k) {
+				return
+			}
+		}
+		for k := range m.evicted {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// Resident returns the resident values, in no order.
+func (m *Map[K, V, S]) Resident() iter.Seq2[K, *V] {
+	return func(yield func(K, *V) bool) {
+		for k, s := range m.resident {
+			if !yield(k, s.value) {
+				return
+			}
+		}
+	}
+}
+
+// Summaries returns the summaries of the evicted values, in no order.
+func (m *Map[K, V, S]) Summaries() iter.Seq2[K, S] {
+	return func(yield func(K, S) bool) {
+		for k, e := range m.evicted {
+			if !yield(k, e.summary) {
+				return
+			}
+		}
+	}
+}
+
+// Evict looks at so many resident values, going on where the last call ended, and evicts those that were not used since they were looked at
+// before, or all that can be if unused is false. It returns how many it evicted, and false once it has come to the end. An error is
+// one of the file; nothing is lost by it.
+func (m *Map[K, V, S]) Evict(most int, unused bool) (n int, more bool, err error) {
+	if m.file == nil {
+		return 0, false, nil
+	}
+	for range most {
+		if m.next >= len(m.order) {
+			m.next = 0
+			return n, false, nil
+		}
+		s := m.order[m.next]
+		if s.used.Swap(false) && unused {
+			m.next++
+			continue
+		}
+		gone, err := m.evict(s)
+		if err != nil {
+			return n, false, err
+		}
+		if gone {
+			n++ // another one is in its place of the order
+		} else {
+			m.next++
+		}
+	}
+	return n, true, nil
+}
+
+// evict evicts a value, if it can be.
+func (m *Map[K, V, S]) evict(s *slot[K, V]) (bool, error) {
+	page, summary, can := m.codec.Page(s.key, s.value)
+	if !can {
+		return false, nil
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(page)
+	if err != nil {
+		return false, fmt.Errorf("resident: %w", err)
+	}
+	p, err := m.file.put(b)
+	if err != nil {
+		return false, err
+	}
+	if m.codec.Evicted != nil && !m.codec.Evicted(s.key, s.value) {
+		m.file.remove(p)
+		return false, nil
+	}
+	m.drop(s)
+	m.evicted[s.key] = evicted[S]{p, summary}
+	return true, nil
+}
+
+// read returns a copy of an evicted value.
+func (m *Map[K, V, S]) read(k K, p place) *V {
+	m.loads.Add(1)
+	page := m.codec.New()
+	b, err := m.file.get(p)
+	if err == nil {
+		err = proto.Unmarshal(b, page)
+	}
+	var v *V
+	if err == nil {
+		v, err = m.codec.Value(k, page)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("resident: what was evicted cannot be read: %v", err))
+	}
+	return v
+}
