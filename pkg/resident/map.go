@@ -3,6 +3,7 @@ package resident
 import (
 	"fmt"
 	"iter"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
@@ -32,6 +33,20 @@ type Map[K comparable, V, S any] struct {
 	order    []*slot[K, V] // those that are resident, in the order in which they are looked at
 	next     int           // in order
 	loads    atomic.Int64
+
+	mu     sync.Mutex // guards recent
+	recent [recentReads]read[K, V]
+	oldest int // in recent
+}
+
+// recentReads is how many values that were read from the file are kept for the next reader: a call reads the same one a few times.
+const recentReads = 32
+
+// read is a value that was read from the file. Nobody changes it while it is here.
+type read[K comparable, V any] struct {
+	key   K
+	place place
+	value *V
 }
 
 // slot has a resident value.
@@ -73,8 +88,7 @@ func (m *Map[K, V, S]) Has(k K) bool {
 	return is
 }
 
-// Get returns a value, nil if there is none. An evicted one is a copy, which nobody else has. The caller must not change it. A file
-// that cannot be read is a panic.
+// Get returns a value, nil if there is none. An evicted one is a copy. The caller must not change it. A file that cannot be read is a panic.
 func (m *Map[K, V, S]) Get(k K) *V {
 	if s := m.resident[k]; s != nil {
 		if !s.used.Load() {
@@ -83,7 +97,7 @@ func (m *Map[K, V, S]) Get(k K) *V {
 		return s.value
 	}
 	if e, is := m.evicted[k]; is {
-		return m.read(k, e.place)
+		return m.load(k, e.place, true)
 	}
 	return nil
 }
@@ -100,12 +114,11 @@ func (m *Map[K, V, S]) Edit(k K) *V {
 	if !is {
 		return m.Get(k)
 	}
-	v := m.read(k, e.place)
+	v := m.load(k, e.place, false)
 	if m.codec.Loaded != nil {
 		m.codec.Loaded(k, v)
 	}
-	m.file.remove(e.place)
-	delete(m.evicted, k)
+	m.forget(k, e.place)
 	m.add(k, v)
 	return v
 }
@@ -132,8 +145,7 @@ func (m *Map[K, V, S]) Delete(k K) {
 		return
 	}
 	if e, is := m.evicted[k]; is {
-		m.file.remove(e.place)
-		delete(m.evicted, k)
+		m.forget(k, e.place)
 	}
 }
 
@@ -238,7 +250,42 @@ func (m *Map[K, V, S]) evict(s *slot[K, V]) (bool, error) {
 	return true, nil
 }
 
-// read returns a copy of an evicted value.
+// load returns a copy of an evicted value, and keeps it for the next reader, or takes it from there.
+func (m *Map[K, V, S]) load(k K, p place, keep bool) *V {
+	m.mu.Lock()
+	for i := range m.recent {
+		if r := &m.recent[i]; r.value != nil && r.place == p && r.key == k {
+			v := r.value
+			if !keep {
+				*r = read[K, V]{}
+			}
+			m.mu.Unlock()
+			return v
+		}
+	}
+	m.mu.Unlock()
+	v := m.read(k, p)
+	if keep {
+		m.mu.Lock()
+		m.recent[m.oldest] = read[K, V]{k, p, v}
+		m.oldest = (m.oldest + 1) % recentReads
+		m.mu.Unlock()
+	}
+	return v
+}
+
+// forget frees the place of an evicted value.
+func (m *Map[K, V, S]) forget(k K, p place) {
+	for i := range m.recent {
+		if r := &m.recent[i]; r.place == p && r.key == k {
+			*r = read[K, V]{}
+		}
+	}
+	m.file.remove(p)
+	delete(m.evicted, k)
+}
+
+// read reads an evicted value.
 func (m *Map[K, V, S]) read(k K, p place) *V {
 	m.loads.Add(1)
 	page := m.codec.New()
