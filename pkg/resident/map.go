@@ -74,9 +74,30 @@ func (m *Map[K, V, S]) Use(f *File) { m.file = f }
 // Len returns the number of values.
 func (m *Map[K, V, S]) Len() int { return len(m.resident) + len(m.evicted) }
 
-// Counts returns how many values are resident, how many are evicted, and how many evicted ones were read so far.
-func (m *Map[K, V, S]) Counts() (resident, evicted int, loads int64) {
-	return len(m.resident), len(m.evicted), m.loads.Load()
+// Counts says how many values are resident and evicted, and how many evicted ones were read so far.
+type Counts struct {
+	Resident, Evicted int
+	Reads             int64
+}
+
+// Counts returns the Counts of a Map.
+func (m *Map[K, V, S]) Counts() Counts {
+	return Counts{Resident: len(m.resident), Evicted: len(m.evicted), Reads: m.loads.Load()}
+}
+
+// Values is a Map whose values are compared, in tests.
+type Values interface {
+	// Values returns all values by key, as a map of pointers.
+	Values() any
+}
+
+// Values implements Values.
+func (m *Map[K, V, S]) Values() any {
+	all := make(map[K]*V, m.Len())
+	for k := range m.Keys() {
+		all[k] = m.Get(k)
+	}
+	return all
 }
 
 // Has reports whether there is a value.

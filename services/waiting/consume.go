@@ -59,7 +59,7 @@ func react(s *State, env journal.Env, ev *journal.Event) ([]*journal.Event, erro
 // reaction returns the events of this plane that follow from ev; react sets their actor.
 func reaction(s *State, env journal.Env, ev *journal.Event) []*journal.Event {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
-	a := s.agents[k]
+	a := s.agents.Get(k)
 	switch p := ev.Payload.(type) {
 	case *taskv1.TaskCompleted:
 		return a.taskEnded(env, k, p.GetTask())

@@ -135,7 +135,7 @@ func TestP6_MismatchesDoNotDrownTheJournal(t *testing.T) {
 	require.Equal(t, maxMismatches, mismatches())
 	r.hear("", &taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: taskX}})
 	require.Equal(t, came, r.wait(id).GetStatus())
-	require.Empty(t, r.service.state().agents[plane.KeyOf("acme", "keeper")].mismatched, "what ended needs no memory")
+	require.Empty(t, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).mismatched, "what ended needs no memory")
 }
 
 // An operator who may mean either of two waits resolves none, and both say so.

@@ -32,7 +32,7 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.CreateTimerResponse]{
 		Method: "CreateTimer", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
-			if a := st.agents[plane.KeyOf(env.Actor.Namespace, req.GetAgentId())]; a != nil && target != "" && a.items.Has(target) {
+			if a := st.agents.Get(plane.KeyOf(env.Actor.Namespace, req.GetAgentId())); a != nil && target != "" && a.items.Has(target) {
 				return journal.Decision[*waitingv1.CreateTimerResponse]{}, itemCompleted(target)
 			}
 			return decideCreateTimer(env, req, target)

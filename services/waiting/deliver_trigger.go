@@ -120,7 +120,7 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 			if !known {
 				return struct{}{}, nil
 			}
-			a := st.agents[at.agent]
+			a := st.agents.Get(at.agent)
 			to = target{address: at, trigger: a.triggers.Get(at.triggerID)}
 			to.contentful = bringsContent(to.trigger, nil) ||
 				len(a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(to.trigger, w) && bringsContent(to.trigger, w) })) > 0
@@ -170,7 +170,7 @@ func header(field, value string, most int) error {
 // seen. Others are only counted. Deliveries for a completed item that reach no wait are
 // ignored, which is counted too. hash is that of the token.
 func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*waitingv1.DeliverTriggerRequest) ([]*journal.Event, error) {
-	a := s.agents[to.agent]
+	a := s.agents.Get(to.agent)
 	t := a.triggers.Get(to.triggerID)
 	status := s.tokens[hash].status // the trigger may have been rotated since find
 	if t == nil {

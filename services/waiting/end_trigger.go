@@ -30,7 +30,7 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 				return d, nil
 			}
 			k := plane.KeyOf(env.Actor.Namespace, req.GetAgentId())
-			d.Events = st.agents[k].endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
+			d.Events = st.agents.Get(k).endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
 			return d, nil
 		},
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCancelled) *waitingv1.CancelExternalTriggerResponse {

@@ -6,25 +6,26 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
 )
 
 var _ journal.Erasable = (*State)(nil)
 
 // DeletedBefore implements journal.Erasable.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
-	for k, a := range s.agents {
-		if a.deleted && a.deletedAt.Before(before) {
+	s.deletedAgents(func(k plane.Key, a *agentWaits) {
+		if a.deletedAt.Before(before) {
 			all = append(all, pages.Owner(k))
 		}
-	}
+	})
 	return all
 }
 
 // Erase implements journal.Erasable. The secrets of the agent's triggers are unknown then.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
-	for k, a := range s.agents {
-		if !a.deleted || !is(k.Namespace, k.ID) {
-			continue
+	s.deletedAgents(func(k plane.Key, a *agentWaits) {
+		if !is(k.Namespace, k.ID) {
+			return
 		}
 		touch(pages.Owner(k))
 		for _, w := range a.activeWaits(func(*waitingv1.Wait) bool { return true }) {
@@ -33,6 +34,6 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner
 		for _, hash := range a.secrets {
 			delete(s.tokens, hash)
 		}
-		delete(s.agents, k)
-	}
+		s.agents.Delete(k)
+	})
 }

@@ -133,8 +133,10 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 // reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
 	// In order, since what is due at one time fires in the order in which it was set.
-	for _, k := range slices.SortedFunc(maps.Keys(st.agents), plane.Key.Compare) {
-		a := st.agents[k]
+	all := map[plane.Key]*agentWaits{}
+	st.living(func(k plane.Key, a *agentWaits) { all[k] = a })
+	for _, k := range slices.SortedFunc(maps.Keys(all), plane.Key.Compare) {
+		a := all[k]
 		for _, w := range a.waits.LivingByID() {
 			s.indexWait(k.Namespace, w)
 			if a.unpublished(w) {
@@ -235,7 +237,7 @@ func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 		Method: "Fire", AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[struct{}], _ error) {
 			early, stopped = time.Time{}, false
-			if a := st.agents[k]; a != nil {
+			if a := st.agents.Get(k); a != nil {
 				stopped = a.stopped
 				d.Events, early = a.decideDue(kind, k, id, env)
 			}

@@ -25,7 +25,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 
 // AllOwners implements journal.Paged.
 func (s *State) AllOwners(fn func(pages.Owner)) {
-	for k := range s.agents {
+	for k := range s.agents.Keys() {
 		fn(pages.Owner(k))
 	}
 }
@@ -35,10 +35,15 @@ func (s *State) NewPage() proto.Message { return &waitingv1.AgentWaitsPage{} }
 
 // Page implements journal.Paged.
 func (s *State) Page(o pages.Owner) proto.Message {
-	a := s.agents[plane.Key(o)]
+	a := s.agents.Get(plane.Key(o))
 	if a == nil {
 		return nil
 	}
+	return s.pageOf(a)
+}
+
+// pageOf returns the page of an agent.
+func (s *State) pageOf(a *agentWaits) *waitingv1.AgentWaitsPage {
 	p := &waitingv1.AgentWaitsPage{
 		Secrets:      s.secretsPage(a),
 		EndedTaskIds: a.tasks.IDs(), CompletedWorkItemIds: a.items.IDs(),
@@ -96,7 +101,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	if !ok {
 		return fmt.Errorf("waiting: a page of type %T", page)
 	}
-	if s.agents[plane.Key(o)] != nil {
+	if s.agents.Has(plane.Key(o)) {
 		return fmt.Errorf("waiting: a second page of agent %s/%s", o.Namespace, o.ID)
 	}
 	if err := s.addAgent(plane.Key(o), p); err != nil {
@@ -107,26 +112,41 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 
 // addAgent adds an agent as its page has it.
 func (s *State) addAgent(k plane.Key, p *waitingv1.AgentWaitsPage) error {
-	a := s.newAgent(k)
-	if err := a.waits.Restore(p.GetWaits(), p.GetEndedWaits(), p.GetEndedWaitIds()); err != nil {
-		return fmt.Errorf("waits: %w", err)
-	}
-	if err := a.triggers.Restore(p.GetTriggers(), p.GetEndedTriggers(), p.GetEndedTriggerIds()); err != nil {
-		return fmt.Errorf("triggers: %w", err)
-	}
-	if err := a.timers.Restore(p.GetTimers(), p.GetEndedTimers(), p.GetEndedTimerIds()); err != nil {
-		return fmt.Errorf("timers: %w", err)
+	a, err := agentFrom(k, p)
+	if err != nil {
+		return err
 	}
 	for _, w := range p.GetWaits() {
 		if active(w) {
 			s.countOpen(w, 1)
 		}
 	}
+	a.secrets = nil
 	for _, t := range p.GetSecrets() {
 		if _, known := s.tokens[t.GetHash()]; known || t.GetTriggerId() == "" {
 			return fmt.Errorf("a secret of trigger %q is there twice, or leads nowhere", t.GetTriggerId())
 		}
 		s.bind(a, t.GetHash(), address{k, t.GetTriggerId(), t.GetStatus()})
+	}
+	s.agents.Put(k, a)
+	return nil
+}
+
+// agentFrom returns the agent that a page has.
+func agentFrom(_ plane.Key, page proto.Message) (*agentWaits, error) {
+	p, _ := page.(*waitingv1.AgentWaitsPage)
+	a := newAgent()
+	if err := a.waits.Restore(p.GetWaits(), p.GetEndedWaits(), p.GetEndedWaitIds()); err != nil {
+		return nil, fmt.Errorf("waits: %w", err)
+	}
+	if err := a.triggers.Restore(p.GetTriggers(), p.GetEndedTriggers(), p.GetEndedTriggerIds()); err != nil {
+		return nil, fmt.Errorf("triggers: %w", err)
+	}
+	if err := a.timers.Restore(p.GetTimers(), p.GetEndedTimers(), p.GetEndedTimerIds()); err != nil {
+		return nil, fmt.Errorf("timers: %w", err)
+	}
+	for _, t := range p.GetSecrets() {
+		a.secrets = append(a.secrets, t.GetHash())
 	}
 	for _, id := range p.GetEndedTaskIds() {
 		a.tasks.Add(id)
@@ -144,5 +164,5 @@ func (s *State) addAgent(k plane.Key, p *waitingv1.AgentWaitsPage) error {
 	if p.GetDeletedAt() != nil {
 		a.deletedAt = p.GetDeletedAt().AsTime()
 	}
-	return nil
+	return a, nil
 }

@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -45,7 +44,7 @@ func TestPagesOfRandomEvents(t *testing.T) {
 			require.NoError(rt, s.Apply(ev))
 		}
 		require.NoError(rt, s.Check())
-		for _, k := range slices.Collect(maps.Keys(s.Paged.agents)) {
+		for _, k := range slices.Collect(s.Paged.agents.Keys()) {
 			require.NoError(rt, s.Apply(&journal.Event{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{Deleted: true}}))
 		}
 		_, err := s.EraseDeleted()

@@ -127,7 +127,7 @@ func TestX8_EndedTriggersAreForgottenAndRefused(t *testing.T) {
 		_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: made.GetTrigger().GetTriggerId()})
 		require.NoError(t, err)
 	}
-	require.Equal(t, records.KeptEnded, r.service.state().agents[plane.KeyOf("acme", "keeper")].triggers.Len())
+	require.Equal(t, records.KeptEnded, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).triggers.Len())
 	r.restart()
 	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: first.GetToken()}), fault.TriggerRevoked)
 }

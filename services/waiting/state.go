@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/journal/erasure"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/resident"
 	"quartet/services/waiting/records"
 
 	"google.golang.org/protobuf/proto"
@@ -18,9 +19,9 @@ import (
 // State is one partition of the waiting plane. Records are replaced and never changed.
 type State struct {
 	erasure.Tombstones
-	agents map[plane.Key]*agentWaits // by namespace and agent id
-	tokens map[string]address        // by the hash of the secret
-	open   [waitKinds]int            // active waits, by kind
+	agents *resident.Map[plane.Key, agentWaits, summary] // by namespace and agent id
+	tokens map[string]address                            // by the hash of the secret
+	open   [waitKinds]int                                // active waits, by kind
 }
 
 // waitKinds is the number of kinds of waits, with the unspecified one.
@@ -66,15 +67,22 @@ type publishedCount struct {
 
 // NewState returns the state of an empty journal.
 func NewState() *State {
-	return &State{agents: map[plane.Key]*agentWaits{}, tokens: map[string]address{}}
+	s := &State{tokens: map[string]address{}}
+	s.agents = resident.New(resident.Codec[plane.Key, agentWaits, summary]{
+		Page:  s.evictedPage,
+		New:   func() proto.Message { return &waitingv1.AgentWaitsPage{} },
+		Value: agentFrom,
+	})
+	return s
 }
 
 // Apply folds one event into the state.
 func (s *State) Apply(ev *journal.Event) error {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
-	a := s.agents[k]
+	a := s.agents.Edit(k)
 	if a == nil {
-		a = s.newAgent(k)
+		a = newAgent()
+		s.agents.Put(k, a)
 	}
 	switch p := ev.Payload.(type) {
 	case *waitingv1.WaitRegistered:
@@ -114,11 +122,9 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// newAgent adds an agent of which the state has nothing.
-func (s *State) newAgent(k plane.Key) *agentWaits {
-	a := &agentWaits{published: map[string]publishedCount{}, mismatched: map[string]map[arrival]bool{}}
-	s.agents[k] = a
-	return a
+// newAgent returns an agent of which there is nothing.
+func newAgent() *agentWaits {
+	return &agentWaits{published: map[string]publishedCount{}, mismatched: map[string]map[arrival]bool{}}
 }
 
 // mismatch records an input that did not satisfy a wait.
@@ -249,7 +255,7 @@ func (a *agentWaits) blockingWait(itemID string) *waitingv1.Wait {
 
 // wait returns a wait or intent of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error) {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
+	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		if w := a.waits.Get(waitID); w != nil {
 			return w, nil
 		}
@@ -260,7 +266,7 @@ func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error)
 
 // trigger returns a trigger of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigger, error) {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
+	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		if t := a.triggers.Get(triggerID); t != nil {
 			return t, nil
 		}
@@ -270,7 +276,7 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 
 // timer returns a timer of an agent that is in memory, NOT_FOUND if there is none.
 func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, error) {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
+	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		if t := a.timers.Get(timerID); t != nil {
 			return t, nil
 		}
@@ -281,7 +287,7 @@ func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, err
 // alive returns AGENT_DELETED for an agent that is deleted or being deleted, nil for any
 // other.
 func (s *State) alive(namespace, agentID string) error {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil && a.deleted || s.WasErased(namespace, agentID) {
+	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil && a.deleted || s.WasErased(namespace, agentID) {
 		return fault.AgentDeleted.Newf("agent %q is deleted; nothing can be created for it", agentID).With("agent_id", agentID)
 	}
 	return nil

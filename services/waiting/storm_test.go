@@ -72,7 +72,7 @@ func TestP7_AStorm(t *testing.T) {
 	require.Equal(t, 1, lines["trigger_delivered"])
 	require.Less(t, lines["deliveries_counted"], all, "those without a key share lines")
 	require.GreaterOrEqual(t, lines["deliveries_counted"], all/keyed-1, "those with a key have their own")
-	a := r.service.state().agents[plane.KeyOf("acme", "keeper")]
+	a := r.service.state().agents.Get(plane.KeyOf("acme", "keeper"))
 	require.Equal(t, []int{1, 1, 1}, []int{a.waits.Len(), a.triggers.Len(), len(a.published)})
 	require.Equal(t, 1, r.service.due.Len(), "what is due is one telling")
 	require.Empty(t, r.service.batcher.queues)

@@ -216,7 +216,7 @@ func TestX8_EndedWaitsAreForgotten(t *testing.T) {
 	for i := range records.KeptEnded + 10 {
 		r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemA, Reason: fmt.Sprint(i)})
 	}
-	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*agentWaits, error) { return s.agents[plane.KeyOf("acme", "keeper")], nil })
+	live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*agentWaits, error) { return s.agents.Get(plane.KeyOf("acme", "keeper")), nil })
 	require.NoError(t, err)
 	require.Equal(t, records.KeptEnded+2, live.waits.Len())
 	require.Equal(t, stands, r.wait(lives).GetStatus())

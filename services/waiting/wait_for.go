@@ -143,7 +143,7 @@ func validArguments(req *waitingv1.WaitForRequest) error {
 func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, target string, recheck *durationpb.Duration, task *taskv1.Task, reminded bool) (journal.Decision[*waitingv1.WaitForResponse], error) {
 	var d journal.Decision[*waitingv1.WaitForResponse]
 	ns := env.Actor.Namespace
-	a := s.agents[plane.KeyOf(ns, req.GetAgentId())]
+	a := s.agents.Get(plane.KeyOf(ns, req.GetAgentId()))
 	if a != nil && target != "" && a.items.Has(target) {
 		return d, itemCompleted(target)
 	}

@@ -37,7 +37,7 @@ func (s *Service) CreateWait(ctx context.Context, req *waitingv1.CreateWaitReque
 		Method: "CreateWait", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: forAgent(req.GetAgentId(), refused, func(st *State, env journal.Env) (journal.Decision[*waitingv1.CreateWaitResponse], error) {
 			var d journal.Decision[*waitingv1.CreateWaitResponse]
-			a := st.agents[plane.KeyOf(env.Actor.Namespace, req.GetAgentId())]
+			a := st.agents.Get(plane.KeyOf(env.Actor.Namespace, req.GetAgentId()))
 			if a != nil && target != "" && a.items.Has(target) {
 				return d, itemCompleted(target)
 			}
@@ -109,7 +109,7 @@ func (s *Service) GetWait(ctx context.Context, req *waitingv1.GetWaitRequest) (*
 		if err != nil {
 			return nil, err
 		}
-		return st.agents[plane.KeyOf(actor.Namespace, req.GetAgentId())].shown(w, now), nil
+		return st.agents.Get(plane.KeyOf(actor.Namespace, req.GetAgentId())).shown(w, now), nil
 	})
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func listed[R records.Record](ctx context.Context, s *Service, kind, agentID str
 	}
 	met := false
 	out, seq, err = plane.View(ctx, s.engine, agentID, func(st *State) ([]R, error) {
-		a := st.agents[plane.KeyOf(actor.Namespace, agentID)]
+		a := st.agents.Get(plane.KeyOf(actor.Namespace, agentID))
 		if a == nil {
 			return nil, nil
 		}

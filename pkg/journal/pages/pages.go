@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/event"
+	"quartet/pkg/resident"
 )
 
 // Owner names whom a page is about: an agent, or whatever a plane divides its state by. The zero Owner has what belongs to nobody else.
@@ -38,4 +39,17 @@ type State interface {
 	AddPage(o Owner, page proto.Message) error
 	// AllOwners calls fn with each owner that has a page, in any order, each once.
 	AllOwners(fn func(Owner))
+}
+
+// Resident is a State of which what is not used is in a file. Who reads the state cannot see what is.
+type Resident interface {
+	State
+	// UseFile gives an empty state its file; nil: all stays in memory.
+	UseFile(f *resident.File)
+	// Evict looks at so many owners, going on where the last call ended, and puts those into the file that were not used since they were looked at
+	// before, or all that can be if unused is false. It returns how many these are, and false once it has come to the end. It is
+	// called with the state for itself, as Apply is. An error is one of the file; nothing is lost by it.
+	Evict(most int, unused bool) (n int, more bool, err error)
+	// Counts says how many owners are in memory and in the file.
+	Counts() resident.Counts
 }

@@ -13,6 +13,7 @@ import (
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
+	"quartet/pkg/resident"
 )
 
 // State is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply may not
@@ -34,14 +35,35 @@ type State[S journal.Paged] struct {
 const (
 	observedBytes = 16 << 20
 	observedOf    = 16
+	// evictEvery is of how many events all but one follow an eviction.
+	evictEvery = 3
 )
 
 // Checked returns a fresh state as one that is observed: at each Apply that pages of other owners than the touched ones
 // do not change, nor do pages that were taken before it, and, every so many events, that the state is the same when it is
 // read from its pages. In a history that is long and has large pages, a part of the events is observed. seen, if not nil, collects
-// which fields of pages had a value.
+// which fields of pages had a value. Of a state that can, everything is evicted before some of the events.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
-	return &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen, unobserved: map[pages.Owner]bool{}}
+	c := &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen, unobserved: map[pages.Owner]bool{}}
+	if of, can := any(c.Paged).(pages.Resident); can {
+		f, err := resident.Create("")
+		if err != nil {
+			panic(err)
+		}
+		of.UseFile(f)
+	}
+	return c
+}
+
+// evict evicts all of the state that can be.
+func (c *State[S]) evict() {
+	of, can := any(c.Paged).(pages.Resident)
+	for more := can; more; {
+		var err error
+		if _, more, err = of.Evict(64, false); err != nil {
+			panic(err)
+		}
+	}
 }
 
 // Apply implements journal.State.
@@ -49,6 +71,9 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 	type taken struct {
 		page  proto.Message
 		bytes []byte
+	}
+	if c.applied%evictEvery > 0 {
+		c.evict()
 	}
 	if c.applied++; c.bytes > observedBytes && c.applied%observedOf > 0 {
 		c.Paged.Owners(ev, func(o pages.Owner) { c.unobserved[o] = true })

@@ -11,10 +11,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/erasure"
+	"quartet/pkg/resident"
 )
 
 // Same returns an error that names the first place in which two values of the same type differ. It reads all fields, also those that are
-// not exported. Messages are compared as messages, times by their instant, trees of github.com/google/btree by their elements; empty and
+// not exported. Messages are compared as messages, times by their instant, trees of github.com/google/btree by their elements, values of package resident wherever they are; empty and
 // nil maps, slices and trees are the same; functions, channels, free lists and the owners that were erased, which no page has, are not compared.
 func Same(a, b any) error {
 	c := comparison{met: map[[2]unsafe.Pointer]bool{}}
@@ -27,6 +28,7 @@ type comparison struct{ met map[[2]unsafe.Pointer]bool }
 var (
 	messageType = reflect.TypeFor[proto.Message]()
 	timeType    = reflect.TypeFor[time.Time]()
+	mapType     = reflect.TypeFor[resident.Values]()
 	erasedType  = reflect.TypeFor[erasure.Tombstones]()
 )
 
@@ -57,6 +59,8 @@ func (c *comparison) values(path string, a, b reflect.Value) error {
 		return fmt.Errorf("%s: a %s and a %s", path, t, b.Type())
 	case t == erasedType:
 		return nil
+	case t.Implements(mapType) && t.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil():
+		return c.values(path, addressable(a.Interface().(resident.Values).Values()), addressable(b.Interface().(resident.Values).Values()))
 	case t == timeType:
 		x, y := a.Interface().(time.Time), b.Interface().(time.Time)
 		if !x.Equal(y) {

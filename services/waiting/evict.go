@@ -1,0 +1,59 @@
+package waiting
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/plane"
+	"quartet/pkg/resident"
+)
+
+// summary is what is in memory of an agent that is evicted.
+type summary struct {
+	lives   bool // it has a wait, a trigger or a timer that has not ended, which may become due
+	deleted bool
+}
+
+// UseFile implements journal.Resident.
+func (s *State) UseFile(f *resident.File) { s.agents.Use(f) }
+
+// Evict implements journal.Resident.
+func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
+	return s.agents.Evict(most, unused)
+}
+
+// Counts implements journal.Resident.
+func (s *State) Counts() resident.Counts { return s.agents.Counts() }
+
+// evictedPage returns the page of an agent that is evicted. What its secrets lead to stays in memory.
+func (s *State) evictedPage(_ plane.Key, a *agentWaits) (proto.Message, summary, bool) {
+	return s.pageOf(a), summary{
+		lives:   len(a.waits.Living()) > 0 || len(a.triggers.Living()) > 0 || len(a.timers.Living()) > 0,
+		deleted: a.deleted,
+	}, true
+}
+
+// living calls fn with the agents that have something which may become due, in no order.
+func (s *State) living(fn func(k plane.Key, a *agentWaits)) {
+	for k, a := range s.agents.Resident() {
+		fn(k, a)
+	}
+	for k, e := range s.agents.Summaries() {
+		if e.lives {
+			fn(k, s.agents.Get(k))
+		}
+	}
+}
+
+// deletedAgents calls fn with the deleted agents, in no order.
+func (s *State) deletedAgents(fn func(k plane.Key, a *agentWaits)) {
+	for k, a := range s.agents.Resident() {
+		if a.deleted {
+			fn(k, a)
+		}
+	}
+	for k, e := range s.agents.Summaries() {
+		if e.deleted {
+			fn(k, s.agents.Get(k))
+		}
+	}
+}
