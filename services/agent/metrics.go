@@ -150,7 +150,11 @@ func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSampl
 					part.next, part.more = k, true
 					return false
 				}
-				part.add(st.Lookup(k))
+				if control, lifecycle, evicted := st.Evicted(k); !evicted {
+					part.add(st.Lookup(k))
+				} else if lifecycle == agentv1.Lifecycle_LIFECYCLE_ACTIVE { // it has no message
+					part.agents[text.EnumName(control)]++
+				}
 				return true
 			})
 			return part, nil

@@ -50,7 +50,7 @@ func TestX7_RandomHistories(t *testing.T) {
 		for _, ev := range r.events() {
 			require.NoError(rt, replayed.Apply(ev), "%s", ev.Type)
 		}
-		for k, a := range live.Agents {
+		for k, a := range live.Resident() {
 			b := replayed.Lookup(k)
 			require.NotNil(rt, b)
 			sameAgent(rt, a, b)

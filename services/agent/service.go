@@ -255,14 +255,14 @@ func (s *Service) loaded(st *state.State) {
 	}
 	s.supervisor.Load(st)
 	var open []ref.Agent
-	for k, a := range st.Agents {
+	for k, a := range st.Resident() {
 		if a.OpenTurn != nil {
 			open = append(open, k)
 		}
 	}
 	slices.SortFunc(open, ref.Agent.Compare) // leases that end at one time end in this order
 	for _, k := range open {
-		s.leases.Arm(k, st.Agents[k].OpenTurn.Record.GetRunId())
+		s.leases.Arm(k, st.Lookup(k).OpenTurn.Record.GetRunId())
 	}
 }
 

@@ -3,9 +3,12 @@ package waiting
 import (
 	"google.golang.org/protobuf/proto"
 
+	"quartet/pkg/journal/pages"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
 )
+
+var _ pages.Resident = (*State)(nil)
 
 // summary is what is in memory of an agent that is evicted.
 type summary struct {
@@ -13,15 +16,15 @@ type summary struct {
 	deleted bool
 }
 
-// UseFile implements journal.Resident.
+// UseFile implements pages.Resident.
 func (s *State) UseFile(f *resident.File) { s.agents.Use(f) }
 
-// Evict implements journal.Resident.
+// Evict implements pages.Resident.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }
 
-// Counts implements journal.Resident.
+// Counts implements pages.Resident.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
 // evictedPage returns the page of an agent that is evicted. What its secrets lead to stays in memory.

@@ -211,7 +211,7 @@ func (v *Supervisor) Observe(ev *journal.Event) {
 
 // Load enqueues the agents for which a state that was just loaded may require a step.
 func (v *Supervisor) Load(st *state.State) {
-	for k, a := range st.Agents {
+	for k, a := range st.Resident() { // one that is not in memory needs no step
 		for _, d := range a.OpenDelegations() {
 			v.Expect(k.Namespace, d.Record)
 		}

@@ -77,10 +77,14 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 				return false
 			}
 			last = k
-			if st.Lookup(k).Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
+			if _, lifecycle, evicted := st.Evicted(k); evicted && lifecycle == agentv1.Lifecycle_LIFECYCLE_DELETED {
+				return true
+			}
+			a := st.Lookup(k)
+			if a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
 				return true // no decision is ever made for a deleted agent
 			}
-			resp.Facts = append(resp.Facts, st.Lookup(k).Facts())
+			resp.Facts = append(resp.Facts, a.Facts())
 			return true
 		})
 		return resp, nil

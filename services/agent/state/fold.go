@@ -15,7 +15,7 @@ import (
 // Apply folds one event into the state. An event that it does not know is an error.
 func (s *State) Apply(ev *journal.Event) error {
 	k := ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}
-	a := s.Agents[k]
+	a := s.agents.Edit(k)
 	if p, ok := ev.Payload.(*agentv1.AgentSpawned); ok {
 		if a != nil {
 			return fmt.Errorf("agent: %s was spawned twice", ev.AgentID)

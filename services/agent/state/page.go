@@ -31,7 +31,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 
 // AllOwners implements journal.Paged.
 func (s *State) AllOwners(fn func(pages.Owner)) {
-	for k := range s.Agents {
+	for k := range s.agents.Keys() {
 		fn(pages.Owner(k))
 	}
 }
@@ -42,10 +42,15 @@ func (s *State) NewPage() proto.Message { return &agentv1.AgentPage{} }
 // Page implements journal.Paged.
 func (s *State) Page(o pages.Owner) proto.Message {
 	k := ref.Agent(o)
-	a := s.Agents[k]
+	a := s.agents.Get(k)
 	if a == nil {
 		return nil
 	}
+	return s.pageOf(k, a)
+}
+
+// pageOf returns the page of an agent.
+func (s *State) pageOf(k ref.Agent, a *Agent) *agentv1.AgentPage {
 	p := &agentv1.AgentPage{
 		Agent: a.Record, Lane: a.Lane.Page(), Transcript: a.Transcript.Page(), Briefs: briefsPage(a.Briefs), Conversation: a.Conversation.page(),
 		EndedTurns: slab[agentv1.TurnPage](a.EndedTurns.Len()), EndedTurnsBefore: int64(a.EndedTurns.Dropped()),
@@ -101,7 +106,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("agent: a page of the agent plane is no %T", page)
-	case s.Agents[k] != nil:
+	case s.agents.Has(k):
 		return fmt.Errorf("agent: %s has two pages", k.ID)
 	case p.GetAgent().GetAgentId() != k.ID:
 		return fmt.Errorf("agent: the page of %s has the record of %q", k.ID, p.GetAgent().GetAgentId())

@@ -29,7 +29,7 @@ const (
 //
 // All other events are in the records of the state, or in nothing.
 func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
-	a := s.Agents[ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID}]
+	a := s.agents.Get(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 	if a == nil {
 		return false
 	}

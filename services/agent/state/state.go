@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/google/btree"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/erasure"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/resident"
 	"quartet/services/agent/lane"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/transcript"
@@ -28,7 +30,7 @@ const (
 // State is one partition of the agent plane. Records are replaced, never edited.
 type State struct {
 	erasure.Tombstones
-	Agents map[ref.Agent]*Agent
+	agents *resident.Map[ref.Agent, Agent, summary]
 	// Ready holds the agents that can take a turn, by namespace, longest ready first
 	// (SPEC D7). Only Apply changes it. Each namespace that has agents has an entry.
 	Ready map[string]*btree.BTreeG[ReadyAgent]
@@ -102,9 +104,8 @@ type Turn struct {
 
 // NewState returns the state of an empty log.
 func NewState() *State {
-	return &State{
-		Agents: map[ref.Agent]*Agent{},
-		Ready:  map[string]*btree.BTreeG[ReadyAgent]{},
+	s := &State{
+		Ready: map[string]*btree.BTreeG[ReadyAgent]{},
 
 		AcquiredTurns: map[ref.Request]AcquiredTurn{},
 		IDs: btree.NewG(16, func(a, b ref.Agent) bool {
@@ -114,11 +115,17 @@ func NewState() *State {
 			return a.ID < b.ID
 		}),
 	}
+	s.agents = resident.New(resident.Codec[ref.Agent, Agent, summary]{
+		Page:  s.evictedPage,
+		New:   s.NewPage,
+		Value: func(k ref.Agent, page proto.Message) (*Agent, error) { return agentFrom(k, page.(*agentv1.AgentPage)) },
+	})
+	return s
 }
 
 // addAgent adds an agent that the state does not have.
 func (s *State) addAgent(k ref.Agent, a *Agent) {
-	s.Agents[k] = a
+	s.agents.Put(k, a)
 	s.IDs.ReplaceOrInsert(k)
 	if s.Ready[k.Namespace] == nil {
 		s.Ready[k.Namespace] = btree.NewG(16, ReadyAgent.before)
@@ -134,5 +141,5 @@ func (s *State) Find(namespace, agentID string) (*Agent, error) {
 	return a, nil
 }
 
-// Lookup returns an agent, or nil if it does not exist.
-func (s *State) Lookup(k ref.Agent) *Agent { return s.Agents[k] }
+// Lookup returns an agent, or nil if it does not exist. The caller must not change it.
+func (s *State) Lookup(k ref.Agent) *Agent { return s.agents.Get(k) }
