@@ -3,6 +3,7 @@ package journal
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -10,8 +11,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
+	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/resident"
 )
 
 // Op is one journal command: a rule with its arguments and its request id.
@@ -123,7 +127,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 		if d.Remember && len(d.Events) == 0 && op.RequestID != "" {
 			payload, err := requests.StoreReply(reply)
 			if err != nil {
-				return nil, internal(err)
+				return nil, fault.Internal(err)
 			}
 			return []*Event{{Type: TypeRequestAnswered, Payload: payload}}, nil
 		}
@@ -132,12 +136,12 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	if op.RequestID != "" {
 		h, err := requests.HashArgs(op.Args)
 		if err != nil {
-			return zero, Result{}, internal(err)
+			return zero, Result{}, fault.Internal(err)
 		}
 		c.explicitID, c.recallOnly, c.requestID, c.argsHash = true, op.Recall, op.RequestID, h
 		for _, args := range op.Equivalent {
 			if h, err = requests.HashArgs(args); err != nil {
-				return zero, Result{}, internal(err)
+				return zero, Result{}, fault.Internal(err)
 			}
 			c.equivalent = append(c.equivalent, h)
 		}
@@ -154,7 +158,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	res := Result{Replayed: c.replayed, Seq: c.seq}
 	if len(c.events) == 0 && c.recall == nil && !p.held() {
 		// It wrote nothing, so no append verified that this process still holds the partition.
-		return zero, Result{}, leaseLost()
+		return zero, Result{}, refusal.LeaseLost()
 	}
 	if c.err != nil {
 		return zero, Result{}, c.err
@@ -163,7 +167,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	if c.recall != nil {
 		var err error
 		if events, err = p.recallEvents(ctx, c.recall); err != nil {
-			return zero, Result{}, unavailable(outcomeNone, "the first answer to this request could not be read back", err)
+			return zero, Result{}, refusal.Unavailable(refusal.None, "the first answer to this request could not be read back", err)
 		}
 		if slices.ContainsFunc(events, func(ev *Event) bool { return ev.Type == event.TypeLineErased }) {
 			return zero, Result{}, requests.Unknown(c.requestID)
@@ -172,7 +176,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	if len(events) == 1 && events[0].Type == TypeRequestAnswered {
 		out, err := requests.LoadReply[R](events[0].Payload)
 		if err != nil {
-			return zero, Result{}, internal(err)
+			return zero, Result{}, fault.Internal(err)
 		}
 		return out, res, nil
 	}
@@ -193,7 +197,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID)
 	if err := ctx.Err(); err != nil {
-		return unavailable(outcomeNone, "the request ended before it was accepted", err)
+		return refusal.Unavailable(refusal.None, "the request ended before it was accepted", err)
 	}
 	if err := p.enqueue(c); err != nil {
 		return err
@@ -209,9 +213,9 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	default:
 	}
 	if c.stage.CompareAndSwap(stageQueued, stageWithdrawn) || c.stage.CompareAndSwap(stageDecided, stageWithdrawn) {
-		return unavailable(outcomeNone, "the deadline passed before the journal took the request", ctx.Err())
+		return refusal.Unavailable(refusal.None, "the deadline passed before the journal took the request", ctx.Err())
 	}
-	return unavailable(outcomeUnknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
+	return refusal.Unavailable(refusal.Unknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
 }
 
 // View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that it saw, once that state is
@@ -223,6 +227,12 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 	for {
 		p.cfg.Arrive(ctx, "view", "", "")
 		out, seq, result, err := readState(p, read)
+		if errors.Is(err, resident.ErrUnreadable) {
+			if err = p.reread(ctx, err); err != nil {
+				return zero, 0, err
+			}
+			continue
+		}
 		if result != nil && (result.hidden || ctx.Value(aheadKey{}) != any(p)) {
 			if err := result.wait(ctx, p.cfg.ViewPatience); err != nil {
 				return zero, 0, err
@@ -235,7 +245,7 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 			return zero, 0, p.refusal()
 		}
 		if !p.held() {
-			return zero, 0, leaseLost()
+			return zero, 0, refusal.LeaseLost()
 		}
 		if err != nil {
 			return zero, 0, err
@@ -259,7 +269,9 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *commitResult, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	out, err = read(p.core.state)
+	if unread := guarded(func() { out, err = read(p.core.state) }); unread != nil {
+		err = unread
+	}
 	return out, p.core.applied, p.uncommitted, err
 }
 
@@ -281,9 +293,9 @@ func (r *commitResult) wait(ctx context.Context, most time.Duration) error {
 	case <-r.done:
 		return nil
 	case <-patience.C:
-		return unavailable(outcomeNone, "the journal could not be written for "+most.String()+", so its state cannot be shown; try again", nil)
+		return refusal.Unavailable(refusal.None, "the journal could not be written for "+most.String()+", so its state cannot be shown; try again", nil)
 	case <-ctx.Done():
-		return unavailable(outcomeNone, "the deadline passed before the state that was read was durable", ctx.Err())
+		return refusal.Unavailable(refusal.None, "the deadline passed before the state that was read was durable", ctx.Err())
 	}
 }
 

@@ -250,11 +250,23 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		f.cmds = append(f.cmds, c)
 		c.stored, c.seq = true, p.core.applied
 	}
+	discontinue := func(line int) { // before an event that has to wait until the state was loaded again
+		if len(f.Body) > base {
+			finish(line)
+			return
+		}
+		p.dropEmpty(f)
+		p.again(c)
+	}
 	for _, h := range in.events {
 		if h.line < start {
 			continue
 		}
 		events, body := p.reaction(c, h)
+		if p.loop.unreadable {
+			discontinue(h.line)
+			return
+		}
 		if len(events) == 0 {
 			continue
 		}
@@ -274,7 +286,10 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 			finish(h.line)
 			return
 		}
-		if err := p.commit(c, f, events, body); err != nil {
+		if err := p.commit(c, f, events, body); err != nil && p.loop.unreadable {
+			discontinue(h.line)
+			return
+		} else if err != nil {
 			// The effects before this event are applied and need their position;
 			// the event that broke the state is skipped.
 			finish(h.line + 1)
@@ -324,6 +339,9 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 	var body []byte
 	if err == nil && len(events) > 0 {
 		body, err = p.encode(p.loop.scratch[:0], events)
+	}
+	if err != nil && p.loop.unreadable {
+		return nil, nil
 	}
 	if err != nil {
 		p.cfg.Logger.With(tracing.FieldsOf(h.ev.Traceparent)...).Warn("journal: a source's event is refused and skipped", zap.String("source", c.consume.key.plane),

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/journal/changes"
 	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/frameindex"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
@@ -39,6 +40,8 @@ type core[S State] struct {
 	erasedThrough, erasedRecorded uint64
 	// skip are owners whose events replay passes over, as if all were erased already.
 	skip *erasure.Set
+	// evictor lets owners leave memory; nil if all stay.
+	evictor *eviction.Evictor
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
 }
@@ -82,6 +85,7 @@ func newCore[S State](cfg *Config[S]) *core[S] {
 	return &core[S]{
 		state:     state,
 		erased:    erased,
+		evictor:   eviction.New(state, cfg.Eviction, cfg.Logger),
 		track:     track,
 		name:      framelog.PartitionName(cfg.Plane, cfg.Partition),
 		memory:    cfg.Requests.New(),
@@ -189,6 +193,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		if err := c.apply(ev); err != nil {
 			return &replayError{fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}
 		}
+		c.evictor.Replayed()
 		c.restoreRequest(ev, awaiting)
 	}
 	return nil
@@ -199,7 +204,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 func (c *core[S]) apply(ev *Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
+			err = panicked(r)
 		}
 	}()
 	if Internal(ev.Type) {
@@ -210,6 +215,7 @@ func (c *core[S]) apply(ev *Event) (err error) {
 	}
 	if err == nil {
 		c.applied = ev.WalSeq
+		c.evictor.Applied()
 	}
 	return err
 }

@@ -9,8 +9,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 )
 
@@ -45,6 +47,10 @@ func (p *Partition[S]) execute(c *command[S]) {
 		return
 	}
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
+	if p.loop.unreadable {
+		p.again(c)
+		return
+	}
 	if err == nil && len(events) > 0 {
 		err = p.stamp(c, events, now)
 	}
@@ -68,8 +74,12 @@ func (p *Partition[S]) execute(c *command[S]) {
 	}
 	f := p.frameFor(len(body), len(events))
 	if err := p.commit(c, f, events, body); err != nil {
-		c.err = err
 		p.dropEmpty(f)
+		if p.loop.unreadable {
+			p.again(c)
+			return
+		}
+		c.err = err
 		p.finishWithoutEvents(c)
 		return
 	}
@@ -85,7 +95,9 @@ func (p *Partition[S]) execute(c *command[S]) {
 func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			events, err = nil, internal(fmt.Errorf("rule of %s: panic: %v", c.method, r))
+			cause := panicked(r)
+			p.noteUnreadable(cause)
+			events, err = nil, fault.Internal(fmt.Errorf("rule of %s: %w", c.method, cause))
 		}
 	}()
 	return c.decide(p.core.state, env)
@@ -122,7 +134,7 @@ func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 		if !p.uncommittedEvents(c, r) {
 			seq, ok := p.core.frames.Find(r.First)
 			if !ok {
-				c.err = internal(fmt.Errorf("no frame holds wal_seq %d", r.First))
+				c.err = fault.Internal(fmt.Errorf("no frame holds wal_seq %d", r.First))
 				break
 			}
 			c.recall = &recallAt{frame: seq, first: r.First, count: r.Count}
@@ -152,14 +164,14 @@ func (p *Partition[S]) encode(dst []byte, events []*Event) ([]byte, error) {
 		start := len(dst)
 		var err error
 		if dst, err = event.AppendLine(dst, ev); err != nil {
-			return nil, internal(fmt.Errorf("encode %s: %w", ev.Type, err))
+			return nil, fault.Internal(fmt.Errorf("encode %s: %w", ev.Type, err))
 		}
 		if n := len(dst) - start; n > p.cfg.MaxEvent {
-			return nil, tooLarge("event "+ev.Type, n, p.cfg.MaxEvent)
+			return nil, refusal.TooLarge("event "+ev.Type, n, p.cfg.MaxEvent)
 		}
 	}
 	if limit := max(MaxCommand, p.cfg.MaxEvent); len(dst) > limit {
-		return nil, tooLarge("a command of "+strconv.Itoa(len(events))+" events", len(dst), limit)
+		return nil, refusal.TooLarge("a command of "+strconv.Itoa(len(events))+" events", len(dst), limit)
 	}
 	return dst, nil
 }
@@ -171,14 +183,13 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	p.mu.Lock()
 	for _, ev := range events {
 		if err := p.core.apply(ev); err != nil {
-			p.loop.pendingReload = newCommitResult()
-			p.loop.pendingReload.hidden = true
-			p.uncommitted = p.loop.pendingReload
+			p.reloadSoon()
 			p.core.applied = events[0].WalSeq - 1
 			p.mu.Unlock()
+			p.noteUnreadable(err)
 			p.cfg.Logger.Error("journal: Apply refused what Decide emitted",
 				zap.String("method", c.method), zap.String("event_type", ev.Type), zap.Error(err))
-			return internal(fmt.Errorf("apply %s: %w", ev.Type, err))
+			return fault.Internal(fmt.Errorf("apply %s: %w", ev.Type, err))
 		}
 	}
 	if p.loop.pendingReload == nil { // otherwise the state remains hidden
@@ -189,7 +200,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	f.content.Add(body)
 	f.events = append(f.events, events...)
 	if p.cfg.OnApply != nil {
-		f.followUps += p.cfg.OnApply(p.core.state, events)
+		p.noteUnreadable(guarded(func() { f.followUps += p.cfg.OnApply(p.core.state, events) }))
 	}
 	p.cfg.Feed.Pass(events, false)
 	return nil
@@ -203,12 +214,12 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 	}
 	for i, ev := range events {
 		if ev == nil {
-			return internal(fmt.Errorf("rule of %s emitted a nil event", c.method))
+			return fault.Internal(fmt.Errorf("rule of %s emitted a nil event", c.method))
 		}
 		if !Internal(ev.Type) {
 			t, err := p.cfg.Registry.TypeOf(ev.Payload)
 			if err != nil {
-				return internal(err)
+				return fault.Internal(err)
 			}
 			ev.Type = t
 		}

@@ -1,13 +1,14 @@
 package journal
 
 import (
-	"errors"
 	"sync"
+
+	"quartet/pkg/journal/refusal"
 )
 
 // ErrNotHeld is the cause of every refusal of a partition that was closed or whose lease was lost, so that
 // another process may hold it. A command that is refused with it stored nothing, unless its outcome is unknown.
-var ErrNotHeld = errors.New("journal: the partition is not held here")
+var ErrNotHeld = refusal.ErrNotHeld
 
 // inbox passes commands from handlers to the loop: a slice that the loop swaps, and a channel of one slot. A
 // channel of commands takes a lock and a wake-up for each command; this takes one wake-up for each batch.
@@ -29,7 +30,7 @@ func (p *Partition[S]) enqueue(c *command[S]) error {
 		return p.refusal()
 	case len(b.queue) >= maxQueued:
 		b.mu.Unlock()
-		return unavailable(outcomeNone, "too many requests are waiting for the journal; try again later", nil)
+		return refusal.Unavailable(refusal.None, "too many requests are waiting for the journal; try again later", nil)
 	}
 	b.queue = append(b.queue, c)
 	first := len(b.queue) == 1

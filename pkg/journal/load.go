@@ -29,7 +29,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		c, err := p.loadBehind(ctx, from, skip, awaiting, until, &short)
 		if err == nil && len(from) == 0 && skip == nil && c.erased.Len() > 0 {
 			skip = c.erased // known at the end of the log only
-			c.memory.Release()
+			c.release()
 			continue
 		}
 		if len(from) > 0 && unusable(err) {
@@ -47,8 +47,11 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		if err != nil {
 			return nil, err
 		}
-		if p.cfg.OnLoad != nil {
-			p.cfg.OnLoad(c.state)
+		if err := guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
+			p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; all stay in memory", zap.String("partition", c.name), zap.Error(err))
+			p.cfg.Eviction = nil
+			c.release()
+			continue
 		}
 		p.cfg.Feed.Begin(c.end.Seq)
 		p.metrics.Loaded(time.Since(began))
@@ -66,7 +69,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 	c.skip = skip
 	defer func() {
 		if err != nil {
-			c.memory.Release()
+			c.release()
 		}
 	}()
 	next := c.end.Seq + 1

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal/adaptive"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 )
 
@@ -35,6 +36,7 @@ type loop[S State] struct {
 	// pendingReload is non-nil when memory and log may differ. No command is accepted; the partition reloads
 	// once every frame has been written.
 	pendingReload *commitResult
+	unreadable    bool          // it is pending because evicted owners cannot be read
 	backlog       []*command[S] // taken from the inbox
 	next          int           // index in backlog of the next command
 	closed        bool          // the inbox was closed
@@ -69,7 +71,7 @@ func (p *Partition[S]) startLoop() {
 		<-l.written
 		p.roller.Stop()
 		p.snapshots.idle.Wait()
-		p.core.memory.Release()
+		p.core.release()
 	}()
 }
 
@@ -340,13 +342,14 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 	}
 	core.keepConfirmed(p.core)
 	p.mu.Lock()
+	p.core.evictor.Close()
 	p.core, p.uncommitted = core, nil
 	p.mu.Unlock()
 	reloaded.resolve(true)
 	for _, f := range lost {
 		f.result.resolve(true)
 	}
-	l.frames, l.pendingReload = nil, nil
+	l.frames, l.pendingReload, l.unreadable = nil, nil, false
 	p.stall.End(p.cfg.Mono())
 	p.hintLost(lost)
 	for _, c := range again {
@@ -405,9 +408,9 @@ func (p *Partition[S]) shutDown(cause error) {
 // abandon completes c with UNAVAILABLE. unknown says that its frame may be in the log.
 func (p *Partition[S]) abandon(c *command[S], unknown bool, cause error) {
 	if unknown {
-		c.err = unavailable(outcomeUnknown, "the journal stopped while it was writing; repeat with the same request_id to learn what happened", cause)
+		c.err = refusal.Unavailable(refusal.Unknown, "the journal stopped while it was writing; repeat with the same request_id to learn what happened", cause)
 	} else {
-		c.err = unavailable(outcomeNone, "the partition is not held here any more", cause)
+		c.err = refusal.Unavailable(refusal.None, "the partition is not held here any more", cause)
 	}
 	p.complete(c)
 }

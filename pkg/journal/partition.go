@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/counters"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framecache"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/progress"
@@ -86,6 +87,9 @@ type Config[S State] struct {
 	// error, and the partition is not loaded. Tests only.
 	CheckRestored func(restored, replayed State) error
 
+	// Eviction lets owners leave memory that are not used; nil: all stay. The state must be a pages.Resident.
+	Eviction *eviction.Policy
+
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
 
@@ -134,6 +138,9 @@ func (c *Config[S]) complete() error {
 	}
 	if c.Elapsed == nil {
 		c.Elapsed = c.Mono
+	}
+	if c.OnLoad == nil {
+		c.OnLoad = func(S) {}
 	}
 	c.ages = requests.NewAges(c.Now(), c.Elapsed)
 	if c.Arrive == nil {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
+	"quartet/pkg/journal/refusal"
 )
 
 // eventLocation is where an event is: in a frame that is not durable yet, or in the log.
@@ -57,11 +59,11 @@ func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) (
 			continue
 		}
 		if err != nil {
-			return nil, unreadable(err)
+			return nil, refusal.Unreadable(err)
 		}
 		ev, err := event.In(lines, l.walSeq, p.cfg.Registry)
 		if err != nil {
-			return nil, unreadable(&framelog.Broken{Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), Seq: l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err)})
+			return nil, refusal.Unreadable(&framelog.Broken{Partition: framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), Seq: l.frame, Cause: fmt.Sprintf("frame %d: %v", l.frame, err)})
 		}
 		events = append(events, ev)
 	}
@@ -77,7 +79,7 @@ func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 	}
 	seq, ok := p.core.frames.Find(walSeq)
 	if !ok || walSeq > p.core.applied {
-		return eventLocation{}, internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
+		return eventLocation{}, fault.Internal(fmt.Errorf("no frame holds wal_seq %d", walSeq))
 	}
 	return eventLocation{walSeq: walSeq, frame: seq}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/refusal"
 )
 
 // probeEvery is how often a partition whose log is full tries whether it still is.
@@ -14,7 +15,7 @@ const probeEvery = time.Second
 // applied, so that a refusal leaves the state as it is.
 func (p *Partition[S]) admit(size int, frees bool) error {
 	if most := p.maxBody(size); size > most {
-		return tooLarge("a command", size, most)
+		return refusal.TooLarge("a command", size, most)
 	}
 	if p.cfg.Room.Refusing() { // nothing is applied meanwhile, in no partition of this process, so nothing has to be undone
 		return p.cfg.Room.Refused()
@@ -65,7 +66,7 @@ func (p *Partition[S]) handleRefusal(f *pending[S], v framelog.Result) error {
 		return p.reload(f, &v.End, f.cmds)
 	}
 	for _, c := range f.cmds {
-		c.err = unavailable(outcomeNone, "the journal refused the write", v.Err)
+		c.err = refusal.Unavailable(refusal.None, "the journal refused the write", v.Err)
 		p.complete(c)
 	}
 	return p.reload(f, &v.End, nil)

@@ -11,12 +11,15 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/changes"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
+	"quartet/pkg/resident"
 )
 
 // snapshots is what a partition's loop knows of its snapshots.
@@ -66,7 +69,7 @@ func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) 
 		c = newCore(&p.cfg)
 		err := c.restore(ctx, p.cfg.Snapshots, from)
 		if err != nil {
-			c.memory.Release()
+			c.release()
 		}
 		return err
 	})
@@ -128,6 +131,13 @@ func (r restoring[S]) AddRequest(k requests.Key, e requests.Entry) {
 	r.core.memory.Add(k, e)
 }
 
+// AddPage implements snapshot.Into.
+func (r restoring[S]) AddPage(o pages.Owner, page proto.Message) error {
+	err := r.Tracker.AddPage(o, page)
+	r.core.evictor.PageAdded()
+	return err
+}
+
 // AddFrame implements snapshot.Into.
 func (r restoring[S]) AddFrame(f snapshot.Frame) { r.core.frames.Add(f.WalSeq, f.Seq) }
 
@@ -164,7 +174,7 @@ func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	whole := newCore(&p.cfg)
 	whole.skip = c.erased
-	defer whole.memory.Release()
+	defer whole.release()
 	err := p.cfg.Log.Scan(ctx, 1, func(seq uint64, f framelog.Frame) error {
 		if seq > c.end.Seq {
 			return nil
@@ -268,6 +278,9 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	if err == nil {
 		err = p.announce(c, s.Ref)
 	}
+	if errors.Is(err, resident.ErrUnreadable) {
+		err = cmp.Or(p.reread(p.ctx, err), errReplaced)
+	}
 	p.mu.Lock()
 	if err == nil && p.core == c {
 		t.Written(n, base())
@@ -305,8 +318,12 @@ func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*sn
 			p.mu.Unlock()
 			return nil, nil, errReplaced
 		}
-		taken := c.track.Take(n, batch)
+		var taken []changes.Page
+		err := guarded(func() { taken = c.track.Take(n, batch) })
 		p.mu.Unlock()
+		if err != nil {
+			return nil, nil, err
+		}
 		for _, page := range taken {
 			if err := d.Add(p.ctx, page.Owner, page.Page); err != nil {
 				return nil, nil, err

@@ -22,6 +22,9 @@ const maxBytes = 1 << 30
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// ErrUnreadable means that a File does not have what was stored.
+var ErrUnreadable = errors.New("resident: what was evicted cannot be read")
+
 // ErrFull means that a File has no room for more.
 var ErrFull = errors.New("resident: the file is full")
 

@@ -109,7 +109,8 @@ func (m *Map[K, V, S]) Has(k K) bool {
 	return is
 }
 
-// Get returns a value, nil if there is none. An evicted one is a copy. The caller must not change it. A file that cannot be read is a panic.
+// Get returns a value, nil if there is none. An evicted one is a copy. The caller must not change it. A file that cannot be read is a panic with
+// ErrUnreadable.
 func (m *Map[K, V, S]) Get(k K) *V {
 	if s := m.resident[k]; s != nil {
 		if !s.used.Load() {
@@ -319,7 +320,7 @@ func (m *Map[K, V, S]) read(k K, p place) *V {
 		v, err = m.codec.Value(k, page)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("resident: what was evicted cannot be read: %v", err))
+		panic(fmt.Errorf("%w: %w", ErrUnreadable, err))
 	}
 	return v
 }

@@ -1,0 +1,120 @@
+// Package eviction decides when owners of a state that are not used leave memory.
+package eviction
+
+import (
+	"sync"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/journal/pages"
+	"quartet/pkg/resident"
+)
+
+const (
+	// Batch is how many owners are looked at while a state is locked for it; to evict one takes about 20 µs.
+	Batch = 64
+	// DefaultKeep is how many owners of a partition stay in memory in any case.
+	DefaultKeep = 256
+	// replayKeep is the same while events are replayed, which may come to each owner again and again.
+	replayKeep = 1 << 14
+)
+
+// Policy says where and when owners are evicted.
+type Policy struct {
+	// Dir is a directory for files of this process, which have no name; "": that for temporary files.
+	Dir string
+	// Keep is how many owners of a partition stay in memory; default DefaultKeep.
+	Keep int
+	// Always evicts whatever can be after each event. Tests only.
+	Always bool
+}
+
+// Evictor evicts owners of one state. A nil *Evictor does nothing. Its methods are called with the state for themselves, but for Counts.
+type Evictor struct {
+	policy Policy
+	state  pages.Resident
+	file   *resident.File
+	logger *zap.Logger
+	added  int
+	failed sync.Once
+}
+
+// New returns the Evictor of an empty state; nil if p is, or if the state keeps everything in memory.
+func New(state any, p *Policy, logger *zap.Logger) *Evictor {
+	of, can := state.(pages.Resident)
+	if !can || p == nil {
+		return nil
+	}
+	f, err := resident.Create(p.Dir)
+	if err != nil {
+		logger.Warn("journal: no file for owners that are not used; they stay in memory", zap.Error(err))
+		return nil
+	}
+	of.UseFile(f)
+	e := &Evictor{policy: *p, state: of, file: f, logger: logger}
+	if e.policy.Keep == 0 {
+		e.policy.Keep = DefaultKeep
+	}
+	return e
+}
+
+// Close closes the file. The state may not be used any more.
+func (e *Evictor) Close() {
+	if e != nil {
+		_ = e.file.Close()
+	}
+}
+
+// PageAdded notes that a page was added from a snapshot. What was not used since the process began is not kept.
+func (e *Evictor) PageAdded() { e.loaded(false, e.keep()) }
+
+// Replayed notes that an event of the log was applied at a load.
+func (e *Evictor) Replayed() { e.loaded(true, max(e.keep(), replayKeep)) }
+
+func (e *Evictor) keep() int {
+	if e == nil {
+		return 0
+	}
+	return e.policy.Keep
+}
+
+func (e *Evictor) loaded(unused bool, keep int) {
+	if e == nil {
+		return
+	}
+	if e.policy.Always {
+		e.Applied()
+	} else if e.added++; e.added%Batch == 0 && e.state.Counts().Resident > keep {
+		e.evict(2*Batch, unused)
+	}
+}
+
+// Applied notes that an event was applied.
+func (e *Evictor) Applied() {
+	for more := e != nil && e.policy.Always; more; {
+		more = e.evict(Batch, false)
+	}
+}
+
+// Evict evicts owners out of a batch that were not used since they were looked at before; all that can be, if unused is false. It returns
+// false when it came to the end, or if few enough are left.
+func (e *Evictor) Evict(unused bool) (more bool) {
+	return e != nil && e.state.Counts().Resident > e.policy.Keep && e.evict(Batch, unused)
+}
+
+// evict reports an error of the file once: what cannot be evicted stays.
+func (e *Evictor) evict(most int, unused bool) bool {
+	_, more, err := e.state.Evict(most, unused)
+	if err != nil {
+		e.failed.Do(func() { e.logger.Warn("journal: owners that are not used stay in memory", zap.Error(err)) })
+	}
+	return more && err == nil
+}
+
+// Counts says how many owners are in memory and in the file. The state may be read meanwhile.
+func (e *Evictor) Counts() resident.Counts {
+	if e == nil {
+		return resident.Counts{}
+	}
+	return e.state.Counts()
+}

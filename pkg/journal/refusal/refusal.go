@@ -1,0 +1,54 @@
+// Package refusal has the errors with which a journal refuses a command or a read.
+package refusal
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal/framelog"
+)
+
+// Values of the metadata key outcome (SPEC X1).
+const (
+	None    = "none"
+	Unknown = "unknown"
+)
+
+// ErrNotHeld means that a partition was closed, or that its lease was lost.
+var ErrNotHeld = errors.New("journal: the partition is not held here")
+
+// Unavailable returns UNAVAILABLE with the reason STORAGE. cause may be nil; callers do not see it.
+func Unavailable(outcome, msg string, cause error) error {
+	e := fault.New(codes.Unavailable, fault.Storage, msg, "outcome", outcome)
+	if cause != nil {
+		e = e.WithCause(cause)
+	}
+	return e
+}
+
+// Damaged refuses what needs something that is damaged: of the partition, if text says what it is, otherwise a frame, if
+// cause names one.
+func Damaged(text, partition string, cause error) error {
+	return fault.New(codes.Unavailable, fault.Storage, text, "outcome", None, "damaged", partition).WithCause(cause)
+}
+
+// Unreadable refuses what needs a frame that cannot be read, and names the damage if that is why.
+func Unreadable(cause error) error {
+	if broken := (*framelog.Broken)(nil); errors.As(cause, &broken) {
+		return Damaged(broken.Error()+"; what it has cannot be shown until it is repaired", broken.Partition, cause)
+	}
+	return Unavailable(None, "the journal could not be read back", cause)
+}
+
+// LeaseLost refuses a read, or a command that stored no events, when the lease of the partition is over, because
+// another process may have written since.
+func LeaseLost() error {
+	return Unavailable(None, "the lease of the partition is over, so the state here may be outdated; try again", ErrNotHeld)
+}
+
+// TooLarge refuses an event or a command because of its encoded size.
+func TooLarge(what string, size, limit int) error {
+	return fault.TooLarge.Newf("%s has %d bytes, at most %d are allowed; send less at once", what, size, limit)
+}
