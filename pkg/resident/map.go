@@ -102,6 +102,14 @@ func (m *Map[K, V, S]) Get(k K) *V {
 	return nil
 }
 
+// Peek is Get for a caller whose read is not a use, such as one that reads all values.
+func (m *Map[K, V, S]) Peek(k K) *V {
+	if s := m.resident[k]; s != nil {
+		return s.value
+	}
+	return m.Get(k)
+}
+
 // Summary returns the summary of an evicted value. It returns false if it is resident, or if there is none.
 func (m *Map[K, V, S]) Summary(k K) (S, bool) {
 	e, is := m.evicted[k]

@@ -28,9 +28,9 @@ type shown struct {
 
 const owner = "keeper"
 
-// newShown returns the items of an agent that has none. seen is described at pagestest.Checked.
-func newShown(seen *pagestest.Seen) *shown {
-	return &shown{state: pagestest.Checked(NewState, 25, seen), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+// newShown returns the items of an agent that has none. fresh and seen are described at pagestest.Checked.
+func newShown(fresh func() *State, seen *pagestest.Seen) *shown {
+	return &shown{state: pagestest.Checked(fresh, 25, seen), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
 }
 
 var keeperKey = plane.KeyOf("acme", owner)
@@ -116,8 +116,9 @@ func idsOf(recs []*workv1.WorkItemRecord) (ids []string) {
 // items, in whatever order these are completed and written later, and whatever the clock does.
 func TestW10_GroupsOfCompletedItems(t *testing.T) {
 	packed := 0
+	fresh := evicting(t)
 	history := func(t *rapid.T) {
-		s := newShown(nil)
+		s := newShown(fresh, nil)
 		now := time.Unix(1_700_000_000, 0)
 		next := func(id string, change func(rec *workv1.WorkItemRecord)) *workv1.WorkItemRecord {
 			rec := &workv1.WorkItemRecord{WorkItemId: id, AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(now)}
@@ -154,8 +155,9 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 			}
 		}
 		s.check(t, rapid.IntRange(1, 30).Draw(t, "page size"))
-		require.NoError(t, s.state.Check())
-		if a := s.state.Paged.agents[keeperKey]; a != nil {
+		require.NoError(t, s.state.Check()) // evicts the agent
+		s.check(t, rapid.IntRange(1, 30).Draw(t, "page size"))
+		if a := s.state.Paged.agents.Get(keeperKey); a != nil {
 			packed += a.packed
 		}
 	}
@@ -167,13 +169,13 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 
 // manyCompleted is a history of an agent that completes one item after the other, so that two groups are packed.
 func manyCompleted(t *testing.T, seen *pagestest.Seen) *shown {
-	s := newShown(seen)
+	s := newShown(evicting(t), seen)
 	for n := range 2*groupItems + recentItems {
 		at := timestamppb.New(time.Unix(int64(n+1), 0))
 		rec := &workv1.WorkItemRecord{WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
-	require.Equal(t, 2*groupItems, s.state.Paged.agents[keeperKey].packed)
+	require.Equal(t, 2*groupItems, s.state.Paged.agents.Get(keeperKey).packed)
 	require.NoError(t, s.state.Check())
 	return s
 }
@@ -202,7 +204,7 @@ func TestPagesOfGroups(t *testing.T) {
 
 // Items whose ids have the same hash are not both packed, and are told apart.
 func TestGroupsOfOneHash(t *testing.T) {
-	s := newShown(nil)
+	s := newShown(NewState, nil)
 	const items = groupItems + recentItems
 	for n := range items {
 		rec := &workv1.WorkItemRecord{
@@ -210,20 +212,20 @@ func TestGroupsOfOneHash(t *testing.T) {
 			CreatedAt: timestamppb.New(time.Unix(int64(n), 0)), UpdatedAt: timestamppb.New(time.Unix(int64(n), 0)),
 		}
 		if n == items-1 { // the group could be packed from here on
-			s.state.Paged.packed[hashOf(itemKey("wi_3"))] = packedAt{s.state.Paged.agents[keeperKey], 7}
+			s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))] = packedAt{s.state.Paged.agents.Get(keeperKey).number, 7}
 		}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
-	a := s.state.Paged.agents[keeperKey]
+	a := s.state.Paged.agents.Get(keeperKey)
 	require.Zero(t, a.packed)
 	require.Equal(t, []int{0}, a.packable)
 	s.check(t, 5)
-	delete(s.state.Paged.packed, hashOf(itemKey("wi_3")))
+	delete(s.state.Paged.packed, s.state.Paged.hashOf(itemKey("wi_3")))
 	rec := proto.CloneOf(s.recs["wi_19"])
 	s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
 	require.Equal(t, groupItems, a.packed)
 	s.check(t, 5)
-	s.state.Paged.packed[hashOf(itemKey("wi_unknown"))] = s.state.Paged.packed[hashOf(itemKey("wi_3"))]
+	s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_unknown"))] = s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))]
 	require.Nil(t, s.state.Paged.item("acme", "wi_unknown"))
 }
 

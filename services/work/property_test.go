@@ -27,6 +27,7 @@ import (
 // in between, and the pages of all histories have every field.
 func TestX7_RandomHistories(t *testing.T) {
 	var seen pagestest.Seen
+	fresh := evicting(t)
 	history := func(rt *rapid.T) {
 		r := openRig(t)
 		defer r.down()
@@ -40,15 +41,20 @@ func TestX7_RandomHistories(t *testing.T) {
 		}
 		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
 		require.NoError(rt, err)
-		replayed := pagestest.Checked(NewState, 10, &seen)
+		replayed, whole := pagestest.Checked(fresh, 10, &seen), NewState() // whole evicts nothing
 		items := map[string]*workv1.WorkItemRecord{}
 		events := r.events()
 		for i, ev := range events {
 			checkStep(rt, items, ev)
 			require.NoError(rt, replayed.Apply(ev))
+			require.NoError(rt, whole.Apply(ev))
 			// A focus is released by the second event of a commit.
 			if i+1 == len(events) || events[i+1].Type != "focus_released" {
 				checkState(rt, replayed.Paged)
+				if rapid.Bool().Draw(rt, "evicted") {
+					evictAll(rt, replayed.Paged)
+				}
+				sameAnswers(rt, whole, replayed.Paged)
 			}
 		}
 		require.NoError(rt, replayed.Check())
@@ -209,14 +215,13 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 
 // checkState recomputes every index from the records.
 func checkState(t require.TestingT, s *State) {
-	for k, a := range s.agents {
+	for k := range s.agents.Keys() {
+		a := s.agents.Get(k)
 		want := map[string][]*workv1.WorkItemRecord{}
 		waiting := 0
-		for ik, e := range s.items {
+		for _, e := range unpacked(a) {
 			it := e.rec
-			if ik.Namespace != k.Namespace || it.GetAgentId() != k.ID {
-				continue
-			}
+			require.Equal(t, k.ID, it.GetAgentId())
 			if it.GetState() == open {
 				want["open"] = append(want["open"], it)
 				waiting += min(len(it.GetWaits()), 1)

@@ -127,7 +127,7 @@ func withoutPreview(a *workv1.PlanArtifact) *workv1.PlanArtifact {
 // list returns at most limit items of an agent that a filter includes, in order of creation.
 // If after is not nil, the list begins behind it; only its id and creation time are read.
 func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord, limit int) []*workv1.WorkItem {
-	a := s.agents[plane.KeyOf(namespace, agentID)]
+	a := s.agents.Get(plane.KeyOf(namespace, agentID))
 	if a == nil {
 		return nil
 	}
@@ -256,7 +256,7 @@ func named(s *State, namespace string, req *workv1.GetWorkQueueRequest) *workv1.
 // surface that shows a queue uses this function.
 func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver) *workv1.GetWorkQueueResponse {
 	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
-	a := s.agents[plane.KeyOf(namespace, agentID)]
+	a := s.agents.Get(plane.KeyOf(namespace, agentID))
 	if a == nil {
 		return q
 	}

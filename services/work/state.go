@@ -12,6 +12,7 @@ import (
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/resident"
 	"quartet/services/work/past"
 )
 
@@ -19,9 +20,11 @@ import (
 // so that readers may keep what they found.
 type State struct {
 	erasure.Tombstones
-	items  map[plane.Key]*item      // by namespace and item id, but for those in packed groups
-	packed packed.Index[packedAt]   // the items in packed groups, by hashOf
-	agents map[plane.Key]*agentWork // by namespace and agent id
+	items   map[plane.Key]*item                          // of resident agents, by namespace and item id, but for those in packed groups
+	packed  packed.Index[packedAt]                       // all others: the items in packed groups, and all of evicted agents; by hashOf
+	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
+	numbers numbers                                      // of agents
+	hash    func(namespace, id string) uint64            // packed.Hash; tests have one that makes the same hash of two ids
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
 	free *btree.FreeListG[place]
@@ -36,8 +39,11 @@ type item struct {
 
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
+//
+// That of an evicted agent is a copy that has all of this, so it is read like any other. Nothing of it is in State.items.
 type agentWork struct {
 	namespace string
+	number    uint32  // in State.numbers
 	current   string  // the id of the item in focus; empty: none
 	deleted   bool    // the agent is deleted, or is being deleted
 	open      tree    // open items, by creation
@@ -63,10 +69,14 @@ const endedMemory = 32
 
 // NewState returns the state of an empty journal.
 func NewState() *State {
-	return &State{
-		items: map[plane.Key]*item{}, packed: packed.Index[packedAt]{}, agents: map[plane.Key]*agentWork{},
+	s := &State{
+		items: map[plane.Key]*item{}, packed: packed.Index[packedAt]{}, hash: packed.Hash,
 		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
 	}
+	s.agents = resident.New(resident.Codec[plane.Key, agentWork, summary]{
+		Page: s.evictedPage, New: s.NewPage, Value: s.evictedAgent, Evicted: s.evicted, Loaded: s.loaded,
+	})
+	return s
 }
 
 // Apply folds one event into the records, into the time of the agent's last change, and into
@@ -153,13 +163,13 @@ func (s *State) fold(ev *journal.Event) error {
 	return nil
 }
 
-// agent returns what is held of an agent, which it creates if there is nothing yet. Only Apply
-// may call it.
+// agent returns what is held of an agent, to be changed, and creates it if there is nothing yet. Only Apply
+// and AddPage may call it.
 func (s *State) agent(k plane.Key) *agentWork {
-	a := s.agents[k]
+	a := s.agents.Edit(k)
 	if a == nil {
-		a = &agentWork{namespace: k.Namespace}
-		s.agents[k] = a
+		a = &agentWork{namespace: k.Namespace, number: s.numbers.take(k)}
+		s.agents.Put(k, a)
 	}
 	return a
 }
@@ -170,7 +180,7 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
 	it := s.edited(k.Namespace, rec.GetWorkItemId())
 	if it == nil {
-		it = a.append()
+		it = a.append(past.Seqs{})
 		s.items[plane.KeyOf(k.Namespace, rec.GetWorkItemId())] = it
 	}
 	s.replace(a, it, rec)
@@ -198,14 +208,14 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 }
 
 // append adds an item without a record.
-func (a *agentWork) append() *item {
+func (a *agentWork) append(history past.Seqs) *item {
 	last := len(a.groups) - 1
 	if last < 0 || a.groups[last].packed != nil || len(a.groups[last].items) == groupItems {
 		a.groups = append(a.groups, group{})
 		last++
 	}
 	g := &a.groups[last]
-	it := &item{index: last*groupItems + len(g.items)}
+	it := &item{history: history, index: last*groupItems + len(g.items)}
 	g.items = append(g.items, it)
 	return it
 }
@@ -270,8 +280,7 @@ func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 
 // met reports whether the state holds an event of an agent.
 func (s *State) met(namespace, agentID string) bool {
-	_, ok := s.agents[plane.KeyOf(namespace, agentID)]
-	return ok
+	return s.agents.Has(plane.KeyOf(namespace, agentID))
 }
 
 // owned returns the item of an agent, completed or not; NOT_FOUND if it does not exist. The
@@ -320,13 +329,13 @@ func (a *agentWork) end(waitIDs ...string) {
 
 // hasEnded reports whether a wait is among the remembered ended waits of an agent.
 func (s *State) hasEnded(namespace, agentID, waitID string) bool {
-	a := s.agents[plane.KeyOf(namespace, agentID)]
+	a := s.agents.Get(plane.KeyOf(namespace, agentID))
 	return a != nil && slices.Contains(a.ended, waitID)
 }
 
 // current returns the id of the item in an agent's focus, empty if there is none.
 func (s *State) current(namespace, agentID string) string {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
+	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		return a.current
 	}
 	return ""

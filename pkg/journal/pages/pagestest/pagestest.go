@@ -4,6 +4,7 @@ package pagestest
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -14,6 +15,20 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages"
 )
+
+// evicting is a state of which parts that are not used are in a file; see package resident.
+type evicting interface {
+	Evict(most int, unused bool) (n int, more bool, err error)
+}
+
+// evict evicts everything that a state can evict. It does nothing to a state without a file.
+func evict(s any) {
+	if e, can := s.(evicting); can {
+		if _, _, err := e.Evict(math.MaxInt, false); err != nil {
+			panic(err)
+		}
+	}
+}
 
 // State is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply may not
 // fail in other ways than that of the plane; the partition reports a panic as an error of the call, with its text.
@@ -39,7 +54,8 @@ const (
 // Checked returns a fresh state as one that is observed: at each Apply that pages of other owners than the touched ones
 // do not change, nor do pages that were taken before it, and, every so many events, that the state is the same when it is
 // read from its pages. In a history that is long and has large pages, a part of the events is observed. seen, if not nil, collects
-// which fields of pages had a value.
+// which fields of pages had a value. What the state can evict is evicted after two of three events and before each comparison, and while it is read from
+// its pages.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
 	return &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen, unobserved: map[pages.Owner]bool{}}
 }
@@ -52,6 +68,7 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 	}
 	if c.applied++; c.bytes > observedBytes && c.applied%observedOf > 0 {
 		c.Paged.Owners(ev, func(o pages.Owner) { c.unobserved[o] = true })
+		defer evict(c.Paged)
 		return c.Paged.Apply(ev)
 	}
 	touched := map[pages.Owner]taken{}
@@ -79,6 +96,9 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 			c.was[o] = b
 		}
 	}
+	if c.applied%3 > 0 {
+		evict(c.Paged)
+	}
 	if c.count++; c.every > 0 && c.count%c.every == 0 {
 		if err := c.Check(); err != nil {
 			panic(fmt.Sprintf("after %s, wal_seq %d: %v", ev.Type, ev.WalSeq, err))
@@ -89,6 +109,7 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 
 // Check compares all pages with those that touched owners had, and reads the state from its pages.
 func (c *State[S]) Check() error {
+	evict(c.Paged)
 	all := map[pages.Owner]bool{}
 	c.Paged.AllOwners(func(o pages.Owner) {
 		if all[o] {
@@ -189,6 +210,9 @@ func RoundTrip[S journal.Paged](s S, fresh func() S) error {
 		}
 		if err := read.AddPage(o, into); err != nil {
 			return fmt.Errorf("page of %v: %w", o, err)
+		}
+		if rand.IntN(2) == 0 {
+			evict(read)
 		}
 	}
 	if err := Same(s, read); err != nil {
