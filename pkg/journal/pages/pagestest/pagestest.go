@@ -54,8 +54,8 @@ const (
 // Checked returns a fresh state as one that is observed: at each Apply that pages of other owners than the touched ones
 // do not change, nor do pages that were taken before it, and, every so many events, that the state is the same when it is
 // read from its pages. In a history that is long and has large pages, a part of the events is observed. seen, if not nil, collects
-// which fields of pages had a value. What the state can evict is evicted after two of three events and before each comparison, and while it is read from
-// its pages.
+// which fields of pages had a value. What the state can evict is evicted after two of three observed events, before each comparison, and while it is
+// read from its pages.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
 	return &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen, unobserved: map[pages.Owner]bool{}}
 }
@@ -68,7 +68,6 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 	}
 	if c.applied++; c.bytes > observedBytes && c.applied%observedOf > 0 {
 		c.Paged.Owners(ev, func(o pages.Owner) { c.unobserved[o] = true })
-		defer evict(c.Paged)
 		return c.Paged.Apply(ev)
 	}
 	touched := map[pages.Owner]taken{}
