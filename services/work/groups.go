@@ -168,7 +168,7 @@ func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) er
 	return nil
 }
 
-// settle packs the groups of an agent that can be packed. An evicted one has none.
+// settle packs the groups of an agent that can be packed. An evicted one was settled before, and no event has changed it since.
 func (s *State) settle(k plane.Key) {
 	if _, evicted := s.agents.Summary(k); evicted {
 		return

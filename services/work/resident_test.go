@@ -195,7 +195,7 @@ func TestEvictedItemsOfOneHash(t *testing.T) {
 	fresh := func() *State {
 		s := evicting(t)()
 		s.hash = func(namespace, id string) uint64 {
-			return packed.Hash(namespace, strings.NewReplacer("wi_b_3", "wi_a_1", "wi_c_5", "wi_c_2").Replace(id))
+			return packed.Hash(namespace, strings.NewReplacer("wi_b_3", "wi_a_1", "wi_c_18", "wi_c_17").Replace(id))
 		}
 		return s
 	}
@@ -215,7 +215,7 @@ func TestEvictedItemsOfOneHash(t *testing.T) {
 	both("a", 0, 3)
 	evictAll(t, s)
 	both("b", 0, 5)
-	both("c", 0, 8)
+	both("c", 0, 19) // the second group has the two, and none is packed
 	evictAll(t, s)
 	require.Equal(t, []string{"a"}, evictedNow())
 	require.Len(t, s.packed, 3, "who stays has nothing there")
@@ -227,6 +227,21 @@ func TestEvictedItemsOfOneHash(t *testing.T) {
 	require.Equal(t, []string{"b"}, evictedNow(), "a comes after b now")
 	sameAnswers(t, whole, s)
 	require.NoError(t, pagestest.RoundTrip(s, fresh))
+}
+
+// An event that changes nothing of an evicted agent does not read it.
+func TestEventsThatReadNoEvictedAgent(t *testing.T) {
+	s := evicting(t)()
+	complete(t, s, "a", 0, groupItems)
+	require.NotEmpty(t, s.agents.Get(plane.KeyOf("acme", "a")).packable)
+	evictAll(t, s)
+	for _, p := range []proto.Message{&workv1.HomeFileWritten{}, &workv1.WaitAttachRefused{}} {
+		ev := &journal.Event{Namespace: "acme", AgentID: "a", WorkItemID: "wi_a_1", Payload: p}
+		s.Owners(ev, func(o pages.Owner) { require.Fail(t, "a page was touched", o) })
+		require.NoError(t, s.Apply(ev))
+	}
+	resident, evicted, loads := s.Counts()
+	require.Equal(t, []int{0, 1, 0}, []int{resident, evicted, int(loads)})
 }
 
 // An agent with many groups stays, and so does one of which some items are still to come.
