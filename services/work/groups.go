@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/work/derive"
 	"quartet/services/work/past"
 )
 
@@ -106,7 +107,7 @@ func (g *group) entries() []*workv1.WorkItemEntry {
 
 // completed reports whether a group that is not packed has all its items, and these are completed.
 func (g *group) completed() bool {
-	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !isCompleted(it.rec) })
+	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !derive.Completed(it.rec) })
 }
 
 // groupAt returns a group, with all those before it, which may be still to come.
@@ -197,7 +198,7 @@ func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
 		return false
 	}
 	for i, it := range g.items {
-		at := createdAt(it.rec)
+		at := derive.CreatedAt(it.rec)
 		if i == 0 {
 			g.oldest, g.newest = at, at
 		}
@@ -243,7 +244,7 @@ func (a *agentWork) eachPacked(after *workv1.WorkItemRecord, visit func(rec *wor
 	}
 	var groups []*group // with items behind after
 	for i := range a.groups {
-		if g := &a.groups[i]; g.packed != nil && (after == nil || g.newest >= createdAt(after)) {
+		if g := &a.groups[i]; g.packed != nil && (after == nil || g.newest >= derive.CreatedAt(after)) {
 			groups = append(groups, g)
 		}
 	}
@@ -254,12 +255,12 @@ func (a *agentWork) eachPacked(after *workv1.WorkItemRecord, visit func(rec *wor
 	var read []*workv1.WorkItemRecord // in order, not visited yet
 	for i, g := range groups {
 		for _, e := range g.entries() {
-			if after == nil || older(after, e.GetWorkItem()) {
+			if after == nil || derive.Older(after, e.GetWorkItem()) {
 				read = append(read, e.GetWorkItem())
 			}
 		}
-		sort.Slice(read, func(i, j int) bool { return older(read[i], read[j]) })
-		for len(read) > 0 && (i+1 == len(groups) || createdAt(read[0]) < groups[i+1].oldest) {
+		sort.Slice(read, func(i, j int) bool { return derive.Older(read[i], read[j]) })
+		for len(read) > 0 && (i+1 == len(groups) || derive.CreatedAt(read[0]) < groups[i+1].oldest) {
 			if !visit(read[0]) {
 				return
 			}

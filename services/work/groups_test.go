@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal/pages/pagestest"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/work/derive"
 )
 
 // shown are the items of an agent, as a reader sees them.
@@ -75,8 +76,8 @@ func (s *shown) check(t require.TestingT, pageSize int) {
 	}
 	for filter, of := range map[workv1.WorkItemFilter]func(*workv1.WorkItemRecord) bool{
 		workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:       func(*workv1.WorkItemRecord) bool { return true },
-		workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED: isCompleted,
-		workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:      func(rec *workv1.WorkItemRecord) bool { return !isCompleted(rec) },
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED: derive.Completed,
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:      func(rec *workv1.WorkItemRecord) bool { return !derive.Completed(rec) },
 	} {
 		var got []string
 		var after *workv1.WorkItemRecord
@@ -90,11 +91,11 @@ func (s *shown) check(t require.TestingT, pageSize int) {
 				break
 			}
 		}
-		require.Equal(t, idsOf(s.sorted(of, older)), got, filter)
+		require.Equal(t, idsOf(s.sorted(of, derive.Older)), got, filter)
 	}
 	q := queue(st, "acme", owner)
-	completed := s.sorted(isCompleted, func(a, b *workv1.WorkItemRecord) bool {
-		return byUpdateNewest.less(place{-updatedAt(a), &item{rec: a}}, place{-updatedAt(b), &item{rec: b}})
+	completed := s.sorted(derive.Completed, func(a, b *workv1.WorkItemRecord) bool {
+		return byUpdateNewest.less(place{-derive.UpdatedAt(a), &item{rec: a}}, place{-derive.UpdatedAt(b), &item{rec: b}})
 	})
 	require.EqualValues(t, len(completed), q.GetCounts().GetCompleted())
 	require.EqualValues(t, len(s.ids)-len(completed), q.GetCounts().GetOpen())
@@ -135,8 +136,8 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 		complete := func(rec *workv1.WorkItemRecord) { rec.State = workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED }
 		for range rapid.IntRange(1, 150).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, -7}).Draw(t, "seconds")) * time.Second)
-			open := s.sorted(func(rec *workv1.WorkItemRecord) bool { return !isCompleted(rec) }, older)
-			done := s.sorted(isCompleted, older)
+			open := s.sorted(func(rec *workv1.WorkItemRecord) bool { return !derive.Completed(rec) }, derive.Older)
+			done := s.sorted(derive.Completed, derive.Older)
 			switch step := rapid.IntRange(0, 9).Draw(t, "step"); {
 			case step < 4 || len(open) == 0:
 				id := fmt.Sprintf("wi_%d_%d", rapid.IntRange(0, 9).Draw(t, "id"), len(s.ids))

@@ -19,6 +19,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 )
 
 // TestX7_RandomHistories runs random commands, refused ones among them, and
@@ -198,7 +199,7 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 	require.Equal(t, old.GetRevision()+1, it.GetRevision(), "%s", ev.Type)
 	require.Equal(t, it.GetWorkItemId(), ev.WorkItemID)
 	if old == nil {
-		require.Equal(t, readinessOf(it).name(), ev.ReadinessTo)
+		require.Equal(t, derive.ReadinessOf(it).Name(), ev.ReadinessTo)
 		return
 	}
 	if old.GetState() == completed {
@@ -206,8 +207,8 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 		require.Equal(t, "report_promoted", ev.Type)
 		require.Empty(t, old.GetResultBriefId(), "an item has one report (SPEC W7)")
 	}
-	if from, to := readinessOf(old), readinessOf(it); from != to {
-		require.Equal(t, []string{from.name(), to.name(), to.reason}, []string{ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason})
+	if from, to := derive.ReadinessOf(old), derive.ReadinessOf(it); from != to {
+		require.Equal(t, []string{from.Name(), to.Name(), to.Reason}, []string{ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason})
 	} else {
 		require.Empty(t, ev.ReadinessTo)
 	}
@@ -228,13 +229,13 @@ func checkState(t require.TestingT, s *State) {
 			} else {
 				want["done"] = append(want["done"], it)
 			}
-			if recheckPending(it) {
+			if derive.RecheckPending(it) {
 				want["rechecks"] = append(want["rechecks"], it)
-				require.True(t, proto.Equal(nextReminder(it), it.GetRecheckAt()), "what is shown is what comes next (SPEC P5)")
+				require.True(t, proto.Equal(derive.NextReminder(it), it.GetRecheckAt()), "what is shown is what comes next (SPEC P5)")
 			} else {
-				require.Nil(t, nextReminder(it), "no reminder is forgotten (SPEC P5)")
+				require.Nil(t, derive.NextReminder(it), "no reminder is forgotten (SPEC P5)")
 			}
-			class := classOf(it).String()
+			class := derive.ClassOf(it).String()
 			want[class] = append(want[class], it)
 
 			waits := 0

@@ -9,6 +9,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
+	"quartet/services/work/derive"
 )
 
 // evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads all, which takes
@@ -72,7 +73,7 @@ func (s *State) isDeleted(k plane.Key) bool {
 // open items.
 func (s *State) isOpen(k plane.Key) bool {
 	if it := s.items[k]; it != nil {
-		return !isCompleted(it.rec)
+		return !derive.Completed(it.rec)
 	}
 	at, ok := s.packed[s.hashOf(k)]
 	if !ok {
@@ -87,7 +88,7 @@ func (s *State) isOpen(k plane.Key) bool {
 		return false
 	}
 	it := a.find(int(at.group), k.ID)
-	return it != nil && !isCompleted(it.rec)
+	return it != nil && !derive.Completed(it.rec)
 }
 
 // evictedPage returns a page with everything that an agent has: what its head and its blocks of items have, in one, but that each packed group has

@@ -25,6 +25,7 @@ import (
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/resident"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 )
 
 // evicting returns a function that returns empty states with a file.
@@ -120,7 +121,7 @@ func sameAnswers(t require.TestingT, whole, s *State) {
 				require.ErrorIs(t, err, fault.PermissionDenied)
 				require.Nil(t, s.item("globex", id))
 				created := &journal.Event{Namespace: k.Namespace, Payload: &workv1.WorkItemCreated{WorkItem: want.rec}}
-				require.Equal(t, !isCompleted(want.rec), s.Needs(created, time.Time{}))
+				require.Equal(t, !derive.Completed(want.rec), s.Needs(created, time.Time{}))
 				require.Equal(t, whole.Needs(created, time.Time{}), s.Needs(created, time.Time{}))
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/resident"
+	"quartet/services/work/derive"
 	"quartet/services/work/past"
 )
 
@@ -190,8 +191,8 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 	old := it.rec
 	a.waiting += openWaits(rec) - openWaits(old)
-	moves := old == nil || isCompleted(old) != isCompleted(rec) // in the order of creation
-	if old != nil {                                             // trees compare by the current record, so the item is removed before it changes
+	moves := old == nil || derive.Completed(old) != derive.Completed(rec) // in the order of creation
+	if old != nil {                                                       // trees compare by the current record, so the item is removed before it changes
 		a.unplace(it)
 		if moves {
 			a.byCompletion(old).remove(byCreation, it)
@@ -202,7 +203,7 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 		a.byCompletion(rec).add(byCreation, it, s.free)
 	}
 	a.place(it, s.free)
-	if n := it.index / groupItems; isCompleted(rec) && a.groups[n].completed() {
+	if n := it.index / groupItems; derive.Completed(rec) && a.groups[n].completed() {
 		a.addPackable(n)
 	}
 }
@@ -234,25 +235,25 @@ func (a *agentWork) size() int {
 
 // place puts an item into the trees in which its place depends on more than its completion.
 func (a *agentWork) place(it *item, free *btree.FreeListG[place]) {
-	c := classOf(it.rec)
+	c := derive.ClassOf(it.rec)
 	a.classes[c].add(classOrder[c], it, free)
-	if recheckPending(it.rec) {
+	if derive.RecheckPending(it.rec) {
 		a.rechecks.add(byRecheck, it, free)
 	}
 }
 
 // unplace takes an item out of the trees into which place puts it.
 func (a *agentWork) unplace(it *item) {
-	c := classOf(it.rec)
+	c := derive.ClassOf(it.rec)
 	a.classes[c].remove(classOrder[c], it)
-	if recheckPending(it.rec) {
+	if derive.RecheckPending(it.rec) {
 		a.rechecks.remove(byRecheck, it)
 	}
 }
 
 // byCompletion returns the tree of open or of completed items to which a record belongs.
 func (a *agentWork) byCompletion(rec *workv1.WorkItemRecord) *tree {
-	if isCompleted(rec) {
+	if derive.Completed(rec) {
 		return &a.done
 	}
 	return &a.open
@@ -260,14 +261,10 @@ func (a *agentWork) byCompletion(rec *workv1.WorkItemRecord) *tree {
 
 // openWaits returns 1 for an open item that has waits, otherwise 0.
 func openWaits(rec *workv1.WorkItemRecord) int {
-	if rec == nil || isCompleted(rec) || len(rec.GetWaits()) == 0 {
+	if rec == nil || derive.Completed(rec) || len(rec.GetWaits()) == 0 {
 		return 0
 	}
 	return 1
-}
-
-func isCompleted(rec *workv1.WorkItemRecord) bool {
-	return rec.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 }
 
 // record returns the record of an item, nil if there is none.
@@ -339,10 +336,4 @@ func (s *State) current(namespace, agentID string) string {
 		return a.current
 	}
 	return ""
-}
-
-// recheckPending reports whether an open item shows a reminder that was not given yet.
-func recheckPending(it *workv1.WorkItemRecord) bool {
-	return it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil &&
-		it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN
 }
