@@ -22,6 +22,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/partitions"
 	"quartet/pkg/journal/requests"
@@ -45,6 +46,11 @@ type Deps struct {
 	// Snapshots returns the store of the snapshots of a partition; nil: none are written. SnapshotBytes is that of journal.Config.
 	Snapshots     func(plane string, partition int) (snapshot.Store, error)
 	SnapshotBytes int64
+	// Eviction is that of journal.Config; nil: all owners stay in memory. EvictEvery is how often owners leave it that were not used for that long; 0: never.
+	// Pressed says that memory is short, so that they leave it sooner; nil: it never is.
+	Eviction   *eviction.Policy
+	EvictEvery time.Duration
+	Pressed    func() bool
 	// CheckRestored is that of journal.Config.
 	CheckRestored func(restored, replayed journal.State) error
 	// Sources returns the journals of the partitions of another plane, to follow.
@@ -185,7 +191,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		c := journal.Config[S]{
 			Log: log, Plane: cfg.Plane, New: cfg.New, Registry: registry,
 			Now: deps.Clock.Now, Elapsed: clock.Monotonic(deps.Clock), NewID: deps.IDs.New, Logger: deps.Logger, Tracer: deps.Tracer, Metrics: deps.Metrics, Requests: deps.Requests, Room: deps.Room, Arrive: deps.Arrive, SegmentSize: deps.SegmentSize,
-			SnapshotBytes: deps.SnapshotBytes, CheckRestored: deps.CheckRestored,
+			SnapshotBytes: deps.SnapshotBytes, Eviction: deps.Eviction, CheckRestored: deps.CheckRestored,
 		}
 		if err == nil && deps.Snapshots != nil {
 			c.Snapshots, err = deps.Snapshots(cfg.Plane, partition)
@@ -223,6 +229,9 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 				go e.follow(follow, p, src, f)
 			}
 		}
+	}
+	if e.deps.Eviction != nil && e.deps.EvictEvery > 0 {
+		e.running.Go(func() { e.evict(follow) })
 	}
 	if e.deps.EraseAfter > 0 {
 		e.running.Go(func() { e.erase(follow) })

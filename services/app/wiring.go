@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/idle"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/room"
@@ -26,6 +27,7 @@ import (
 	"quartet/services/app/calls"
 	"quartet/services/app/fill"
 	"quartet/services/app/history"
+	"quartet/services/app/memory"
 	"quartet/services/app/namespaces"
 	"quartet/services/audit"
 	"quartet/services/identity"
@@ -114,6 +116,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Snapshots: w.broker.snapshots, SnapshotBytes: int64(w.cfg.SnapshotSize) << 20, Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room, Partitions: w.broker.partitions,
 		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter, EraseEvents: w.broker.eraseEvents,
 		History: kept, ReadThrough: w.readThrough, Positions: &plane.Positions{},
+		Eviction: &eviction.Policy{}, EvictEvery: time.Minute, Pressed: memory.Above(w.cfg.memory() / 2),
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
 		w.keeper = lease.NewKeeper(lease.Config{

@@ -35,7 +35,7 @@ func (s *State) NewPage() proto.Message { return &waitingv1.AgentWaitsPage{} }
 
 // Page implements journal.Paged.
 func (s *State) Page(o pages.Owner) proto.Message {
-	a := s.agents.Get(plane.Key(o))
+	a := s.agents.Peek(plane.Key(o))
 	if a == nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -40,7 +41,7 @@ func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest)
 			if len(events) == 0 {
 				it := st.record(env.Actor.Namespace, req.GetWorkItemId())
 				d.Reply = &workv1.AttachWaitResponse{
-					WorkItem: view(it, st.current(env.Actor.Namespace, req.GetAgentId())),
+					WorkItem: derive.View(it, st.current(env.Actor.Namespace, req.GetAgentId())),
 					Refused:  refusal != workv1.AttachRefusal_ATTACH_REFUSAL_UNSPECIFIED, Reason: refusal,
 				}
 			}
@@ -55,7 +56,7 @@ func answerAttach(events []*journal.Event) (*workv1.AttachWaitResponse, error) {
 	for _, ev := range events {
 		switch p := ev.Payload.(type) {
 		case *workv1.WaitAttached:
-			return &workv1.AttachWaitResponse{WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId())}, nil
+			return &workv1.AttachWaitResponse{WorkItem: derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId())}, nil
 		case *workv1.WaitAttachRefused:
 			return &workv1.AttachWaitResponse{Refused: true, Reason: p.GetReason()}, nil
 		}
@@ -118,7 +119,7 @@ func attachWait(s *State, env journal.Env, namespace, agentID, itemID string, w 
 			attachedEvent.CurrentWorkItemId = ""
 		}
 	}
-	showReminder(it)
+	derive.ShowReminder(it)
 	ev := itemEvent(it, old, attachedEvent)
 	ev.Namespace = namespace
 	events = append(events, ev)
@@ -172,7 +173,7 @@ func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 		return false
 	}
 	for _, other := range it.GetWaits() {
-		c := compare(other.GetCreatedAt(), w.GetCreatedAt())
+		c := derive.Compare(other.GetCreatedAt(), w.GetCreatedAt())
 		if other.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && (c > 0 || c == 0 && other.GetWaitId() > w.GetWaitId()) {
 			return true
 		}
@@ -184,7 +185,7 @@ func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 // It does nothing else for a nil wait than to choose the reminder again.
 func forget(it *workv1.WorkItemRecord, w *workv1.AttachedWait) {
 	it.Waits = without(it.GetWaits(), w.GetWaitId())
-	showReminder(it)
+	derive.ShowReminder(it)
 }
 
 // attached returns the wait or intent with an id that an item has, nil if there is none.
@@ -217,19 +218,19 @@ func (s *Service) ConsumeRecheck(ctx context.Context, req *workv1.ConsumeRecheck
 			if err != nil {
 				return d, err
 			}
-			if !recheckPending(old) || compare(old.GetRecheckAt(), req.GetRecheckAt()) != 0 {
-				d.Reply = &workv1.ConsumeRecheckResponse{WorkItem: view(old, st.current(env.Actor.Namespace, req.GetAgentId()))}
+			if !derive.RecheckPending(old) || derive.Compare(old.GetRecheckAt(), req.GetRecheckAt()) != 0 {
+				d.Reply = &workv1.ConsumeRecheckResponse{WorkItem: derive.View(old, st.current(env.Actor.Namespace, req.GetAgentId()))}
 				return d, nil
 			}
 			it := next(old, env)
-			giveReminder(it, env.Now)
+			derive.GiveReminder(it, env.Now)
 			d.Events = []*journal.Event{itemEvent(it, old, &workv1.RecheckConsumed{
 				WorkItem: it, ConsumedAt: timestamppb.New(env.Now), CurrentWorkItemId: st.current(env.Actor.Namespace, req.GetAgentId()),
 			})}
 			return d, nil
 		},
 		Answer: journal.AnswerOf(func(p *workv1.RecheckConsumed) *workv1.ConsumeRecheckResponse {
-			return &workv1.ConsumeRecheckResponse{WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId())}
+			return &workv1.ConsumeRecheckResponse{WorkItem: derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId())}
 		}),
 	})
 }

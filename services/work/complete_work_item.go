@@ -10,6 +10,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 	"quartet/services/work/homes"
 )
 
@@ -68,7 +69,7 @@ func decideComplete(s *State, env journal.Env, req *workv1.CompleteWorkItemReque
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
 	if old.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED {
 		return journal.Decision[*workv1.CompleteWorkItemResponse]{Reply: &workv1.CompleteWorkItemResponse{
-			WorkItem: view(old, current), AlreadyCompleted: true,
+			WorkItem: derive.View(old, current), AlreadyCompleted: true,
 		}}, nil
 	}
 	if err := atRevision(old, req.ExpectedRevision); err != nil {
@@ -156,7 +157,7 @@ func taskIDs(running []RunningTask, blockingOnly bool) []string {
 
 var answerComplete = journal.AnswerOf(func(p *workv1.WorkItemCompleted) *workv1.CompleteWorkItemResponse {
 	return &workv1.CompleteWorkItemResponse{
-		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+		WorkItem: derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId()),
 		Warnings: p.GetWarnings(), WasCurrent: p.GetWasCurrent(),
 	}
 })

@@ -9,6 +9,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -102,7 +103,7 @@ func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWo
 
 var answerCreate = journal.AnswerOf(func(p *workv1.WorkItemCreated) *workv1.CreateWorkItemResponse {
 	return &workv1.CreateWorkItemResponse{
-		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+		WorkItem: derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId()),
 		Warnings: todos.Warnings(p.GetWorkItem().GetTodoList()),
 	}
 })

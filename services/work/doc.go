@@ -1,7 +1,7 @@
 // Package work is the work plane: what agents are to achieve.
 //
 // Owns: work items, the focus of every agent, readiness and candidate classes
-// (derived by one function, readiness.go), plan files and the agent home.
+// (derived by one function, derive/readiness.go), plan files and the agent home.
 //
 // Never does: move a focus, clear a blocker or complete an item by itself; create waits;
 // run commands.

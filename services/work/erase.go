@@ -15,9 +15,24 @@ var _ journal.Retaining = (*State)(nil)
 
 // DeletedBefore implements journal.Erasable. The work of a deleted agent changes for the last time when its items are blocked.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
-	for k, a := range s.agents {
-		if a.deleted && a.changed.Before(before) {
+	for _, k := range s.deleted() {
+		if s.agents.Peek(k).changed.Before(before) {
 			all = append(all, pages.Owner(k))
+		}
+	}
+	return all
+}
+
+// deleted returns the deleted agents, without reading any.
+func (s *State) deleted() (all []plane.Key) {
+	for k, a := range s.agents.Resident() {
+		if a.deleted {
+			all = append(all, k)
+		}
+	}
+	for k, left := range s.agents.Summaries() {
+		if left.deleted {
+			all = append(all, k)
 		}
 	}
 	return all
@@ -25,21 +40,23 @@ func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 
 // Erase implements journal.Erasable.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
-	for k, a := range s.agents {
-		if !a.deleted || !is(k.Namespace, k.ID) {
+	for _, k := range s.deleted() {
+		if !is(k.Namespace, k.ID) {
 			continue
 		}
-		ownersOf(k, a, touch)
+		a := s.agents.Edit(k)
+		ownersOf(k, a.size(), touch)
 		for i := range a.groups {
 			entries := a.groups[i].entries()
 			if a.groups[i].packed != nil {
-				s.packed.Remove(idHashes(k.Namespace, entries))
+				s.packed.Remove(s.idHashes(k.Namespace, entries))
 			}
 			for _, e := range entries {
 				delete(s.items, plane.KeyOf(k.Namespace, e.GetWorkItem().GetWorkItemId()))
 			}
 		}
-		delete(s.agents, k)
+		s.agents.Delete(k)
+		s.numbers.give(a.number)
 	}
 }
 
@@ -54,8 +71,7 @@ func (s *Service) eraseHome(_ context.Context, namespace, agentID string) error 
 func (s *State) Needs(ev *journal.Event, before time.Time) bool {
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemCreated:
-		it := s.items[plane.KeyOf(ev.Namespace, p.GetWorkItem().GetWorkItemId())] // those in packed groups are completed
-		return it != nil && !isCompleted(it.rec)
+		return s.isOpen(plane.KeyOf(ev.Namespace, p.GetWorkItem().GetWorkItemId()))
 	case *workv1.WorkItemCompleted:
 		return !p.GetWorkItem().GetCreatedAt().AsTime().Before(before)
 	}

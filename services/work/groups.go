@@ -9,6 +9,7 @@ import (
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/work/derive"
 	"quartet/services/work/past"
 )
 
@@ -29,43 +30,62 @@ type group struct {
 	oldest, newest int64
 }
 
-// packedAt says which group of an agent has an item.
+// packedAt says which group of an agent has an item. There may be millions, and the garbage collector does not look into a map without pointers.
 type packedAt struct {
-	agent *agentWork
-	group int
+	agent uint32 // in State.numbers
+	group uint32
 }
 
 // hashOf returns the key of an item in State.packed.
-func hashOf(k plane.Key) uint64 {
-	return packed.Hash(k.Namespace, k.ID)
+func (s *State) hashOf(k plane.Key) uint64 {
+	return s.hash(k.Namespace, k.ID)
 }
 
-// item returns an item, nil if there is none. That of a packed group is a copy.
+// item returns an item, nil if there is none. That of a packed group or of an evicted agent is a copy.
 func (s *State) item(namespace, itemID string) *item {
 	k := plane.KeyOf(namespace, itemID)
 	if it := s.items[k]; it != nil {
 		return it
 	}
-	at, ok := s.packed[hashOf(k)]
-	if !ok {
+	if at, ok := s.packed[s.hashOf(k)]; ok && s.numbers.keys[at.agent].Namespace == namespace {
+		return s.agents.Get(s.numbers.keys[at.agent]).find(int(at.group), itemID)
+	}
+	return nil
+}
+
+// find returns the item of a group with an id, nil if there is none. That of a packed group is a copy.
+func (a *agentWork) find(n int, itemID string) *item {
+	g := &a.groups[n]
+	if g.packed == nil {
+		if i := slices.IndexFunc(g.items, func(it *item) bool { return it.rec.GetWorkItemId() == itemID }); i >= 0 {
+			return g.items[i]
+		}
 		return nil
 	}
-	for i, e := range at.agent.groups[at.group].entries() {
-		if e.GetWorkItem().GetWorkItemId() == itemID && at.agent.namespace == namespace {
-			return &item{rec: e.GetWorkItem(), history: past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}, index: at.group*groupItems + i}
+	for i, e := range g.entries() {
+		if e.GetWorkItem().GetWorkItemId() == itemID {
+			return &item{rec: e.GetWorkItem(), history: historyOf(e), index: n*groupItems + i}
 		}
 	}
 	return nil
 }
 
-// edited returns an item that Apply is about to change, nil if there is none. If its group is packed, it is not any more.
+// historyOf returns the history of an item of a page.
+func historyOf(e *workv1.WorkItemEntry) past.Seqs {
+	return past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}
+}
+
+// edited returns an item that Apply is about to change, nil if there is none. Its agent is resident then, and its group is not packed any more.
 func (s *State) edited(namespace, itemID string) *item {
 	k := plane.KeyOf(namespace, itemID)
 	if it := s.items[k]; it != nil || s.item(namespace, itemID) == nil {
 		return it
 	}
-	at := s.packed[hashOf(k)]
-	s.unpack(namespace, at.agent, at.group)
+	at := s.packed[s.hashOf(k)]
+	a := s.agents.Edit(s.numbers.keys[at.agent])
+	if a.groups[at.group].packed != nil {
+		s.unpack(namespace, a, int(at.group))
+	}
 	return s.items[k]
 }
 
@@ -87,7 +107,7 @@ func (g *group) entries() []*workv1.WorkItemEntry {
 
 // completed reports whether a group that is not packed has all its items, and these are completed.
 func (g *group) completed() bool {
-	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !isCompleted(it.rec) })
+	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !derive.Completed(it.rec) })
 }
 
 // groupAt returns a group, with all those before it, which may be still to come.
@@ -99,17 +119,34 @@ func (a *agentWork) groupAt(n int) *group {
 }
 
 // page returns a packed group as a page has it.
-func (g *group) page(namespace string, n int) *workv1.PackedWorkItems {
-	return &workv1.PackedWorkItems{
-		Group: uint32(n), Content: g.packed, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: idHashes(namespace, g.entries()),
+func (g *group) page(n int, hashes []uint64) *workv1.PackedWorkItems {
+	return &workv1.PackedWorkItems{Group: uint32(n), Content: g.packed, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: hashes}
+}
+
+// groupOf returns the packed group that a page has.
+func groupOf(p *workv1.PackedWorkItems) group {
+	return group{packed: p.GetContent(), oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
+}
+
+// addHashes adds a packed group to State.packed. It returns false if another item there has one of the hashes. The items of evicted agents that
+// are in no packed group make room: whether a group is packed must not follow from who is evicted.
+func (s *State) addHashes(hashes []uint64, at packedAt) bool {
+	if s.packed.Add(hashes, at) {
+		return true
 	}
+	for _, h := range hashes {
+		if other, taken := s.packed[h]; taken {
+			s.agents.Edit(s.numbers.keys[other.agent])
+		}
+	}
+	return s.packed.Add(hashes, at)
 }
 
 // idHashes returns the keys of items in State.packed.
-func idHashes(namespace string, entries []*workv1.WorkItemEntry) []uint64 {
+func (s *State) idHashes(namespace string, entries []*workv1.WorkItemEntry) []uint64 {
 	hashes := make([]uint64, len(entries))
 	for i, e := range entries {
-		hashes[i] = hashOf(plane.KeyOf(namespace, e.GetWorkItem().GetWorkItemId()))
+		hashes[i] = s.hashOf(plane.KeyOf(namespace, e.GetWorkItem().GetWorkItemId()))
 	}
 	return hashes
 }
@@ -124,17 +161,20 @@ func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) er
 	if g.packed != nil || len(g.items) > 0 {
 		return fmt.Errorf("group %d is there twice", p.GetGroup())
 	}
-	if !s.packed.Add(p.GetIdHashes(), packedAt{a, n}) {
+	if !s.addHashes(p.GetIdHashes(), packedAt{a.number, uint32(n)}) {
 		return fmt.Errorf("group %d has an item that is there twice", p.GetGroup())
 	}
-	*g = group{packed: p.GetContent(), oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
+	*g = groupOf(p)
 	a.packed += groupItems
 	return nil
 }
 
-// settle packs the groups of an agent that can be packed.
+// settle packs the groups of an agent that can be packed. An evicted one was settled before, and no event has changed it since.
 func (s *State) settle(k plane.Key) {
-	a := s.agents[k]
+	if _, evicted := s.agents.Summary(k); evicted {
+		return
+	}
+	a := s.agents.Get(k)
 	if a == nil || len(a.packable) == 0 {
 		return
 	}
@@ -154,11 +194,11 @@ func (s *State) settle(k plane.Key) {
 func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
 	g := &a.groups[n]
 	b, err := packed.Encode(&workv1.AgentWorkPage{Items: g.entries()})
-	if err != nil || !s.packed.Add(idHashes(k.Namespace, g.entries()), packedAt{a, n}) {
+	if err != nil || !s.addHashes(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)}) {
 		return false
 	}
 	for i, it := range g.items {
-		at := createdAt(it.rec)
+		at := derive.CreatedAt(it.rec)
 		if i == 0 {
 			g.oldest, g.newest = at, at
 		}
@@ -178,9 +218,9 @@ func (s *State) unpack(namespace string, a *agentWork, n int) {
 	g := &a.groups[n]
 	*g = group{items: make([]*item, len(entries))}
 	a.packed -= len(entries)
-	s.packed.Remove(idHashes(namespace, entries))
+	s.packed.Remove(s.idHashes(namespace, entries))
 	for i, e := range entries {
-		it := &item{rec: e.GetWorkItem(), history: past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}, index: n*groupItems + i}
+		it := &item{rec: e.GetWorkItem(), history: historyOf(e), index: n*groupItems + i}
 		ik := plane.KeyOf(namespace, it.rec.GetWorkItemId())
 		s.items[ik], g.items[i] = it, it
 		a.done.add(byCreation, it, s.free)
@@ -204,7 +244,7 @@ func (a *agentWork) eachPacked(after *workv1.WorkItemRecord, visit func(rec *wor
 	}
 	var groups []*group // with items behind after
 	for i := range a.groups {
-		if g := &a.groups[i]; g.packed != nil && (after == nil || g.newest >= createdAt(after)) {
+		if g := &a.groups[i]; g.packed != nil && (after == nil || g.newest >= derive.CreatedAt(after)) {
 			groups = append(groups, g)
 		}
 	}
@@ -215,12 +255,12 @@ func (a *agentWork) eachPacked(after *workv1.WorkItemRecord, visit func(rec *wor
 	var read []*workv1.WorkItemRecord // in order, not visited yet
 	for i, g := range groups {
 		for _, e := range g.entries() {
-			if after == nil || older(after, e.GetWorkItem()) {
+			if after == nil || derive.Older(after, e.GetWorkItem()) {
 				read = append(read, e.GetWorkItem())
 			}
 		}
-		sort.Slice(read, func(i, j int) bool { return older(read[i], read[j]) })
-		for len(read) > 0 && (i+1 == len(groups) || createdAt(read[0]) < groups[i+1].oldest) {
+		sort.Slice(read, func(i, j int) bool { return derive.Older(read[i], read[j]) })
+		for len(read) > 0 && (i+1 == len(groups) || derive.CreatedAt(read[0]) < groups[i+1].oldest) {
 			if !visit(read[0]) {
 				return
 			}

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal/pages/pagestest"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/work/derive"
 )
 
 // shown are the items of an agent, as a reader sees them.
@@ -28,9 +29,9 @@ type shown struct {
 
 const owner = "keeper"
 
-// newShown returns the items of an agent that has none. seen is described at pagestest.Checked.
-func newShown(seen *pagestest.Seen) *shown {
-	return &shown{state: pagestest.Checked(NewState, 25, seen), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
+// newShown returns the items of an agent that has none. fresh and seen are described at pagestest.Checked.
+func newShown(fresh func() *State, seen *pagestest.Seen) *shown {
+	return &shown{state: pagestest.Checked(fresh, 25, seen), recs: map[string]*workv1.WorkItemRecord{}, seqs: map[string][]uint64{}}
 }
 
 var keeperKey = plane.KeyOf("acme", owner)
@@ -75,8 +76,8 @@ func (s *shown) check(t require.TestingT, pageSize int) {
 	}
 	for filter, of := range map[workv1.WorkItemFilter]func(*workv1.WorkItemRecord) bool{
 		workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:       func(*workv1.WorkItemRecord) bool { return true },
-		workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED: isCompleted,
-		workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:      func(rec *workv1.WorkItemRecord) bool { return !isCompleted(rec) },
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED: derive.Completed,
+		workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:      func(rec *workv1.WorkItemRecord) bool { return !derive.Completed(rec) },
 	} {
 		var got []string
 		var after *workv1.WorkItemRecord
@@ -90,11 +91,11 @@ func (s *shown) check(t require.TestingT, pageSize int) {
 				break
 			}
 		}
-		require.Equal(t, idsOf(s.sorted(of, older)), got, filter)
+		require.Equal(t, idsOf(s.sorted(of, derive.Older)), got, filter)
 	}
 	q := queue(st, "acme", owner)
-	completed := s.sorted(isCompleted, func(a, b *workv1.WorkItemRecord) bool {
-		return byUpdateNewest.less(place{-updatedAt(a), &item{rec: a}}, place{-updatedAt(b), &item{rec: b}})
+	completed := s.sorted(derive.Completed, func(a, b *workv1.WorkItemRecord) bool {
+		return byUpdateNewest.less(place{-derive.UpdatedAt(a), &item{rec: a}}, place{-derive.UpdatedAt(b), &item{rec: b}})
 	})
 	require.EqualValues(t, len(completed), q.GetCounts().GetCompleted())
 	require.EqualValues(t, len(s.ids)-len(completed), q.GetCounts().GetOpen())
@@ -116,8 +117,9 @@ func idsOf(recs []*workv1.WorkItemRecord) (ids []string) {
 // items, in whatever order these are completed and written later, and whatever the clock does.
 func TestW10_GroupsOfCompletedItems(t *testing.T) {
 	packed := 0
+	fresh := evicting(t)
 	history := func(t *rapid.T) {
-		s := newShown(nil)
+		s := newShown(fresh, nil)
 		now := time.Unix(1_700_000_000, 0)
 		next := func(id string, change func(rec *workv1.WorkItemRecord)) *workv1.WorkItemRecord {
 			rec := &workv1.WorkItemRecord{WorkItemId: id, AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_OPEN, CreatedAt: timestamppb.New(now)}
@@ -134,8 +136,8 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 		complete := func(rec *workv1.WorkItemRecord) { rec.State = workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED }
 		for range rapid.IntRange(1, 150).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, -7}).Draw(t, "seconds")) * time.Second)
-			open := s.sorted(func(rec *workv1.WorkItemRecord) bool { return !isCompleted(rec) }, older)
-			done := s.sorted(isCompleted, older)
+			open := s.sorted(func(rec *workv1.WorkItemRecord) bool { return !derive.Completed(rec) }, derive.Older)
+			done := s.sorted(derive.Completed, derive.Older)
 			switch step := rapid.IntRange(0, 9).Draw(t, "step"); {
 			case step < 4 || len(open) == 0:
 				id := fmt.Sprintf("wi_%d_%d", rapid.IntRange(0, 9).Draw(t, "id"), len(s.ids))
@@ -154,8 +156,9 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 			}
 		}
 		s.check(t, rapid.IntRange(1, 30).Draw(t, "page size"))
-		require.NoError(t, s.state.Check())
-		if a := s.state.Paged.agents[keeperKey]; a != nil {
+		require.NoError(t, s.state.Check()) // evicts the agent
+		s.check(t, rapid.IntRange(1, 30).Draw(t, "page size"))
+		if a := s.state.Paged.agents.Get(keeperKey); a != nil {
 			packed += a.packed
 		}
 	}
@@ -167,13 +170,13 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 
 // manyCompleted is a history of an agent that completes one item after the other, so that two groups are packed.
 func manyCompleted(t *testing.T, seen *pagestest.Seen) *shown {
-	s := newShown(seen)
+	s := newShown(evicting(t), seen)
 	for n := range 2*groupItems + recentItems {
 		at := timestamppb.New(time.Unix(int64(n+1), 0))
 		rec := &workv1.WorkItemRecord{WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
-	require.Equal(t, 2*groupItems, s.state.Paged.agents[keeperKey].packed)
+	require.Equal(t, 2*groupItems, s.state.Paged.agents.Get(keeperKey).packed)
 	require.NoError(t, s.state.Check())
 	return s
 }
@@ -202,7 +205,7 @@ func TestPagesOfGroups(t *testing.T) {
 
 // Items whose ids have the same hash are not both packed, and are told apart.
 func TestGroupsOfOneHash(t *testing.T) {
-	s := newShown(nil)
+	s := newShown(NewState, nil)
 	const items = groupItems + recentItems
 	for n := range items {
 		rec := &workv1.WorkItemRecord{
@@ -210,20 +213,20 @@ func TestGroupsOfOneHash(t *testing.T) {
 			CreatedAt: timestamppb.New(time.Unix(int64(n), 0)), UpdatedAt: timestamppb.New(time.Unix(int64(n), 0)),
 		}
 		if n == items-1 { // the group could be packed from here on
-			s.state.Paged.packed[hashOf(itemKey("wi_3"))] = packedAt{s.state.Paged.agents[keeperKey], 7}
+			s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))] = packedAt{s.state.Paged.agents.Get(keeperKey).number, 7}
 		}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
-	a := s.state.Paged.agents[keeperKey]
+	a := s.state.Paged.agents.Get(keeperKey)
 	require.Zero(t, a.packed)
 	require.Equal(t, []int{0}, a.packable)
 	s.check(t, 5)
-	delete(s.state.Paged.packed, hashOf(itemKey("wi_3")))
+	delete(s.state.Paged.packed, s.state.Paged.hashOf(itemKey("wi_3")))
 	rec := proto.CloneOf(s.recs["wi_19"])
 	s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
 	require.Equal(t, groupItems, a.packed)
 	s.check(t, 5)
-	s.state.Paged.packed[hashOf(itemKey("wi_unknown"))] = s.state.Paged.packed[hashOf(itemKey("wi_3"))]
+	s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_unknown"))] = s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))]
 	require.Nil(t, s.state.Paged.item("acme", "wi_unknown"))
 }
 

@@ -1,13 +1,10 @@
 package work
 
 import (
-	"cmp"
-
 	"github.com/google/btree"
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"quartet/services/work/derive"
 )
 
 // order is a sort order of an agent's items: by at, ascending, and then as less says.
@@ -78,14 +75,14 @@ func (t tree) each(o *order, after *workv1.WorkItemRecord, visit func(rec *workv
 }
 
 var (
-	byCreation      = ordered(createdAt, byID)
-	byRecheck       = ordered(func(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetRecheckAt()) }, byID)
-	byUpdateNewest  = ordered(func(rec *workv1.WorkItemRecord) int64 { return -updatedAt(rec) }, byID)
-	byResumption    = ordered(resumedOrUpdatedAt, older)
-	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 { return -micros(lastTriggered(rec)) }, newer)
+	byCreation      = ordered(derive.CreatedAt, derive.ByID)
+	byRecheck       = ordered(func(rec *workv1.WorkItemRecord) int64 { return derive.Micros(rec.GetRecheckAt()) }, derive.ByID)
+	byUpdateNewest  = ordered(func(rec *workv1.WorkItemRecord) int64 { return -derive.UpdatedAt(rec) }, derive.ByID)
+	byResumption    = ordered(derive.ResumedOrUpdatedAt, derive.Older)
+	byTriggerNewest = ordered(func(rec *workv1.WorkItemRecord) int64 { return -derive.Micros(derive.LastTriggered(rec)) }, derive.Newer)
 )
 
-// classOrder is the order of each candidate class (SPEC W9). It is nil for classes that classOf does
+// classOrder is the order of each candidate class (SPEC W9). It is nil for classes that derive.ClassOf does
 // not return.
 var classOrder = [7]*order{
 	workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED:    byTriggerNewest,
@@ -93,63 +90,4 @@ var classOrder = [7]*order{
 	workv1.CandidateClass_CANDIDATE_CLASS_WAITING_FOR_OPERATOR: byUpdateNewest,
 	workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED:              byUpdateNewest,
 	workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT:     byUpdateNewest,
-}
-
-// micros returns a time in microseconds, the resolution of times in the journal.
-func micros(at *timestamppb.Timestamp) int64 {
-	return at.GetSeconds()*1_000_000 + int64(at.GetNanos()/1000)
-}
-
-func createdAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetCreatedAt()) }
-
-// resumedOrUpdatedAt orders resumed items first, by the time of their resumption, and then all
-// others by the time of their last write; the oldest is first in both.
-func resumedOrUpdatedAt(rec *workv1.WorkItemRecord) int64 {
-	if rec.GetResumed() != nil {
-		const before = 1 << 62 // microseconds; times of the journal are smaller
-		return micros(rec.GetResumed().GetAt()) - before
-	}
-	return updatedAt(rec)
-}
-
-func updatedAt(rec *workv1.WorkItemRecord) int64 { return micros(rec.GetUpdatedAt()) }
-
-func byID(a, b *workv1.WorkItemRecord) bool { return a.GetWorkItemId() < b.GetWorkItemId() }
-
-// older reports whether a was created before b; items created at the same time are in ascending
-// order of id.
-func older(a, b *workv1.WorkItemRecord) bool {
-	if x, y := createdAt(a), createdAt(b); x != y {
-		return x < y
-	}
-	return byID(a, b)
-}
-
-// newer reports whether a was written after b; items written at the same time are in ascending
-// order of id.
-func newer(a, b *workv1.WorkItemRecord) bool {
-	if x, y := updatedAt(a), updatedAt(b); x != y {
-		return x > y
-	}
-	return byID(a, b)
-}
-
-// lastTriggered returns the latest trigger time among the waits of an item that have triggers
-// not consumed, nil if there is no such wait.
-func lastTriggered(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
-	var last *timestamppb.Timestamp
-	for _, w := range it.GetWaits() {
-		if w.GetTriggerCount() > w.GetConsumedCount() && (last == nil || before(last, w.GetLastTriggeredAt())) {
-			last = w.GetLastTriggeredAt()
-		}
-	}
-	return last
-}
-
-// before reports whether a is earlier than b. A nil time is the Unix epoch.
-func before(a, b *timestamppb.Timestamp) bool { return compare(a, b) < 0 }
-
-// compare returns -1, 0 or 1 for a before, equal to or after b. A nil time is the Unix epoch.
-func compare(a, b *timestamppb.Timestamp) int {
-	return cmp.Or(cmp.Compare(a.GetSeconds(), b.GetSeconds()), cmp.Compare(a.GetNanos(), b.GetNanos()))
 }

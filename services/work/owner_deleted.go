@@ -23,7 +23,7 @@ const (
 // many as deletedBytes allows. It returns no events if the deletion is recorded already.
 func (s *State) ownerDeleted(env journal.Env, namespace, agentID string) []*journal.Event {
 	k := plane.KeyOf(namespace, agentID)
-	a := s.agents[k]
+	a := s.agents.Get(k)
 	if a != nil && a.deleted {
 		return nil
 	}
@@ -67,8 +67,7 @@ func (s *State) ownerAlive(namespace, agentID string) error {
 // ownerIsDeleted reports whether this plane has read that an agent is deleted or being
 // deleted.
 func (s *State) ownerIsDeleted(namespace, agentID string) bool {
-	a := s.agents[plane.KeyOf(namespace, agentID)]
-	return a != nil && a.deleted || s.WasErased(namespace, agentID)
+	return s.isDeleted(plane.KeyOf(namespace, agentID)) || s.WasErased(namespace, agentID)
 }
 
 // mutable is owned for callers that change the item. The items of a deleted agent are

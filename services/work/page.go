@@ -14,7 +14,6 @@ import (
 	"quartet/pkg/journal/pages"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
-	"quartet/services/work/past"
 )
 
 var _ journal.Paged = (*State)(nil)
@@ -55,7 +54,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 	item := func(id string) {
 		if it := s.item(ev.Namespace, id); it != nil {
 			touch(blockOf(k, it.index))
-		} else if a := s.agents[k]; a != nil {
+		} else if a := s.agents.Get(k); a != nil {
 			touch(blockOf(k, a.size()))
 		} else {
 			touch(blockOf(k, 0))
@@ -81,15 +80,18 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 
 // AllOwners implements journal.Paged.
 func (s *State) AllOwners(fn func(pages.Owner)) {
-	for k, a := range s.agents {
-		ownersOf(k, a, fn)
+	for k, a := range s.agents.Resident() {
+		ownersOf(k, a.size(), fn)
+	}
+	for k, left := range s.agents.Summaries() {
+		ownersOf(k, int(left.items), fn)
 	}
 }
 
-// ownersOf calls fn with the owners of the pages of an agent.
-func ownersOf(k plane.Key, a *agentWork, fn func(pages.Owner)) {
+// ownersOf calls fn with the owners of the pages of an agent with so many items.
+func ownersOf(k plane.Key, items int, fn func(pages.Owner)) {
 	fn(headOf(k))
-	for at := 0; at < a.size(); at += pageItems {
+	for at := 0; at < items; at += pageItems {
 		fn(blockOf(k, at))
 	}
 }
@@ -100,13 +102,21 @@ func (s *State) NewPage() proto.Message { return &workv1.AgentWorkPage{} }
 // Page implements journal.Paged.
 func (s *State) Page(o pages.Owner) proto.Message {
 	k, block, ok := parseOwner(o)
-	a := s.agents[k]
-	if !ok || a == nil {
+	if !ok {
 		return nil
 	}
-	if block >= 0 {
-		return a.itemsPage(block)
+	a := s.agents.Peek(k)
+	switch {
+	case a == nil:
+		return nil
+	case block >= 0:
+		return s.itemsPage(a, block)
 	}
+	return a.head()
+}
+
+// head returns a page with what an agent has beside its items.
+func (a *agentWork) head() *workv1.AgentWorkPage {
 	p := &workv1.AgentWorkPage{CurrentWorkItemId: a.current, Deleted: a.deleted, EndedWaitIds: slices.Clone(a.ended)}
 	if !a.changed.IsZero() {
 		p.ChangedAt = timestamppb.New(a.changed)
@@ -114,14 +124,22 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	return p
 }
 
+// setHead is the reverse of head.
+func (a *agentWork) setHead(p *workv1.AgentWorkPage) {
+	a.current, a.deleted, a.ended = p.GetCurrentWorkItemId(), p.GetDeleted(), p.GetEndedWaitIds()
+	if p.GetChangedAt() != nil {
+		a.changed = p.GetChangedAt().AsTime()
+	}
+}
+
 // itemsPage returns the page with a block of items, nil if there is none. Steps are shared with the history, which only appends to them.
-func (a *agentWork) itemsPage(block int) proto.Message {
+func (s *State) itemsPage(a *agentWork, block int) proto.Message {
 	p := &workv1.AgentWorkPage{}
 	for n := block * pageGroups; n < min((block+1)*pageGroups, len(a.groups)); n++ {
 		if g := &a.groups[n]; g.packed == nil {
 			p.Items = append(p.Items, g.entries()...)
 		} else {
-			p.Packed = append(p.Packed, g.page(a.namespace, n%pageGroups))
+			p.Packed = append(p.Packed, g.page(n%pageGroups, s.idHashes(a.namespace, g.entries())))
 		}
 	}
 	if len(p.GetItems())+len(p.GetPacked()) == 0 {
@@ -140,10 +158,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	}
 	a := s.agent(k)
 	if block < 0 {
-		a.current, a.deleted, a.ended = p.GetCurrentWorkItemId(), p.GetDeleted(), p.GetEndedWaitIds()
-		if p.GetChangedAt() != nil {
-			a.changed = p.GetChangedAt().AsTime()
-		}
+		a.setHead(p)
 		return nil
 	}
 	var isPacked [pageGroups]bool
@@ -171,7 +186,7 @@ func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 func (s *State) addEntry(k plane.Key, index int, e *workv1.WorkItemEntry) error {
 	rec := e.GetWorkItem()
 	id := rec.GetWorkItemId()
-	h := past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}
+	h := historyOf(e)
 	switch {
 	case id == "":
 		return fmt.Errorf("an item without a record or an id")

@@ -15,14 +15,16 @@ import (
 	"quartet/pkg/plane"
 )
 
-// checkPages writes and reads the state that events lead to in pages, a few times in between.
+// checkPages writes and reads the state that events lead to in pages, a few times in between. It is the same as one that evicts nothing.
 func checkPages(t *testing.T, events []*journal.Event) {
 	t.Helper()
-	s := pagestest.Checked(NewState, max(50, len(events)/4), nil)
+	s, whole := pagestest.Checked(evicting(t), max(50, len(events)/4), nil), NewState()
 	for _, ev := range events {
 		require.NoError(t, s.Apply(ev))
+		require.NoError(t, whole.Apply(ev))
 	}
 	require.NoError(t, s.Check())
+	sameAnswers(t, whole, s.Paged)
 	agents := map[plane.Key]bool{}
 	for _, ev := range events {
 		if k := plane.KeyOf(ev.Namespace, ev.AgentID); !agents[k] {
@@ -34,11 +36,12 @@ func checkPages(t *testing.T, events []*journal.Event) {
 	require.NoError(t, err)
 	require.Len(t, erased, len(agents))
 	require.NoError(t, pagestest.Same(NewState(), s.Paged), "nothing is left of anybody")
+	require.Len(t, s.Paged.numbers.unused, len(s.Paged.numbers.keys))
 }
 
 // The waits that ended last are in the page, also when earlier ones were forgotten.
 func TestPagesOfManyWaits(t *testing.T) {
-	s := pagestest.Checked(NewState, 1, nil)
+	s := pagestest.Checked(evicting(t), 1, nil)
 	for i := range endedMemory + 5 {
 		require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "keeper", WorkItemID: "wi_1", WalSeq: uint64(i + 1), Payload: &workv1.WaitDetached{
 			WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_1", AgentId: "keeper"}, WaitId: fmt.Sprint("wt_", i),
@@ -84,7 +87,7 @@ func TestPagesThatAreInvalid(t *testing.T) {
 
 // Items are in blocks, of which an event changes that of its item, in whatever order they are read.
 func TestPagesOfManyItems(t *testing.T) {
-	s := pagestest.Checked(NewState, 50, nil)
+	s := pagestest.Checked(evicting(t), 50, nil)
 	k := plane.KeyOf("acme", "keeper")
 	for i := range 2*pageItems + 3 {
 		id := fmt.Sprint("wi_", i)

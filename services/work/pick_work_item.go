@@ -10,6 +10,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 	"quartet/services/work/homes"
 )
 
@@ -58,13 +59,13 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 			With("work_item_id", it.GetWorkItemId())
 	}
 	if it.GetResumed() != nil {
-		it = shallow(it)
+		it = derive.Shallow(it)
 		it.Resumed = nil // the agent has turned to the item
 	}
 	picked := &workv1.WorkItemPicked{
 		PreviousWorkItemId: s.current(env.Actor.Namespace, req.GetAgentId()),
 		CurrentWorkItemId:  it.GetWorkItemId(),
-		CurrentReadiness:   readinessOf(it).ready,
+		CurrentReadiness:   derive.ReadinessOf(it).Ready,
 		Reason:             req.GetReason(),
 		SwitchKind:         workv1.SwitchKind_SWITCH_KIND_EXPLICIT_FOCUS_PICK,
 		WorkItem:           it,
@@ -75,7 +76,7 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 		picked.PreviousReadiness = picked.GetCurrentReadiness()
 	case prev != nil:
 		picked.PreviousWorkItem = prev
-		picked.PreviousReadiness = readinessOf(prev).ready
+		picked.PreviousReadiness = derive.ReadinessOf(prev).Ready
 		if picked.GetPreviousReadiness() == workv1.Readiness_READINESS_RUNNABLE {
 			picked.SwitchKind = workv1.SwitchKind_SWITCH_KIND_EXPLICIT_FOCUS_OVERRIDE
 			picked.ReasonRequired = true
@@ -88,8 +89,8 @@ func decidePick(s *State, env journal.Env, req *workv1.PickWorkItemRequest) (jou
 
 var answerPick = journal.AnswerOf(func(p *workv1.WorkItemPicked) *workv1.PickWorkItemResponse {
 	resp := &workv1.PickWorkItemResponse{
-		WorkItem:         view(p.GetWorkItem(), p.GetCurrentWorkItemId()),
-		PreviousWorkItem: view(p.GetPreviousWorkItem(), p.GetCurrentWorkItemId()),
+		WorkItem:         derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId()),
+		PreviousWorkItem: derive.View(p.GetPreviousWorkItem(), p.GetCurrentWorkItemId()),
 		BindingNote:      fmt.Sprintf("Further calls of this turn are bound to work item %s unless they name another.", p.GetCurrentWorkItemId()),
 	}
 	if p.GetReasonMissing() {
@@ -101,7 +102,7 @@ var answerPick = journal.AnswerOf(func(p *workv1.WorkItemPicked) *workv1.PickWor
 	if r := p.GetCurrentReadiness(); r != workv1.Readiness_READINESS_RUNNABLE {
 		resp.Warnings = append(resp.Warnings, &workv1.Warning{
 			Kind:    workv1.WarningKind_WARNING_KIND_NOT_RUNNABLE,
-			Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.", p.GetCurrentWorkItemId(), readinessNames[r]),
+			Message: fmt.Sprintf("Work item %s is %s; picking it for inspection does not make it runnable.", p.GetCurrentWorkItemId(), derive.ReadinessNames[r]),
 		})
 	}
 	return resp

@@ -8,6 +8,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 )
 
 // PromoteReport makes the text of a round the report of a completed item (SPEC W7). The agent
@@ -42,7 +43,7 @@ func decidePromote(s *State, env journal.Env, req *workv1.PromoteReportRequest) 
 	}
 	if old.GetState() != workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED || old.GetResultBriefId() != "" {
 		return journal.Decision[*workv1.PromoteReportResponse]{Reply: &workv1.PromoteReportResponse{
-			WorkItem: view(old, s.current(env.Actor.Namespace, req.GetAgentId())),
+			WorkItem: derive.View(old, s.current(env.Actor.Namespace, req.GetAgentId())),
 		}}, nil
 	}
 	it := next(old, env)
@@ -69,5 +70,5 @@ func reportWarnings(it *workv1.WorkItemRecord, given []*workv1.Warning) []*workv
 }
 
 var answerPromote = journal.AnswerOf(func(p *workv1.ReportPromoted) *workv1.PromoteReportResponse {
-	return &workv1.PromoteReportResponse{WorkItem: view(p.GetWorkItem(), ""), Promoted: true}
+	return &workv1.PromoteReportResponse{WorkItem: derive.View(p.GetWorkItem(), ""), Promoted: true}
 })

@@ -19,6 +19,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 )
 
 // TestX7_RandomHistories runs random commands, refused ones among them, and
@@ -27,6 +28,7 @@ import (
 // in between, and the pages of all histories have every field.
 func TestX7_RandomHistories(t *testing.T) {
 	var seen pagestest.Seen
+	fresh := evicting(t)
 	history := func(rt *rapid.T) {
 		r := openRig(t)
 		defer r.down()
@@ -40,15 +42,20 @@ func TestX7_RandomHistories(t *testing.T) {
 		}
 		live, _, err := journal.View(context.Background(), r.service.engine.All()[0], func(s *State) (*State, error) { return s, nil })
 		require.NoError(rt, err)
-		replayed := pagestest.Checked(NewState, 10, &seen)
+		replayed, whole := pagestest.Checked(fresh, 10, &seen), NewState() // whole evicts nothing
 		items := map[string]*workv1.WorkItemRecord{}
 		events := r.events()
 		for i, ev := range events {
 			checkStep(rt, items, ev)
 			require.NoError(rt, replayed.Apply(ev))
+			require.NoError(rt, whole.Apply(ev))
 			// A focus is released by the second event of a commit.
 			if i+1 == len(events) || events[i+1].Type != "focus_released" {
 				checkState(rt, replayed.Paged)
+				if rapid.Bool().Draw(rt, "evicted") {
+					evictAll(rt, replayed.Paged)
+				}
+				sameAnswers(rt, whole, replayed.Paged)
 			}
 		}
 		require.NoError(rt, replayed.Check())
@@ -192,7 +199,7 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 	require.Equal(t, old.GetRevision()+1, it.GetRevision(), "%s", ev.Type)
 	require.Equal(t, it.GetWorkItemId(), ev.WorkItemID)
 	if old == nil {
-		require.Equal(t, readinessOf(it).name(), ev.ReadinessTo)
+		require.Equal(t, derive.ReadinessOf(it).Name(), ev.ReadinessTo)
 		return
 	}
 	if old.GetState() == completed {
@@ -200,8 +207,8 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 		require.Equal(t, "report_promoted", ev.Type)
 		require.Empty(t, old.GetResultBriefId(), "an item has one report (SPEC W7)")
 	}
-	if from, to := readinessOf(old), readinessOf(it); from != to {
-		require.Equal(t, []string{from.name(), to.name(), to.reason}, []string{ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason})
+	if from, to := derive.ReadinessOf(old), derive.ReadinessOf(it); from != to {
+		require.Equal(t, []string{from.Name(), to.Name(), to.Reason}, []string{ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason})
 	} else {
 		require.Empty(t, ev.ReadinessTo)
 	}
@@ -209,27 +216,26 @@ func checkStep(t require.TestingT, seen map[string]*workv1.WorkItemRecord, ev *j
 
 // checkState recomputes every index from the records.
 func checkState(t require.TestingT, s *State) {
-	for k, a := range s.agents {
+	for k := range s.agents.Keys() {
+		a := s.agents.Get(k)
 		want := map[string][]*workv1.WorkItemRecord{}
 		waiting := 0
-		for ik, e := range s.items {
+		for _, e := range unpacked(a) {
 			it := e.rec
-			if ik.Namespace != k.Namespace || it.GetAgentId() != k.ID {
-				continue
-			}
+			require.Equal(t, k.ID, it.GetAgentId())
 			if it.GetState() == open {
 				want["open"] = append(want["open"], it)
 				waiting += min(len(it.GetWaits()), 1)
 			} else {
 				want["done"] = append(want["done"], it)
 			}
-			if recheckPending(it) {
+			if derive.RecheckPending(it) {
 				want["rechecks"] = append(want["rechecks"], it)
-				require.True(t, proto.Equal(nextReminder(it), it.GetRecheckAt()), "what is shown is what comes next (SPEC P5)")
+				require.True(t, proto.Equal(derive.NextReminder(it), it.GetRecheckAt()), "what is shown is what comes next (SPEC P5)")
 			} else {
-				require.Nil(t, nextReminder(it), "no reminder is forgotten (SPEC P5)")
+				require.Nil(t, derive.NextReminder(it), "no reminder is forgotten (SPEC P5)")
 			}
-			class := classOf(it).String()
+			class := derive.ClassOf(it).String()
 			want[class] = append(want[class], it)
 
 			waits := 0

@@ -2,18 +2,17 @@ package work
 
 import (
 	"context"
-	"slices"
 	"sort"
 	"strconv"
 	"time"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/page"
-	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
 	"quartet/pkg/yield"
+	"quartet/services/work/derive"
 	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/proto"
@@ -45,7 +44,7 @@ func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemReques
 		if err != nil {
 			return nil, err
 		}
-		return view(it, st.current(actor.Namespace, req.GetAgentId())), nil
+		return derive.View(it, st.current(actor.Namespace, req.GetAgentId())), nil
 	})
 	if err != nil {
 		return nil, err
@@ -127,14 +126,14 @@ func withoutPreview(a *workv1.PlanArtifact) *workv1.PlanArtifact {
 // list returns at most limit items of an agent that a filter includes, in order of creation.
 // If after is not nil, the list begins behind it; only its id and creation time are read.
 func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *workv1.WorkItemRecord, limit int) []*workv1.WorkItem {
-	a := s.agents[plane.KeyOf(namespace, agentID)]
+	a := s.agents.Get(plane.KeyOf(namespace, agentID))
 	if a == nil {
 		return nil
 	}
 	var out []*workv1.WorkItem
 	if f == workv1.WorkItemFilter_WORK_ITEM_FILTER_CURRENT {
 		if it := s.record(namespace, a.current); it != nil && after == nil {
-			out = append(out, view(it, a.current))
+			out = append(out, derive.View(it, a.current))
 		}
 		return out
 	}
@@ -143,7 +142,7 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 	collect := func(each func(visit func(*workv1.WorkItemRecord) bool)) {
 		n := 0
 		each(func(it *workv1.WorkItemRecord) bool {
-			if matches(it, a.current, f) {
+			if derive.Matches(it, a.current, f) {
 				found = append(found, it)
 				n++
 			}
@@ -158,47 +157,12 @@ func list(s *State, namespace, agentID string, f workv1.WorkItemFilter, after *w
 	if all || f == workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED {
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.done.each(byCreation, after, visit) })
 		collect(func(visit func(*workv1.WorkItemRecord) bool) { a.eachPacked(after, visit) })
-		sort.Slice(found, func(i, j int) bool { return older(found[i], found[j]) })
+		sort.Slice(found, func(i, j int) bool { return derive.Older(found[i], found[j]) })
 	}
 	for _, it := range found[:min(len(found), limit)] {
-		out = append(out, view(it, a.current))
+		out = append(out, derive.View(it, a.current))
 	}
 	return out
-}
-
-// matches reports whether a filter includes an item. current is the agent's focus.
-func matches(it *workv1.WorkItemRecord, current string, f workv1.WorkItemFilter) bool {
-	r := readinessOf(it).ready
-	switch f {
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_OPEN:
-		return r != workv1.Readiness_READINESS_COMPLETED
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_COMPLETED:
-		return r == workv1.Readiness_READINESS_COMPLETED
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_CURRENT:
-		return it.GetWorkItemId() == current
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_QUEUED:
-		return r != workv1.Readiness_READINESS_COMPLETED && it.GetWorkItemId() != current &&
-			it.GetBlockedBy() == "" && !waiting(it)
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_BLOCKED:
-		return r == workv1.Readiness_READINESS_BLOCKED
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_WAITING_FOR_OPERATOR:
-		return r == workv1.Readiness_READINESS_WAITING_FOR_OPERATOR
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_RUNNABLE:
-		return r == workv1.Readiness_READINESS_RUNNABLE
-	case workv1.WorkItemFilter_WORK_ITEM_FILTER_UNSPECIFIED, workv1.WorkItemFilter_WORK_ITEM_FILTER_ALL:
-		return true
-	}
-	return false
-}
-
-// waiting reports whether an item has a wait of mode wait. An intent is none.
-func waiting(it *workv1.WorkItemRecord) bool {
-	for _, w := range it.GetWaits() {
-		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
-			return true
-		}
-	}
-	return false
 }
 
 // GetWorkQueue reads focus, classes and counts at one revision (SPEC W9).
@@ -244,8 +208,8 @@ const maxNamed = 100
 func named(s *State, namespace string, req *workv1.GetWorkQueueRequest) *workv1.WorkItem {
 	for _, id := range req.GetWorkItemIds() {
 		it := s.record(namespace, id)
-		if it != nil && it.GetAgentId() == req.GetAgentId() && !isCompleted(it) {
-			return view(it, s.current(namespace, req.GetAgentId()))
+		if it != nil && it.GetAgentId() == req.GetAgentId() && !derive.Completed(it) {
+			return derive.View(it, s.current(namespace, req.GetAgentId()))
 		}
 	}
 	return nil
@@ -256,12 +220,12 @@ func named(s *State, namespace string, req *workv1.GetWorkQueueRequest) *workv1.
 // surface that shows a queue uses this function.
 func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver) *workv1.GetWorkQueueResponse {
 	q := &workv1.GetWorkQueueResponse{AgentId: agentID, Counts: &workv1.WorkQueueCounts{}}
-	a := s.agents[plane.KeyOf(namespace, agentID)]
+	a := s.agents.Get(plane.KeyOf(namespace, agentID))
 	if a == nil {
 		return q
 	}
 	current := s.record(namespace, a.current)
-	q.Current = view(current, a.current)
+	q.Current = derive.View(current, a.current)
 	// top returns the first items of a class, and how many the class has besides the item in focus.
 	top := func(c workv1.CandidateClass, limit int) (items []*workv1.WorkItem, total int32) {
 		t := a.classes[c]
@@ -269,7 +233,7 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 		if c == workv1.CandidateClass_CANDIDATE_CLASS_COMPLETED_RECENT {
 			n += a.packed
 		}
-		if current != nil && classOf(current) == c {
+		if current != nil && derive.ClassOf(current) == c {
 			n--
 		}
 		t.each(classOrder[c], nil, func(it *workv1.WorkItemRecord) bool {
@@ -278,10 +242,10 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 			}
 			switch {
 			case it.GetWorkItemId() == a.current:
-			case c == workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE && isPassedOver(passedOver, it):
-				q.PassedOver = append(q.PassedOver, view(it, a.current))
+			case c == workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE && derive.PassedOver(passedOver, it):
+				q.PassedOver = append(q.PassedOver, derive.View(it, a.current))
 			default:
-				items = append(items, view(it, a.current))
+				items = append(items, derive.View(it, a.current))
 			}
 			return true
 		})
@@ -298,21 +262,10 @@ func queue(s *State, namespace, agentID string, passedOver ...*workv1.PassedOver
 		q.ChangedAt = timestamppb.New(a.changed)
 	}
 	a.rechecks.each(byRecheck, nil, func(it *workv1.WorkItemRecord) bool {
-		q.Rechecks = append(q.Rechecks, view(it, a.current))
+		q.Rechecks = append(q.Rechecks, derive.View(it, a.current))
 		return len(q.GetRechecks()) < capRechecks
 	})
 	return q
-}
-
-// isPassedOver reports whether all names an item that was not written after the revision or the time
-// that its entry gives.
-func isPassedOver(all []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
-	return slices.ContainsFunc(all, func(p *workv1.PassedOver) bool {
-		if p.GetWorkItemId() == it.GetWorkItemId() && p.GetUnlessRevisionAfter() > 0 {
-			return it.GetRevision() <= p.GetUnlessRevisionAfter()
-		}
-		return p.GetWorkItemId() == it.GetWorkItemId() && !before(p.GetUnlessWrittenAfter(), it.GetUpdatedAt())
-	})
 }
 
 // count converts a number of items; it returns the largest int32 for larger numbers.

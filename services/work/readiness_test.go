@@ -7,6 +7,7 @@ import (
 
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/work/derive"
 )
 
 const (
@@ -61,32 +62,32 @@ func TestW8_Readiness(t *testing.T) {
 		"nor one of a completed item":             {&workv1.WorkItemRecord{State: completed, Waits: []*workv1.AttachedWait{intentOf(3, 0)}}, "COMPLETED", "completed", "completed", "COMPLETED_RECENT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := readinessOf(c.item)
-			require.Equal(t, "SCHEDULING_STATE_"+c.state, r.state.String())
-			require.Equal(t, c.ready, r.name())
-			require.Equal(t, c.reason, r.reason)
-			require.Equal(t, "CANDIDATE_CLASS_"+c.class, classOf(c.item).String())
+			r := derive.ReadinessOf(c.item)
+			require.Equal(t, "SCHEDULING_STATE_"+c.state, r.State.String())
+			require.Equal(t, c.ready, r.Name())
+			require.Equal(t, c.reason, r.Reason)
+			require.Equal(t, "CANDIDATE_CLASS_"+c.class, derive.ClassOf(c.item).String())
 
 			// Every surface shows what the function says (SPEC X6).
-			v := view(c.item, "")
-			require.Equal(t, r.state, v.GetSchedulingState())
-			require.Equal(t, r.ready, v.GetReadiness())
-			require.Equal(t, r.reason, v.GetReasonCode())
-			require.Equal(t, classOf(c.item), v.GetCandidateClass())
+			v := derive.View(c.item, "")
+			require.Equal(t, r.State, v.GetSchedulingState())
+			require.Equal(t, r.Ready, v.GetReadiness())
+			require.Equal(t, r.Reason, v.GetReasonCode())
+			require.Equal(t, derive.ClassOf(c.item), v.GetCandidateClass())
 		})
 	}
 }
 
 func TestW9_FocusMakesARunnableItemCurrentRunnable(t *testing.T) {
 	it := &workv1.WorkItemRecord{WorkItemId: "wi_1", State: open}
-	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_CURRENT_RUNNABLE, view(it, "wi_1").GetCandidateClass())
-	require.True(t, view(it, "wi_1").GetIsCurrent())
-	require.False(t, view(it, "wi_2").GetIsCurrent())
-	require.False(t, view(&workv1.WorkItemRecord{State: open}, "").GetIsCurrent(), "no id is no focus")
+	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_CURRENT_RUNNABLE, derive.View(it, "wi_1").GetCandidateClass())
+	require.True(t, derive.View(it, "wi_1").GetIsCurrent())
+	require.False(t, derive.View(it, "wi_2").GetIsCurrent())
+	require.False(t, derive.View(&workv1.WorkItemRecord{State: open}, "").GetIsCurrent(), "no id is no focus")
 
 	blocked := &workv1.WorkItemRecord{WorkItemId: "wi_1", State: open, BlockedBy: "x"}
-	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, view(blocked, "wi_1").GetCandidateClass())
-	require.Nil(t, view(nil, ""))
+	require.Equal(t, workv1.CandidateClass_CANDIDATE_CLASS_BLOCKED, derive.View(blocked, "wi_1").GetCandidateClass())
+	require.Nil(t, derive.View(nil, ""))
 }
 
 func TestW9_CurrentTodo(t *testing.T) {
@@ -104,6 +105,6 @@ func TestW9_CurrentTodo(t *testing.T) {
 		{[]*workv1.TodoItem{todo("a", pending), todo("b", doing)}, "b"},
 		{[]*workv1.TodoItem{todo("a", doing), todo("b", doing)}, "a"},
 	} {
-		require.Equal(t, c.want, currentTodo(c.todos).GetText())
+		require.Equal(t, c.want, derive.CurrentTodo(c.todos).GetText())
 	}
 }

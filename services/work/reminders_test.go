@@ -12,6 +12,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
+	"quartet/services/work/derive"
 )
 
 const (
@@ -141,7 +142,7 @@ func TestP5_RemindersOfOldRecords(t *testing.T) {
 	} {
 		it := next(c.old, journal.Env{Now: epoch})
 		require.Equal(t, c.own.AsTime(), it.GetOwnRecheckAt().AsTime(), name)
-		require.Equal(t, c.next.AsTime(), nextReminder(it).AsTime(), name)
+		require.Equal(t, c.next.AsTime(), derive.NextReminder(it).AsTime(), name)
 	}
 }
 

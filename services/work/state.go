@@ -12,6 +12,8 @@ import (
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/resident"
+	"quartet/services/work/derive"
 	"quartet/services/work/past"
 )
 
@@ -19,9 +21,11 @@ import (
 // so that readers may keep what they found.
 type State struct {
 	erasure.Tombstones
-	items  map[plane.Key]*item      // by namespace and item id, but for those in packed groups
-	packed packed.Index[packedAt]   // the items in packed groups, by hashOf
-	agents map[plane.Key]*agentWork // by namespace and agent id
+	items   map[plane.Key]*item                          // of resident agents, by namespace and item id, but for those in packed groups
+	packed  packed.Index[packedAt]                       // all others: the items in packed groups, and all of evicted agents; by hashOf
+	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
+	numbers numbers                                      // of agents
+	hash    func(namespace, id string) uint64            // packed.Hash; tests have one that makes the same hash of two ids
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
 	free *btree.FreeListG[place]
@@ -36,8 +40,11 @@ type item struct {
 
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
+//
+// That of an evicted agent is a copy that has all of this, so it is read like any other. Nothing of it is in State.items.
 type agentWork struct {
 	namespace string
+	number    uint32  // in State.numbers
 	current   string  // the id of the item in focus; empty: none
 	deleted   bool    // the agent is deleted, or is being deleted
 	open      tree    // open items, by creation
@@ -63,10 +70,14 @@ const endedMemory = 32
 
 // NewState returns the state of an empty journal.
 func NewState() *State {
-	return &State{
-		items: map[plane.Key]*item{}, packed: packed.Index[packedAt]{}, agents: map[plane.Key]*agentWork{},
+	s := &State{
+		items: map[plane.Key]*item{}, packed: packed.Index[packedAt]{}, hash: packed.Hash,
 		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
 	}
+	s.agents = resident.New(resident.Codec[plane.Key, agentWork, summary]{
+		Page: s.evictedPage, New: s.NewPage, Value: s.evictedAgent, Evicted: s.evicted, Loaded: s.loaded,
+	})
+	return s
 }
 
 // Apply folds one event into the records, into the time of the agent's last change, and into
@@ -153,13 +164,13 @@ func (s *State) fold(ev *journal.Event) error {
 	return nil
 }
 
-// agent returns what is held of an agent, which it creates if there is nothing yet. Only Apply
-// may call it.
+// agent returns what is held of an agent, to be changed, and creates it if there is nothing yet. Only Apply
+// and AddPage may call it.
 func (s *State) agent(k plane.Key) *agentWork {
-	a := s.agents[k]
+	a := s.agents.Edit(k)
 	if a == nil {
-		a = &agentWork{namespace: k.Namespace}
-		s.agents[k] = a
+		a = &agentWork{namespace: k.Namespace, number: s.numbers.take(k)}
+		s.agents.Put(k, a)
 	}
 	return a
 }
@@ -170,7 +181,7 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	a := s.agent(k)
 	it := s.edited(k.Namespace, rec.GetWorkItemId())
 	if it == nil {
-		it = a.append()
+		it = a.append(past.Seqs{})
 		s.items[plane.KeyOf(k.Namespace, rec.GetWorkItemId())] = it
 	}
 	s.replace(a, it, rec)
@@ -180,8 +191,8 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 	old := it.rec
 	a.waiting += openWaits(rec) - openWaits(old)
-	moves := old == nil || isCompleted(old) != isCompleted(rec) // in the order of creation
-	if old != nil {                                             // trees compare by the current record, so the item is removed before it changes
+	moves := old == nil || derive.Completed(old) != derive.Completed(rec) // in the order of creation
+	if old != nil {                                                       // trees compare by the current record, so the item is removed before it changes
 		a.unplace(it)
 		if moves {
 			a.byCompletion(old).remove(byCreation, it)
@@ -192,20 +203,20 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 		a.byCompletion(rec).add(byCreation, it, s.free)
 	}
 	a.place(it, s.free)
-	if n := it.index / groupItems; isCompleted(rec) && a.groups[n].completed() {
+	if n := it.index / groupItems; derive.Completed(rec) && a.groups[n].completed() {
 		a.addPackable(n)
 	}
 }
 
 // append adds an item without a record.
-func (a *agentWork) append() *item {
+func (a *agentWork) append(history past.Seqs) *item {
 	last := len(a.groups) - 1
 	if last < 0 || a.groups[last].packed != nil || len(a.groups[last].items) == groupItems {
 		a.groups = append(a.groups, group{})
 		last++
 	}
 	g := &a.groups[last]
-	it := &item{index: last*groupItems + len(g.items)}
+	it := &item{history: history, index: last*groupItems + len(g.items)}
 	g.items = append(g.items, it)
 	return it
 }
@@ -224,25 +235,25 @@ func (a *agentWork) size() int {
 
 // place puts an item into the trees in which its place depends on more than its completion.
 func (a *agentWork) place(it *item, free *btree.FreeListG[place]) {
-	c := classOf(it.rec)
+	c := derive.ClassOf(it.rec)
 	a.classes[c].add(classOrder[c], it, free)
-	if recheckPending(it.rec) {
+	if derive.RecheckPending(it.rec) {
 		a.rechecks.add(byRecheck, it, free)
 	}
 }
 
 // unplace takes an item out of the trees into which place puts it.
 func (a *agentWork) unplace(it *item) {
-	c := classOf(it.rec)
+	c := derive.ClassOf(it.rec)
 	a.classes[c].remove(classOrder[c], it)
-	if recheckPending(it.rec) {
+	if derive.RecheckPending(it.rec) {
 		a.rechecks.remove(byRecheck, it)
 	}
 }
 
 // byCompletion returns the tree of open or of completed items to which a record belongs.
 func (a *agentWork) byCompletion(rec *workv1.WorkItemRecord) *tree {
-	if isCompleted(rec) {
+	if derive.Completed(rec) {
 		return &a.done
 	}
 	return &a.open
@@ -250,14 +261,10 @@ func (a *agentWork) byCompletion(rec *workv1.WorkItemRecord) *tree {
 
 // openWaits returns 1 for an open item that has waits, otherwise 0.
 func openWaits(rec *workv1.WorkItemRecord) int {
-	if rec == nil || isCompleted(rec) || len(rec.GetWaits()) == 0 {
+	if rec == nil || derive.Completed(rec) || len(rec.GetWaits()) == 0 {
 		return 0
 	}
 	return 1
-}
-
-func isCompleted(rec *workv1.WorkItemRecord) bool {
-	return rec.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED
 }
 
 // record returns the record of an item, nil if there is none.
@@ -270,8 +277,7 @@ func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 
 // met reports whether the state holds an event of an agent.
 func (s *State) met(namespace, agentID string) bool {
-	_, ok := s.agents[plane.KeyOf(namespace, agentID)]
-	return ok
+	return s.agents.Has(plane.KeyOf(namespace, agentID))
 }
 
 // owned returns the item of an agent, completed or not; NOT_FOUND if it does not exist. The
@@ -320,20 +326,14 @@ func (a *agentWork) end(waitIDs ...string) {
 
 // hasEnded reports whether a wait is among the remembered ended waits of an agent.
 func (s *State) hasEnded(namespace, agentID, waitID string) bool {
-	a := s.agents[plane.KeyOf(namespace, agentID)]
+	a := s.agents.Get(plane.KeyOf(namespace, agentID))
 	return a != nil && slices.Contains(a.ended, waitID)
 }
 
 // current returns the id of the item in an agent's focus, empty if there is none.
 func (s *State) current(namespace, agentID string) string {
-	if a := s.agents[plane.KeyOf(namespace, agentID)]; a != nil {
+	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		return a.current
 	}
 	return ""
-}
-
-// recheckPending reports whether an open item shows a reminder that was not given yet.
-func recheckPending(it *workv1.WorkItemRecord) bool {
-	return it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil &&
-		it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_OPEN
 }

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
 	"quartet/services/work/homes"
 
 	"google.golang.org/protobuf/proto"
@@ -148,16 +149,16 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 	switch at := req.GetRecheckAt(); {
 	case req.GetClearRecheckAt():
 		it.OwnRecheckAt = nil
-		showReminder(it)
+		derive.ShowReminder(it)
 	case at != nil:
 		it.OwnRecheckAt = pbjson.Timestamp(at.AsTime())
-		showReminder(it)
+		derive.ShowReminder(it)
 	}
 
 	current := s.current(env.Actor.Namespace, req.GetAgentId())
 	if sameContent(it, old, env) {
 		return journal.Decision[*workv1.UpdateWorkItemResponse]{Remember: true, Reply: &workv1.UpdateWorkItemResponse{
-			WorkItem: view(old, current), Warnings: warnings, Unchanged: true,
+			WorkItem: derive.View(old, current), Warnings: warnings, Unchanged: true,
 		}}, nil
 	}
 	var release workv1.FocusReleaseReason
@@ -184,7 +185,7 @@ func decideUpdate(s *State, env journal.Env, req *workv1.UpdateWorkItemRequest) 
 
 var answerUpdate = journal.AnswerOf(func(p *workv1.WorkItemUpdated) *workv1.UpdateWorkItemResponse {
 	return &workv1.UpdateWorkItemResponse{
-		WorkItem: view(p.GetWorkItem(), p.GetCurrentWorkItemId()), Warnings: p.GetWarnings(),
+		WorkItem: derive.View(p.GetWorkItem(), p.GetCurrentWorkItemId()), Warnings: p.GetWarnings(),
 	}
 })
 
@@ -203,7 +204,7 @@ func sameContent(it, old *workv1.WorkItemRecord, env journal.Env) bool {
 // next returns a copy of a record with the next revision and the time of env. The caller may
 // set its fields and change its waits in place; its other parts are shared with old.
 func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
-	it := shallow(old)
+	it := derive.Shallow(old)
 	// Waits are the only parts that are changed in place.
 	it.Waits = make([]*workv1.AttachedWait, len(old.GetWaits()))
 	for i, w := range old.GetWaits() {
@@ -211,7 +212,7 @@ func next(old *workv1.WorkItemRecord, env journal.Env) *workv1.WorkItemRecord {
 	}
 	it.Revision = old.GetRevision() + 1
 	it.UpdatedAt = timestamppb.New(env.Now)
-	splitReminder(it)
+	derive.SplitReminder(it)
 	return it
 }
 
@@ -253,13 +254,13 @@ func without(waits []*workv1.AttachedWait, waitID string) []*workv1.AttachedWait
 // record before the event, nil for a new item.
 func itemEvent(it, old *workv1.WorkItemRecord, payload proto.Message) *journal.Event {
 	ev := &journal.Event{AgentID: it.GetAgentId(), WorkItemID: it.GetWorkItemId(), Payload: payload}
-	to := readinessOf(it)
+	to := derive.ReadinessOf(it)
 	if old == nil {
-		ev.ReadinessTo, ev.ReadinessReason = to.name(), to.reason
+		ev.ReadinessTo, ev.ReadinessReason = to.Name(), to.Reason
 		return ev
 	}
-	if from := readinessOf(old); from != to {
-		ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason = from.name(), to.name(), to.reason
+	if from := derive.ReadinessOf(old); from != to {
+		ev.ReadinessFrom, ev.ReadinessTo, ev.ReadinessReason = from.Name(), to.Name(), to.Reason
 	}
 	return ev
 }

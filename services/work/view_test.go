@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/services/work/derive"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -41,9 +42,9 @@ func filled() *workv1.WorkItemRecord {
 // to the record must be added to the view, with its name and number, and to both copies.
 func TestX6_AViewHasEveryFieldOfTheRecord(t *testing.T) {
 	it := filled()
-	require.True(t, proto.Equal(it, shallow(it)), "shallow leaves out a field:\n%v\n%v", it, shallow(it))
+	require.True(t, proto.Equal(it, derive.Shallow(it)), "Shallow leaves out a field:\n%v\n%v", it, derive.Shallow(it))
 
-	shown := view(it, "").ProtoReflect()
+	shown := derive.View(it, "").ProtoReflect()
 	fields := it.ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)

@@ -30,7 +30,7 @@ func TestTheRecipesNamePlacesThatExist(t *testing.T) {
 	}
 	// Identifiers that recipes send a reader to.
 	for _, c := range [][2]string{
-		{"services/work/readiness.go", "func shallow("}, {"services/work/readiness.go", "func view("},
+		{"services/work/derive/readiness.go", "func Shallow("}, {"services/work/derive/readiness.go", "func View("},
 		{"services/work/update_work_item.go", "func validateUpdate("}, {"services/work/update_work_item.go", "func changedFields("},
 		{"services/work/update_work_item.go", "func decideUpdate("}, {"services/work/view_test.go", "func TestX6_AViewHasEveryFieldOfTheRecord("},
 		{"services/work/state.go", "changesWork("}, {"services/work/history.go", "index("},

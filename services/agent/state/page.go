@@ -42,7 +42,7 @@ func (s *State) NewPage() proto.Message { return &agentv1.AgentPage{} }
 // Page implements journal.Paged.
 func (s *State) Page(o pages.Owner) proto.Message {
 	k := ref.Agent(o)
-	a := s.agents.Get(k)
+	a := s.agents.Peek(k)
 	if a == nil {
 		return nil
 	}

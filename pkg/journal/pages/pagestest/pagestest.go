@@ -4,6 +4,7 @@ package pagestest
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -15,6 +16,15 @@ import (
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/resident"
 )
+
+// evict evicts everything that a state can evict. It does nothing to a state without a file.
+func evict(s any) {
+	if e, can := s.(pages.Resident); can {
+		if _, _, err := e.Evict(math.MaxInt, false); err != nil {
+			panic(err)
+		}
+	}
+}
 
 // State is a state that a test observes. It panics where the contract of journal.Paged is broken, since Apply may not
 // fail in other ways than that of the plane; the partition reports a panic as an error of the call, with its text.
@@ -35,14 +45,13 @@ type State[S journal.Paged] struct {
 const (
 	observedBytes = 16 << 20
 	observedOf    = 16
-	// evictEvery is of how many events all but one follow an eviction.
-	evictEvery = 3
 )
 
 // Checked returns a fresh state as one that is observed: at each Apply that pages of other owners than the touched ones
 // do not change, nor do pages that were taken before it, and, every so many events, that the state is the same when it is
 // read from its pages. In a history that is long and has large pages, a part of the events is observed. seen, if not nil, collects
-// which fields of pages had a value. Of a state that can, everything is evicted before some of the events.
+// which fields of pages had a value. What the state can evict is evicted after two of three observed events, before each comparison, and while it is
+// read from its pages.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
 	c := &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen, unobserved: map[pages.Owner]bool{}}
 	if of, can := any(c.Paged).(pages.Resident); can {
@@ -55,25 +64,11 @@ func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
 	return c
 }
 
-// evict evicts all of the state that can be.
-func (c *State[S]) evict() {
-	of, can := any(c.Paged).(pages.Resident)
-	for more := can; more; {
-		var err error
-		if _, more, err = of.Evict(64, false); err != nil {
-			panic(err)
-		}
-	}
-}
-
 // Apply implements journal.State.
 func (c *State[S]) Apply(ev *journal.Event) error {
 	type taken struct {
 		page  proto.Message
 		bytes []byte
-	}
-	if c.applied%evictEvery > 0 {
-		c.evict()
 	}
 	if c.applied++; c.bytes > observedBytes && c.applied%observedOf > 0 {
 		c.Paged.Owners(ev, func(o pages.Owner) { c.unobserved[o] = true })
@@ -104,6 +99,9 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 			c.was[o] = b
 		}
 	}
+	if c.applied%3 > 0 {
+		evict(c.Paged)
+	}
 	if c.count++; c.every > 0 && c.count%c.every == 0 {
 		if err := c.Check(); err != nil {
 			panic(fmt.Sprintf("after %s, wal_seq %d: %v", ev.Type, ev.WalSeq, err))
@@ -114,6 +112,7 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 
 // Check compares all pages with those that touched owners had, and reads the state from its pages.
 func (c *State[S]) Check() error {
+	evict(c.Paged)
 	all := map[pages.Owner]bool{}
 	c.Paged.AllOwners(func(o pages.Owner) {
 		if all[o] {
@@ -214,6 +213,9 @@ func RoundTrip[S journal.Paged](s S, fresh func() S) error {
 		}
 		if err := read.AddPage(o, into); err != nil {
 			return fmt.Errorf("page of %v: %w", o, err)
+		}
+		if rand.IntN(2) == 0 {
+			evict(read)
 		}
 	}
 	if err := Same(s, read); err != nil {

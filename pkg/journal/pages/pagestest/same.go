@@ -11,25 +11,29 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/erasure"
-	"quartet/pkg/resident"
 )
 
 // Same returns an error that names the first place in which two values of the same type differ. It reads all fields, also those that are
-// not exported. Messages are compared as messages, times by their instant, trees of github.com/google/btree by their elements, values of package resident wherever they are; empty and
+// not exported. Messages are compared as messages, times by their instant, trees of github.com/google/btree by their elements; empty and
 // nil maps, slices and trees are the same; functions, channels, free lists and the owners that were erased, which no page has, are not compared.
+// Values that are Comparable are compared as such.
 func Same(a, b any) error {
 	c := comparison{met: map[[2]unsafe.Pointer]bool{}}
 	return c.values("", addressable(a), addressable(b))
 }
 
+// Comparable is implemented by a type whose values may be the same though their fields differ, such as states that have evicted other parts. Comparable
+// returns what Same compares instead, of another type.
+type Comparable interface{ Comparable() any }
+
 // comparison is one call of Same. met has the pairs of pointers that were compared, since states have cycles.
 type comparison struct{ met map[[2]unsafe.Pointer]bool }
 
 var (
-	messageType = reflect.TypeFor[proto.Message]()
-	timeType    = reflect.TypeFor[time.Time]()
-	mapType     = reflect.TypeFor[resident.Values]()
-	erasedType  = reflect.TypeFor[erasure.Tombstones]()
+	comparableType = reflect.TypeFor[Comparable]()
+	messageType    = reflect.TypeFor[proto.Message]()
+	timeType       = reflect.TypeFor[time.Time]()
+	erasedType     = reflect.TypeFor[erasure.Tombstones]()
 )
 
 // addressable returns a value of which fields can be read that are not exported.
@@ -59,8 +63,6 @@ func (c *comparison) values(path string, a, b reflect.Value) error {
 		return fmt.Errorf("%s: a %s and a %s", path, t, b.Type())
 	case t == erasedType:
 		return nil
-	case t.Implements(mapType) && t.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil():
-		return c.values(path, addressable(a.Interface().(resident.Values).Values()), addressable(b.Interface().(resident.Values).Values()))
 	case t == timeType:
 		x, y := a.Interface().(time.Time), b.Interface().(time.Time)
 		if !x.Equal(y) {
@@ -72,6 +74,8 @@ func (c *comparison) values(path string, a, b reflect.Value) error {
 			return fmt.Errorf("%s: %v and %v", path, a.Interface(), b.Interface())
 		}
 		return nil
+	case t.Implements(comparableType) && t.Kind() != reflect.Interface && (t.Kind() != reflect.Pointer || !a.IsNil() && !b.IsNil()):
+		return c.values(path, addressable(a.Interface().(Comparable).Comparable()), addressable(b.Interface().(Comparable).Comparable()))
 	}
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -1,24 +1,20 @@
-package work
+package derive
 
 import (
 	"time"
 
-	workv1 "quartet/pkg/pb/quartet/work/v1"
-
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// An item may have a reminder of its own, and each of its waits may have one (SPEC P5, P8).
-// They are independent, and each is given once. The record shows one of them: recheck_at is its time,
-// and recheck_consumed_at when it was given.
-
-// nextReminder returns the time of the earliest reminder that was not given, nil if there is
+// NextReminder returns the time of the earliest reminder that was not given, nil if there is
 // none.
-func nextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
+func NextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	at := it.GetOwnRecheckAt()
 	for _, w := range it.GetWaits() {
-		if reminds(w) && (at == nil || compare(w.GetRecheckAt(), at) < 0) {
+		if reminds(w) && (at == nil || Compare(w.GetRecheckAt(), at) < 0) {
 			at = w.GetRecheckAt()
 		}
 	}
@@ -30,11 +26,11 @@ func reminds(w *workv1.AttachedWait) bool {
 	return w.GetRecheckAt() != nil && w.GetRecheckConsumedAt() == nil
 }
 
-// showReminder sets the reminder that a record shows, after its reminders changed: the
+// ShowReminder sets the reminder that a record shows, after its reminders changed: the
 // earliest that was not given, or else the one that was given last. The caller must be
 // allowed to change the record.
-func showReminder(it *workv1.WorkItemRecord) {
-	at := nextReminder(it)
+func ShowReminder(it *workv1.WorkItemRecord) {
+	at := NextReminder(it)
 	switch {
 	case at != nil && it.GetRecheckConsumedAt() != nil:
 		it.GivenRecheckAt, it.GivenRecheckConsumedAt = it.GetRecheckAt(), it.GetRecheckConsumedAt()
@@ -47,16 +43,16 @@ func showReminder(it *workv1.WorkItemRecord) {
 	}
 }
 
-// giveReminder marks the reminder that a record shows as given at now, with every other one
+// GiveReminder marks the reminder that a record shows as given at now, with every other one
 // of the same time, and shows the next. It changes the record and replaces the waits that
 // it changes.
-func giveReminder(it *workv1.WorkItemRecord, now time.Time) {
+func GiveReminder(it *workv1.WorkItemRecord, now time.Time) {
 	at, when := it.GetRecheckAt(), timestamppb.New(now)
-	if it.GetOwnRecheckAt() != nil && compare(it.GetOwnRecheckAt(), at) == 0 {
+	if it.GetOwnRecheckAt() != nil && Compare(it.GetOwnRecheckAt(), at) == 0 {
 		it.OwnRecheckAt = nil
 	}
 	for i, w := range it.GetWaits() {
-		if reminds(w) && compare(w.GetRecheckAt(), at) == 0 {
+		if reminds(w) && Compare(w.GetRecheckAt(), at) == 0 {
 			w = proto.CloneOf(w)
 			w.RecheckConsumedAt = when
 			it.Waits[i] = w
@@ -64,22 +60,22 @@ func giveReminder(it *workv1.WorkItemRecord, now time.Time) {
 	}
 	it.RecheckConsumedAt = when
 	it.GivenRecheckAt, it.GivenRecheckConsumedAt = nil, nil
-	showReminder(it)
+	ShowReminder(it)
 }
 
-// splitReminder completes a record of an older version, in which an item had one reminder only: the
+// SplitReminder completes a record of an older version, in which an item had one reminder only: the
 // one that it shows belongs to the wait that has the same time, or else to the item. It changes the
 // record and its waits, and does nothing to a record of this version.
-func splitReminder(it *workv1.WorkItemRecord) {
+func SplitReminder(it *workv1.WorkItemRecord) {
 	for _, w := range it.GetWaits() {
-		if !reminds(w) || it.GetRecheckAt() == nil || compare(w.GetRecheckAt(), it.GetRecheckAt()) != 0 {
+		if !reminds(w) || it.GetRecheckAt() == nil || Compare(w.GetRecheckAt(), it.GetRecheckAt()) != 0 {
 			continue
 		}
 		if w.RecheckConsumedAt = it.GetRecheckConsumedAt(); w.GetRecheckConsumedAt() == nil {
 			return
 		}
 	}
-	if recheckPending(it) && (nextReminder(it) == nil || compare(nextReminder(it), it.GetRecheckAt()) != 0) {
+	if RecheckPending(it) && (NextReminder(it) == nil || Compare(NextReminder(it), it.GetRecheckAt()) != 0) {
 		it.OwnRecheckAt = it.GetRecheckAt()
 	}
 }

@@ -1,0 +1,12 @@
+package memory
+
+import "runtime/metrics"
+
+// Above returns a function that reports whether the heap that is alive has more bytes than most.
+func Above(most uint64) func() bool {
+	return func() bool {
+		sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64() > most
+	}
+}

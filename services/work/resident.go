@@ -1,0 +1,180 @@
+package work
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/resident"
+	"quartet/services/work/derive"
+)
+
+// evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads all, which takes
+// a millisecond for a thousand items. Nearly all items of a larger agent are packed anyway.
+const evictedGroups = 64
+
+// summary is what is in memory of an evicted agent, beside the places of its items in State.packed.
+type summary struct {
+	number  uint32 // in State.numbers
+	items   uint32
+	open    bool // whether it has open items
+	deleted bool
+}
+
+// UseFile gives an empty state the file that has evicted agents. Without one, no agent is evicted.
+func (s *State) UseFile(f *resident.File) { s.agents.Use(f) }
+
+// Evict looks at so many agents and evicts those that were not used since it looked at them before, or all if unused is false. It returns how many
+// these are, and false once it has looked at all; see resident.Map. Like Apply, it changes the state.
+func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
+	return s.agents.Evict(most, unused)
+}
+
+// Counts returns how many agents are resident, how many are evicted, and how often an evicted one was read.
+func (s *State) Counts() resident.Counts { return s.agents.Counts() }
+
+// numbers are short names of agents. A number stays the same while its agent is evicted, and is used again after the agent was erased.
+type numbers struct {
+	keys   []plane.Key // by number
+	unused []uint32
+}
+
+// take returns a number for an agent.
+func (n *numbers) take(k plane.Key) uint32 {
+	if last := len(n.unused) - 1; last >= 0 {
+		number := n.unused[last]
+		n.unused = n.unused[:last]
+		n.keys[number] = k
+		return number
+	}
+	n.keys = append(n.keys, k)
+	return uint32(len(n.keys) - 1)
+}
+
+// give returns a number of which nothing is in State.packed any more.
+func (n *numbers) give(number uint32) {
+	n.keys[number] = plane.Key{}
+	n.unused = append(n.unused, number)
+}
+
+// isDeleted reports whether an agent is deleted, or is being deleted. It reads no evicted one.
+func (s *State) isDeleted(k plane.Key) bool {
+	if left, evicted := s.agents.Summary(k); evicted {
+		return left.deleted
+	}
+	a := s.agents.Get(k)
+	return a != nil && a.deleted
+}
+
+// isOpen reports whether there is an open item with an id. It reads no packed group, whose items are completed, and no evicted agent without
+// open items.
+func (s *State) isOpen(k plane.Key) bool {
+	if it := s.items[k]; it != nil {
+		return !derive.Completed(it.rec)
+	}
+	at, ok := s.packed[s.hashOf(k)]
+	if !ok {
+		return false
+	}
+	of := s.numbers.keys[at.agent]
+	if left, evicted := s.agents.Summary(of); !evicted || !left.open || of.Namespace != k.Namespace {
+		return false
+	}
+	a := s.agents.Peek(of)
+	if a.groups[at.group].packed != nil {
+		return false
+	}
+	it := a.find(int(at.group), k.ID)
+	return it != nil && !derive.Completed(it.rec)
+}
+
+// evictedPage returns a page with everything that an agent has: what its head and its blocks of items have, in one, but that each packed group has
+// its number among all groups, and no hashes, since these stay in State.packed. It returns false for an agent that stays resident: a large one, and
+// one of which some page was not added yet, so that items are missing before others.
+func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, bool) {
+	if len(a.groups) > evictedGroups {
+		return nil, summary{}, false
+	}
+	p := a.head()
+	for n := range a.groups {
+		g := &a.groups[n]
+		switch {
+		case g.packed != nil:
+			p.Packed = append(p.Packed, g.page(n, nil))
+		case len(g.items) == 0 || len(g.items) < groupItems && n < len(a.groups)-1 || slices.Contains(g.items, nil):
+			return nil, summary{}, false
+		default:
+			p.Items = append(p.Items, g.entries()...)
+		}
+	}
+	return p, summary{number: a.number, items: uint32(a.size()), open: a.open.size() > 0, deleted: a.deleted}, true
+}
+
+// evictedAgent returns the agent of a page that evictedPage returned. It changes nothing of the state.
+func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error) {
+	p, is := page.(*workv1.AgentWorkPage)
+	left, evicted := s.agents.Summary(k)
+	if !is || !evicted {
+		return nil, fmt.Errorf("work: agent %s/%s is not evicted to a %T", k.Namespace, k.ID, page)
+	}
+	a := &agentWork{namespace: k.Namespace, number: left.number}
+	a.setHead(p)
+	items, packed := p.GetItems(), p.GetPacked()
+	for len(items)+len(packed) > 0 {
+		if len(packed) > 0 && int(packed[0].GetGroup()) == len(a.groups) {
+			a.groups = append(a.groups, groupOf(packed[0]))
+			a.packed += groupItems
+			packed = packed[1:]
+			continue
+		}
+		if len(items) == 0 {
+			return nil, fmt.Errorf("work: agent %s/%s: items before group %d are missing", k.Namespace, k.ID, packed[0].GetGroup())
+		}
+		n := min(groupItems, len(items))
+		for _, e := range items[:n] {
+			s.replace(a, a.append(historyOf(e)), e.GetWorkItem())
+		}
+		items = items[n:]
+	}
+	return a, nil
+}
+
+// evicted moves the items of an agent that are not packed from State.items to State.packed. If one of the hashes is taken there, it returns false
+// and moves none.
+func (s *State) evicted(k plane.Key, a *agentWork) bool {
+	for n := range a.groups {
+		g := &a.groups[n]
+		if g.packed == nil && !s.packed.Add(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)}) {
+			s.removeHashes(k.Namespace, a.groups[:n])
+			return false
+		}
+	}
+	for n := range a.groups {
+		for _, it := range a.groups[n].items {
+			delete(s.items, plane.KeyOf(k.Namespace, it.rec.GetWorkItemId()))
+		}
+	}
+	return true
+}
+
+// loaded moves them back.
+func (s *State) loaded(k plane.Key, a *agentWork) {
+	s.removeHashes(k.Namespace, a.groups)
+	for n := range a.groups {
+		for _, it := range a.groups[n].items {
+			s.items[plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())] = it
+		}
+	}
+}
+
+// removeHashes removes the items of groups that are not packed from State.packed.
+func (s *State) removeHashes(namespace string, groups []group) {
+	for n := range groups {
+		if groups[n].packed == nil {
+			s.packed.Remove(s.idHashes(namespace, groups[n].entries()))
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package work
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/packed"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/plane/planetest"
+	"quartet/pkg/resident"
+	"quartet/pkg/rpc"
+	"quartet/services/work/derive"
+)
+
+// evicting returns a function that returns empty states with a file.
+func evicting(t *testing.T) func() *State {
+	f, err := resident.Create(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return func() *State {
+		s := NewState()
+		s.UseFile(f)
+		return s
+	}
+}
+
+// evictAll evicts all agents that can be evicted.
+func evictAll(t require.TestingT, s *State) {
+	_, more, err := s.Evict(math.MaxInt, false)
+	require.NoError(t, err)
+	require.False(t, more)
+}
+
+// unpacked returns the items of an agent that are not packed.
+func unpacked(a *agentWork) (items []*item) {
+	for i := range a.groups {
+		items = append(items, a.groups[i].items...)
+	}
+	return items
+}
+
+// Comparable implements pagestest.Comparable: what a state has whoever is evicted, and whatever the numbers of agents are. Where items should be
+// and are not, it has others.
+func (s *State) Comparable() any {
+	type itemAt struct {
+		agent plane.Key
+		group uint32
+	}
+	all := struct {
+		items  map[plane.Key]*item
+		packed map[uint64]itemAt
+		agents map[plane.Key]agentWork
+	}{maps.Clone(s.items), map[uint64]itemAt{}, map[plane.Key]agentWork{}}
+	for h, at := range s.packed {
+		all.packed[h] = itemAt{s.numbers.keys[at.agent], at.group}
+	}
+	for k := range s.agents.Keys() {
+		a := *s.agents.Peek(k)
+		if _, evicted := s.agents.Summary(k); evicted {
+			for _, it := range unpacked(&a) {
+				ik := plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
+				if at := (itemAt{k, uint32(it.index / groupItems)}); s.items[ik] == nil && all.packed[s.hashOf(ik)] == at {
+					all.items[ik] = it
+					delete(all.packed, s.hashOf(ik))
+				}
+			}
+		}
+		a.number = 0
+		all.agents[k] = a
+	}
+	return all
+}
+
+// sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that no read changes who is evicted.
+func sameAnswers(t require.TestingT, whole, s *State) {
+	before := s.Counts()
+	require.NoError(t, pagestest.Same(whole, s))
+	require.Equal(t, allPages(t, whole), allPages(t, s))
+	require.ElementsMatch(t, whole.DeletedBefore(time.Unix(1<<40, 0)), s.DeletedBefore(time.Unix(1<<40, 0)))
+	for k := range whole.agents.Keys() {
+		a := whole.agents.Get(k)
+		require.Equal(t, whole.met(k.Namespace, k.ID), s.met(k.Namespace, k.ID))
+		require.Equal(t, a.current, s.current(k.Namespace, k.ID))
+		require.Equal(t, whole.ownerIsDeleted(k.Namespace, k.ID), s.ownerIsDeleted(k.Namespace, k.ID))
+		require.Equal(t, dependent(whole, k.Namespace, k.ID), dependent(s, k.Namespace, k.ID))
+		for _, id := range append(a.ended, "wt_unknown") {
+			require.Equal(t, whole.hasEnded(k.Namespace, k.ID, id), s.hasEnded(k.Namespace, k.ID, id))
+		}
+		require.True(t, proto.Equal(queue(whole, k.Namespace, k.ID), queue(s, k.Namespace, k.ID)))
+		for f := range workv1.WorkItemFilter_name {
+			want, got := list(whole, k.Namespace, k.ID, workv1.WorkItemFilter(f), nil, 50), list(s, k.Namespace, k.ID, workv1.WorkItemFilter(f), nil, 50)
+			require.Len(t, got, len(want))
+			for i := range want {
+				require.True(t, proto.Equal(want[i], got[i]))
+			}
+		}
+		for i := range a.groups {
+			for _, e := range a.groups[i].entries() {
+				id := e.GetWorkItem().GetWorkItemId()
+				want, got := whole.item(k.Namespace, id), s.item(k.Namespace, id)
+				require.True(t, proto.Equal(want.rec, got.rec))
+				require.Equal(t, want.index, got.index)
+				require.Equal(t, want.history.All(), got.history.All())
+				_, err := s.owned(k.Namespace, "stranger", id)
+				require.ErrorIs(t, err, fault.PermissionDenied)
+				require.Nil(t, s.item("globex", id))
+				created := &journal.Event{Namespace: k.Namespace, Payload: &workv1.WorkItemCreated{WorkItem: want.rec}}
+				require.Equal(t, !derive.Completed(want.rec), s.Needs(created, time.Time{}))
+				require.Equal(t, whole.Needs(created, time.Time{}), s.Needs(created, time.Time{}))
+			}
+		}
+	}
+	require.Equal(t, [2]int{before.Resident, before.Evicted}, [2]int{s.Counts().Resident, s.Counts().Evicted})
+}
+
+// allPages returns all pages of a state.
+func allPages(t require.TestingT, s *State) map[pages.Owner][]byte {
+	all := map[pages.Owner][]byte{}
+	s.AllOwners(func(o pages.Owner) {
+		b, err := pages.Encode(s.Page(o))
+		require.NoError(t, err)
+		all[o] = b
+	})
+	return all
+}
+
+// complete gives an agent completed items with ids from..to-1.
+func complete(t require.TestingT, s journal.State, agentID string, from, to int) {
+	for n := from; n < to; n++ {
+		at := timestamppb.New(time.Unix(int64(n), 0))
+		id := fmt.Sprintf("wi_%s_%d", agentID, n)
+		rec := &workv1.WorkItemRecord{WorkItemId: id, AgentId: agentID, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at}
+		require.NoError(t, s.Apply(&journal.Event{
+			Namespace: "acme", AgentID: agentID, WorkItemID: id, WalSeq: uint64(n + 1), CreatedAt: at.AsTime(), Payload: &workv1.WorkItemCompleted{WorkItem: rec},
+		}))
+	}
+}
+
+// Whether an agent is evicted is seen by nobody who calls the plane: another agent's item is PERMISSION_DENIED and not NOT_FOUND, and is found.
+func TestItemsOfEvictedAgents(t *testing.T) {
+	r := newRig(t)
+	mine := r.create("one").GetWorkItemId()
+	resp, err := r.client.CreateWorkItem(planetest.AsAgent(t.Context(), "other"), &workv1.CreateWorkItemRequest{AgentId: "other", Objective: "two"})
+	require.NoError(t, err)
+	others := resp.GetWorkItem().GetWorkItemId()
+	f, err := resident.Create(t.TempDir())
+	require.NoError(t, err)
+	defer f.Close()
+	evicted := func() (n int) {
+		require.NoError(t, r.look(func(s *State) { n = s.Counts().Evicted }))
+		return n
+	}
+	require.NoError(t, r.look(func(s *State) {
+		s.UseFile(f)
+		evictAll(t, s)
+	}))
+	require.Equal(t, 2, evicted())
+	_, err = r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: others})
+	require.ErrorIs(t, fault.From(err), fault.PermissionDenied)
+	_, err = r.client.UpdateWorkItem(r.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: others, ClearBlockedBy: true})
+	require.ErrorIs(t, fault.From(err), fault.PermissionDenied)
+	_, err = r.client.GetWorkItem(r.ctx, &workv1.GetWorkItemRequest{AgentId: "keeper", WorkItemId: "wi_00000000000000000000000zzz"})
+	require.ErrorIs(t, fault.From(err), fault.NotFound)
+	found, err := r.client.FindWorkItem(planetest.As(t.Context(), rpc.RoleService), &workv1.FindWorkItemRequest{WorkItemId: others})
+	require.NoError(t, err)
+	require.Equal(t, "other", found.GetAgentId())
+	require.Equal(t, "one", r.get(mine).GetObjective())
+	history, err := r.client.ListWorkItemHistory(r.ctx, &workv1.ListWorkItemHistoryRequest{AgentId: "keeper", WorkItemId: mine})
+	require.NoError(t, err)
+	require.Len(t, history.GetMutations(), 1)
+	require.Equal(t, 2, evicted(), "reads and refusals change nothing")
+	r.pick(mine)
+	require.Equal(t, 1, evicted(), "who works is resident")
+	require.True(t, r.get(mine).GetIsCurrent())
+}
+
+// Items of one hash: an agent is not evicted if one of its items could not be found then, and a group is packed whoever is evicted.
+func TestEvictedItemsOfOneHash(t *testing.T) {
+	fresh := func() *State {
+		s := evicting(t)()
+		s.hash = func(namespace, id string) uint64 {
+			return packed.Hash(namespace, strings.NewReplacer("wi_b_3", "wi_a_1", "wi_c_18", "wi_c_17").Replace(id))
+		}
+		return s
+	}
+	s, whole := fresh(), NewState()
+	whole.hash = s.hash
+	evictedNow := func() (agents []string) {
+		for k := range s.agents.Summaries() {
+			agents = append(agents, k.ID)
+		}
+		slices.Sort(agents)
+		return agents
+	}
+	both := func(agentID string, from, to int) {
+		complete(t, s, agentID, from, to)
+		complete(t, whole, agentID, from, to)
+	}
+	both("a", 0, 3)
+	evictAll(t, s)
+	both("b", 0, 5)
+	both("c", 0, 19) // the second group has the two, and none is packed
+	evictAll(t, s)
+	require.Equal(t, []string{"a"}, evictedNow())
+	require.Len(t, s.packed, 3, "who stays has nothing there")
+	sameAnswers(t, whole, s)
+	both("b", 5, groupItems+recentItems)
+	require.Empty(t, evictedNow(), "a made room for the group of b")
+	require.Equal(t, groupItems, s.agents.Get(plane.KeyOf("acme", "b")).packed)
+	evictAll(t, s)
+	require.Equal(t, []string{"b"}, evictedNow(), "a comes after b now")
+	sameAnswers(t, whole, s)
+	require.NoError(t, pagestest.RoundTrip(s, fresh))
+}
+
+// An event that changes nothing of an evicted agent does not read it.
+func TestEventsThatReadNoEvictedAgent(t *testing.T) {
+	s := evicting(t)()
+	complete(t, s, "a", 0, groupItems)
+	require.NotEmpty(t, s.agents.Get(plane.KeyOf("acme", "a")).packable)
+	evictAll(t, s)
+	for _, p := range []proto.Message{&workv1.HomeFileWritten{}, &workv1.WaitAttachRefused{}} {
+		ev := &journal.Event{Namespace: "acme", AgentID: "a", WorkItemID: "wi_a_1", Payload: p}
+		s.Owners(ev, func(o pages.Owner) { require.Fail(t, "a page was touched", o) })
+		require.NoError(t, s.Apply(ev))
+	}
+	require.Equal(t, resident.Counts{Evicted: 1}, s.Counts())
+}
+
+// An agent with many groups stays, and so does one of which some items are still to come.
+func TestAgentsThatStay(t *testing.T) {
+	s := evicting(t)()
+	complete(t, s, "large", 0, evictedGroups*groupItems)
+	evictAll(t, s)
+	evicted := s.Counts().Evicted
+	require.Equal(t, 1, evicted)
+	complete(t, s, "large", evictedGroups*groupItems, evictedGroups*groupItems+1)
+	evictAll(t, s)
+	evicted = s.Counts().Evicted
+	require.Zero(t, evicted)
+
+	k := plane.KeyOf("acme", "large")
+	for _, order := range [][]int{{0, 1, 2}, {2, 0, 1}, {1, 2, 0}} {
+		whole, into := NewState(), evicting(t)()
+		complete(t, whole, "large", 0, 2*pageItems+5)
+		var counts []int
+		for _, block := range order {
+			page := whole.Page(blockOf(k, block*pageItems))
+			require.NoError(t, into.AddPage(blockOf(k, block*pageItems), proto.Clone(page)))
+			evictAll(t, into)
+			evicted := into.Counts().Evicted
+			counts = append(counts, evicted)
+		}
+		require.NoError(t, into.AddPage(headOf(k), whole.Page(headOf(k))))
+		require.Equal(t, order[0] == 0, counts[0] == 1)
+		require.Equal(t, 1, counts[2])
+		sameAnswers(t, whole, into)
+	}
+}
+
+// Who looks for deleted agents reads only these, and nothing is left of those that are erased.
+func TestEvictedAgentsAreErased(t *testing.T) {
+	f, err := resident.Create(t.TempDir())
+	require.NoError(t, err)
+	defer f.Close()
+	s := NewState()
+	s.UseFile(f)
+	for _, agentID := range []string{"a", "b", "c"} {
+		complete(t, s, agentID, 0, groupItems+recentItems)
+	}
+	deleted := &journal.Event{Namespace: "acme", AgentID: "b", CreatedAt: time.Unix(100, 0), Payload: &workv1.OwnerDeleted{AgentId: "b"}}
+	require.NoError(t, s.Apply(deleted))
+	evictAll(t, s)
+	before := s.Counts().Reads
+	s.AllOwners(func(pages.Owner) {})
+	require.True(t, s.ownerIsDeleted("acme", "b"))
+	require.False(t, s.Needs(&journal.Event{Namespace: "acme", Payload: &workv1.WorkItemCreated{WorkItem: &workv1.WorkItemRecord{WorkItemId: "wi_a_19"}}}, time.Time{}))
+	require.Empty(t, s.DeletedBefore(time.Unix(100, 0)))
+	require.Equal(t, []pages.Owner{{Namespace: "acme", ID: "b"}}, s.DeletedBefore(time.Unix(101, 0)))
+	after := s.Counts().Reads
+	require.Equal(t, before+1, after)
+
+	var touched []pages.Owner
+	s.Erase(func(_, id string) bool { return id != "a" }, func(o pages.Owner) { touched = append(touched, o) })
+	require.ElementsMatch(t, []pages.Owner{headOf(plane.KeyOf("acme", "b")), blockOf(plane.KeyOf("acme", "b"), 0)}, touched)
+	require.Equal(t, []uint32{1}, s.numbers.unused)
+	require.Equal(t, [2]int{0, 2}, [2]int{s.Counts().Resident, s.Counts().Evicted})
+	require.Len(t, s.packed, 2*(groupItems+recentItems))
+	require.Empty(t, s.items)
+	complete(t, s, "d", 0, 1)
+	require.EqualValues(t, 1, s.agents.Get(plane.KeyOf("acme", "d")).number, "the number is used again")
+	require.Equal(t, "wi_c_7", s.record("acme", "wi_c_7").GetWorkItemId())
+	require.Nil(t, s.record("acme", "wi_b_7"))
+}
+
+// What an evicted agent is read from is checked.
+func TestPagesOfEvictedAgents(t *testing.T) {
+	s := evicting(t)()
+	k := plane.KeyOf("acme", "a")
+	complete(t, s, "a", 0, groupItems+recentItems)
+	page, _, can := s.evictedPage(k, s.agents.Get(k))
+	require.True(t, can)
+	_, err := s.evictedAgent(k, page)
+	require.ErrorContains(t, err, "is not evicted")
+	evictAll(t, s)
+	_, err = s.evictedAgent(k, &emptypb.Empty{})
+	require.ErrorContains(t, err, "is not evicted to a *emptypb.Empty")
+	a, err := s.evictedAgent(k, page)
+	require.NoError(t, err)
+	again, _, _ := s.evictedPage(k, a)
+	want, err := pages.Encode(page)
+	require.NoError(t, err)
+	got, err := pages.Encode(again)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+	p := proto.CloneOf(page.(*workv1.AgentWorkPage))
+	p.Packed[0].Group, p.Items = 1, nil
+	_, err = s.evictedAgent(k, p)
+	require.ErrorContains(t, err, "items before group 1 are missing")
+}
