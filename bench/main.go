@@ -22,14 +22,15 @@ import (
 )
 
 type options struct {
-	dir     string
-	span    time.Duration
-	callers []int
-	write   string
-	only    *regexp.Regexp
-	cpu     string
-	mem     string
-	years   bool
+	dir      string
+	span     time.Duration
+	callers  []int
+	write    string
+	only     *regexp.Regexp
+	cpu      string
+	mem      string
+	years    bool
+	sleepers int
 }
 
 func main() {
@@ -42,6 +43,7 @@ func main() {
 	callers := flag.String("callers", "1,16,64,256", "how many callers at once, one figure each")
 	flag.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile into this file; --only Quartet keeps the limits out of it")
 	flag.StringVar(&o.mem, "memprofile", "", "write what was allocated into this file")
+	flag.IntVar(&o.sleepers, "sleepers", 100_000, "how many sleeping agents --years makes")
 	flag.BoolVar(&o.years, "years", false, "measure as well what a million updates and a million completed items leave behind; a quarter of an hour")
 	flag.Parse()
 	if err := o.parse(*only, *callers); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"quartet/pkg/bus"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
@@ -29,6 +31,12 @@ const (
 	// restedAfter is when a server has written its snapshot, archived what is before it, and returned the memory that its busy time took.
 	restedAfter = 20 * time.Second
 	starts      = 3
+
+	nameSleeping = "years: sleeping agents with 20 completed items each"
+	itemsAsleep  = 20
+	// asleepAfter is when owners that are not used have left memory.
+	asleepAfter = 150 * time.Second
+	woken       = 500
 )
 
 // measureYears measures what a long life leaves behind: a server of its own gets a tenth of the history, and then the whole. It takes a
@@ -46,9 +54,12 @@ func measureYears(ctx context.Context, o options, say func(row)) error {
 		agents, items int
 		one           func(y *years, ctx context.Context, n int) error
 		all           int // how often one is called
+		rest          time.Duration
+		then          func(y *years, ctx context.Context, agents int) (string, error)
 		target        string
 	}{
 		{name: nameUpdates, agents: 10, items: 10, all: 1_000_000, one: (*years).update, target: "≤ 300 MB on disk, RSS ≤ 250 MB, start ≤ 1 s"},
+		{name: nameSleeping, agents: o.sleepers, all: o.sleepers * itemsAsleep, rest: asleepAfter, one: (*years).completeInTurn, then: (*years).wake, target: "RSS ≤ 1 GiB with 1 000 000 agents, ready ≤ 3 s, woken with p99 ≤ 15 ms"},
 		{name: nameCompleted, agents: 1000, all: 1_000_000, one: (*years).complete, target: "RSS ≤ 300 MB, start ≤ 2 s"},
 	} {
 		if !o.wants(m.name) {
@@ -70,9 +81,16 @@ func measureYears(ctx context.Context, o options, say func(row)) error {
 			}
 			rate := float64(until-done) / time.Since(began).Seconds()
 			done = until
-			figures, err := y.rest(ctx)
+			figures, err := y.rest(ctx, cmp.Or(m.rest, restedAfter))
 			if err != nil {
 				return err
+			}
+			if m.then != nil {
+				more, err := m.then(y, ctx, m.agents)
+				if err != nil {
+					return err
+				}
+				figures += "; " + more
 			}
 			say(row{name: strconv.Itoa(until) + " " + m.name, note: fmt.Sprintf("%s; made at %.0f/s (target for all: %s)", figures, rate, m.target)})
 		}
@@ -122,10 +140,12 @@ func (y *years) stop() error {
 
 // spawn makes agents with so many items each.
 func (y *years) spawn(ctx context.Context, agents, items int) error {
-	for i := range agents {
-		if _, err := y.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
-			return err
-		}
+	err := y.each(ctx, 0, agents, func(ctx context.Context, i int) error {
+		_, err := y.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	for n := range agents * items {
 		made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agentName(n % agents), Objective: objective(n)})
@@ -150,9 +170,45 @@ func (y *years) update(ctx context.Context, n int) error {
 	return err
 }
 
-// complete makes an item and completes it.
+// complete makes an item of one of 1 000 agents and completes it.
 func (y *years) complete(ctx context.Context, n int) error {
-	agent := agentName(n % 1000)
+	return y.completeOf(ctx, agentName(n%1000), n)
+}
+
+// completeInTurn makes and completes the items of one agent after the other.
+func (y *years) completeInTurn(ctx context.Context, n int) error {
+	return y.completeOf(ctx, agentName(n/itemsAsleep), n)
+}
+
+// wake sends a message to sleeping agents, one after the other, and measures until a runner holds a turn with it.
+func (y *years) wake(ctx context.Context, agents int) (string, error) {
+	got := make(chan error)
+	var took []time.Duration
+	for i := range woken {
+		agent := agentName(i * max(agents/woken, 1) % agents)
+		go func() {
+			turn, err := y.agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agent}, RequestId: strconv.Itoa(i) + "-" + strconv.FormatInt(time.Now().UnixNano(), 36), Wait: durationpb.New(30 * time.Second)})
+			if err == nil && turn.GetTurn().GetAgentId() != agent {
+				err = fmt.Errorf("no turn of %s", agent)
+			}
+			got <- err
+		}()
+		<-time.After(5 * time.Millisecond)
+		began := time.Now()
+		if _, err := y.agents.EnqueueMessage(ctx, &agentv1.EnqueueMessageRequest{AgentId: agent, Text: "Look at the build"}); err != nil {
+			return "", err
+		}
+		if err := <-got; err != nil {
+			return "", err
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return fmt.Sprintf("message to turn held p50 %s, p99 %s (%d sleepers)", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond), woken), nil
+}
+
+// completeOf makes an item and completes it.
+func (y *years) completeOf(ctx context.Context, agent string, n int) error {
 	made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agent, Objective: objective(n)})
 	if err != nil {
 		return err
@@ -183,8 +239,8 @@ func (y *years) each(ctx context.Context, from, to int, fn func(ctx context.Cont
 }
 
 // rest lets the server rest, kills and starts it a few times, and describes what it takes.
-func (y *years) rest(ctx context.Context) (string, error) {
-	<-time.After(restedAfter)
+func (y *years) rest(ctx context.Context, until time.Duration) (string, error) {
+	<-time.After(until)
 	before, err := y.resident()
 	if err != nil {
 		return "", err
@@ -205,7 +261,7 @@ func (y *years) rest(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	<-time.After(restedAfter)
+	<-time.After(until)
 	after, err := y.resident()
 	if err != nil {
 		return "", err

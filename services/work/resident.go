@@ -2,6 +2,7 @@ package work
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -177,4 +178,44 @@ func (s *State) removeHashes(namespace string, groups []group) {
 			s.packed.Remove(s.idHashes(namespace, groups[n].entries()))
 		}
 	}
+}
+
+// unpacked returns the items of an agent that are not packed.
+func unpacked(a *agentWork) (items []*item) {
+	for i := range a.groups {
+		items = append(items, a.groups[i].items...)
+	}
+	return items
+}
+
+// Comparable returns what tests compare (see pagestest.Same): what a state has whoever is evicted, and whatever the numbers of agents are. Where items should be
+// and are not, it has others.
+func (s *State) Comparable() any {
+	type itemAt struct {
+		agent plane.Key
+		group uint32
+	}
+	all := struct {
+		items  map[plane.Key]*item
+		packed map[uint64]itemAt
+		agents map[plane.Key]agentWork
+	}{maps.Clone(s.items), map[uint64]itemAt{}, map[plane.Key]agentWork{}}
+	for h, at := range s.packed {
+		all.packed[h] = itemAt{s.numbers.keys[at.agent], at.group}
+	}
+	for k := range s.agents.Keys() {
+		a := *s.agents.Peek(k)
+		if _, evicted := s.agents.Summary(k); evicted {
+			for _, it := range unpacked(&a) {
+				ik := plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
+				if at := (itemAt{k, uint32(it.index / groupItems)}); s.items[ik] == nil && all.packed[s.hashOf(ik)] == at {
+					all.items[ik] = it
+					delete(all.packed, s.hashOf(ik))
+				}
+			}
+		}
+		a.number = 0
+		all.agents[k] = a
+	}
+	return all
 }

@@ -3,7 +3,6 @@ package work
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -45,46 +44,6 @@ func evictAll(t require.TestingT, s *State) {
 	_, more, err := s.Evict(math.MaxInt, false)
 	require.NoError(t, err)
 	require.False(t, more)
-}
-
-// unpacked returns the items of an agent that are not packed.
-func unpacked(a *agentWork) (items []*item) {
-	for i := range a.groups {
-		items = append(items, a.groups[i].items...)
-	}
-	return items
-}
-
-// Comparable implements pagestest.Comparable: what a state has whoever is evicted, and whatever the numbers of agents are. Where items should be
-// and are not, it has others.
-func (s *State) Comparable() any {
-	type itemAt struct {
-		agent plane.Key
-		group uint32
-	}
-	all := struct {
-		items  map[plane.Key]*item
-		packed map[uint64]itemAt
-		agents map[plane.Key]agentWork
-	}{maps.Clone(s.items), map[uint64]itemAt{}, map[plane.Key]agentWork{}}
-	for h, at := range s.packed {
-		all.packed[h] = itemAt{s.numbers.keys[at.agent], at.group}
-	}
-	for k := range s.agents.Keys() {
-		a := *s.agents.Peek(k)
-		if _, evicted := s.agents.Summary(k); evicted {
-			for _, it := range unpacked(&a) {
-				ik := plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
-				if at := (itemAt{k, uint32(it.index / groupItems)}); s.items[ik] == nil && all.packed[s.hashOf(ik)] == at {
-					all.items[ik] = it
-					delete(all.packed, s.hashOf(ik))
-				}
-			}
-		}
-		a.number = 0
-		all.agents[k] = a
-	}
-	return all
 }
 
 // sameAnswers requires that two states have the same, have the same pages, byte for byte, and answer the same, and that no read changes who is evicted.

@@ -139,6 +139,7 @@ func simulate(t *testing.T, seed uint64, keep int) (rep report) {
 		r.w.snapshot = []int64{0, 3 << 10, 20 << 10}[rand.New(rand.NewPCG(seed, 2)).IntN(3)] // after some frames, or some dozens
 		r.w.archived = rand.New(rand.NewPCG(seed, 3)).IntN(4) > 0
 		r.w.short = rand.New(rand.NewPCG(seed, 4)).IntN(2) > 0
+		r.w.evicts = rand.New(rand.NewPCG(seed, 5)).IntN(3) > 0
 		err := r.play()
 		var v violated
 		if errors.As(err, &v) {

@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive"
 	archivemem "quartet/pkg/journal/archive/memstore"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/pages/pagestest"
@@ -91,6 +92,7 @@ type world struct {
 	stores        map[string]*memstore.Store
 	archives      map[string]archive.Store
 	archived      bool // closed segments are archived
+	evicts        bool // what can be is evicted after each event
 	short         bool // and events in them are removed once they are old
 	spoiled       bool // a journal was damaged
 	fromSnapshots int  // loads that began at one
@@ -226,7 +228,7 @@ func (w *world) parts(l *life) planes.Parts {
 				}
 				return &sim.Snapshots{Queue: w.q, Of: l.proc, Name: l.tag + ":" + of, Inner: w.stores[of], Disk: &w.disk}, nil
 			},
-			SnapshotBytes: w.snapshot, CheckRestored: w.checked(), EraseAfter: w.eraseAfter(), EraseEvents: func(ctx context.Context, of, namespace, agentID string) error {
+			SnapshotBytes: w.snapshot, Eviction: w.eviction(), CheckRestored: w.checked(), EraseAfter: w.eraseAfter(), EraseEvents: func(ctx context.Context, of, namespace, agentID string) error {
 				store := sim.Store{Queue: w.q, Of: l.proc, Name: "events " + l.tag}
 				return store.Change(ctx, "erase "+of+" "+agentID, func() error {
 					w.events.Erase(bus.EventPrefix + namespace + "." + of + "." + agentID + ".")
@@ -244,6 +246,14 @@ func (w *world) parts(l *life) planes.Parts {
 			},
 		},
 	}
+}
+
+// eviction is plane.Deps.Eviction.
+func (w *world) eviction() *eviction.Policy {
+	if w.evicts {
+		return &eviction.Policy{Always: true}
+	}
+	return nil
 }
 
 // checked returns the function that compares states; nil once a journal was damaged: what is damaged before a snapshot is in one of them only.
