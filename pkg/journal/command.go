@@ -13,8 +13,11 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/eviction"
+	"quartet/pkg/journal/outcome"
 	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
+	"quartet/pkg/journal/spans"
 	"quartet/pkg/resident"
 )
 
@@ -149,7 +152,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	}
 	if p.cfg.Tracer.On() {
 		var span trace.Span
-		ctx, span = p.startSpan(ctx, c)
+		ctx, span, c.traceparent = spans.Begin(ctx, p.cfg.Tracer, p.cfg.Plane, p.cfg.Partition, c.method)
 		defer func() { p.endSpan(span, c) }()
 	}
 	if err := p.run(ctx, c); err != nil {
@@ -233,11 +236,11 @@ func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (
 			}
 			continue
 		}
-		if result != nil && (result.hidden || ctx.Value(aheadKey{}) != any(p)) {
-			if err := result.wait(ctx, p.cfg.ViewPatience); err != nil {
+		if result != nil && (result.Hidden() || ctx.Value(aheadKey{}) != any(p)) {
+			if err := result.Wait(ctx, p.cfg.ViewPatience); err != nil {
 				return zero, 0, err
 			}
-			if result.lost {
+			if result.Lost() {
 				continue
 			}
 		}
@@ -266,43 +269,13 @@ func Ahead[S State](ctx context.Context, p *Partition[S]) context.Context {
 
 // readState calls read under the read lock, which is released even if read panics. It also returns seq, the
 // wal_seq of the state that was read, and the commit result that the state depends on, nil if it is durable.
-func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *commitResult, err error) {
+func readState[S State, R any](p *Partition[S], read func(s S) (R, error)) (out R, seq uint64, result *outcome.Result, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if unread := guarded(func() { out, err = read(p.core.state) }); unread != nil {
+	if unread := eviction.Guarded(func() { out, err = read(p.core.state) }); unread != nil {
 		err = unread
 	}
 	return out, p.core.applied, p.uncommitted, err
-}
-
-// commitResult is the outcome of a frame, or of a pending reload. It is resolved exactly once, by the loop, which closes done.
-type commitResult struct {
-	done   chan struct{}
-	lost   bool // the state that contained the frame was discarded, so it must be read again; valid after done is closed
-	hidden bool // set at creation: the state may be wrong and must not be shown, even under Ahead
-}
-
-// newCommitResult returns a result that is not resolved.
-func newCommitResult() *commitResult { return &commitResult{done: make(chan struct{})} }
-
-// wait blocks until the result is resolved. After most, or when ctx ends, it returns UNAVAILABLE.
-func (r *commitResult) wait(ctx context.Context, most time.Duration) error {
-	patience := time.NewTimer(most)
-	defer patience.Stop()
-	select {
-	case <-r.done:
-		return nil
-	case <-patience.C:
-		return refusal.Unavailable(refusal.None, "the journal could not be written for "+most.String()+", so its state cannot be shown; try again", nil)
-	case <-ctx.Done():
-		return refusal.Unavailable(refusal.None, "the deadline passed before the state that was read was durable", ctx.Err())
-	}
-}
-
-// resolve completes the result. It must be called once, by the loop.
-func (r *commitResult) resolve(lost bool) {
-	r.lost = lost
-	close(r.done)
 }
 
 // micros returns a time in UTC, truncated to microseconds, the resolution of every time in the journal.

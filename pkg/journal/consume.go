@@ -11,6 +11,7 @@ import (
 
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/spans"
 	"quartet/pkg/tracing"
 )
 
@@ -170,8 +171,8 @@ func (p *Partition[S]) firstToConsume(ctx context.Context, key sourceKey) (begin
 			return begin, after, nil
 		}
 		select {
-		case <-result.done:
-			if !result.lost {
+		case <-result.Done():
+			if !result.Lost() {
 				return begin, after, nil
 			}
 			if p.ended() {
@@ -330,7 +331,7 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 	c.decide = func(s S, env Env) ([]*Event, error) { return c.consume.react(s, env, h.ev) }
 	var span trace.Span
 	if c.traceparent = ""; p.cfg.Tracer.On() && h.ev.Traceparent != "" {
-		span = p.startReactionSpan(c, h.ev)
+		span, c.traceparent = spans.Reaction(p.cfg.Tracer, p.cfg.Plane, h.ev)
 	}
 	events, err := p.decide(c, Env{Now: now, Actor: c.actor, NewID: p.cfg.NewID, Traceparent: c.traceparent})
 	if err == nil && len(events) > 0 {

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal/frameindex"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/lines"
+	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 )
 
@@ -125,41 +126,26 @@ func (c *core[S]) keepConfirmed(old *core[S]) {
 	}
 }
 
-// replayError is a log that the state cannot be built from. Trying again cannot help.
-type replayError struct{ cause error }
-
-func (e *replayError) Error() string { return e.cause.Error() }
-func (e *replayError) Unwrap() error { return e.cause }
-
 // IsDamage reports whether an error of Open says that the log cannot be read as this plane's.
 func IsDamage(err error) bool {
-	var e *replayError
+	var e *refusal.ReplayError
 	return errors.As(err, &e)
 }
-
-// damageError is the cause with which a partition ended that was damaged when it was opened.
-type damageError struct {
-	partition string
-	cause     error
-}
-
-func (e *damageError) Error() string { return e.cause.Error() }
-func (e *damageError) Unwrap() error { return e.cause }
 
 // replay applies one frame of the log. awaiting is described at load.
 func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting map[string]struct{}) error {
 	before := c.end
 	end, intact, err := before.Next(c.name, seq, f)
 	if err != nil {
-		return &replayError{err}
+		return &refusal.ReplayError{Cause: err}
 	}
 	c.end = end
 	if f.Removed.Seq > 0 {
-		return &replayError{&framelog.Broken{Partition: c.name, After: before, Seq: seq, Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be used; restore a backup"}}
+		return &refusal.ReplayError{Cause: &framelog.Broken{Partition: c.name, After: before, Seq: seq, Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be used; restore a backup"}}
 	}
 	if len(f.Body) == 0 {
 		if !intact { // it had lines
-			return &replayError{framelog.Altered(c.name, before, seq)}
+			return &refusal.ReplayError{Cause: framelog.Altered(c.name, before, seq)}
 		}
 		return nil
 	}
@@ -171,7 +157,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 	for _, line := range lines.Split(f.Body) {
 		raw, err := ParseLine(line)
 		if err == nil && raw.WalSeq != c.applied+1 {
-			return &replayError{fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq, c.applied)}
+			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: wal_seq %d follows %d", seq, raw.WalSeq, c.applied)}
 		}
 		if err == nil && c.skip.Has(raw.Namespace, raw.AgentID) {
 			c.applied = raw.WalSeq
@@ -186,12 +172,12 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		}
 		if err != nil {
 			if err := c.quarantine(Damage{Frame: seq, WalSeq: c.applied + 1, Line: line, Cause: err}); err != nil {
-				return &replayError{err}
+				return &refusal.ReplayError{Cause: err}
 			}
 			continue
 		}
 		if err := c.apply(ev); err != nil {
-			return &replayError{fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}
+			return &refusal.ReplayError{Cause: fmt.Errorf("frame %d: apply %s, wal_seq %d: %w", seq, ev.Type, ev.WalSeq, err)}
 		}
 		c.evictor.Replayed()
 		c.restoreRequest(ev, awaiting)
@@ -204,7 +190,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 func (c *core[S]) apply(ev *Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = panicked(r)
+			err = eviction.Panicked(r)
 		}
 	}()
 	if Internal(ev.Type) {

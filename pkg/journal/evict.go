@@ -3,10 +3,10 @@ package journal
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/outcome"
 	"quartet/pkg/resident"
 )
 
@@ -40,31 +40,9 @@ func (c *core[S]) release() {
 	c.evictor.Close()
 }
 
-// guarded calls fn, and returns an error if it panics because an evicted owner cannot be read.
-func guarded(fn func()) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			if err = panicked(r); !errors.Is(err, resident.ErrUnreadable) {
-				panic(r)
-			}
-		}
-	}()
-	fn()
-	return nil
-}
-
-// panicked returns the error of a panic.
-func panicked(r any) error {
-	if err, is := r.(error); is {
-		return fmt.Errorf("panic: %w", err)
-	}
-	return fmt.Errorf("panic: %v", r)
-}
-
 // reloadSoon hides the state and has it loaded again once the frames that were begun are written. The caller has the lock of the state.
 func (p *Partition[S]) reloadSoon() {
-	p.loop.pendingReload = newCommitResult()
-	p.loop.pendingReload.hidden = true
+	p.loop.pendingReload = outcome.NewHidden()
 	p.uncommitted = p.loop.pendingReload
 }
 

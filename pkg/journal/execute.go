@@ -11,7 +11,9 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/outcome"
 	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 )
@@ -95,7 +97,7 @@ func (p *Partition[S]) execute(c *command[S]) {
 func (p *Partition[S]) decide(c *command[S], env Env) (events []*Event, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			cause := panicked(r)
+			cause := eviction.Panicked(r)
 			p.noteUnreadable(cause)
 			events, err = nil, fault.Internal(fmt.Errorf("rule of %s: %w", c.method, cause))
 		}
@@ -200,7 +202,7 @@ func (p *Partition[S]) commit(c *command[S], f *pending[S], events []*Event, bod
 	f.content.Add(body)
 	f.events = append(f.events, events...)
 	if p.cfg.OnApply != nil {
-		p.noteUnreadable(guarded(func() { f.followUps += p.cfg.OnApply(p.core.state, events) }))
+		p.noteUnreadable(eviction.Guarded(func() { f.followUps += p.cfg.OnApply(p.core.state, events) }))
 	}
 	p.cfg.Feed.Pass(events, false)
 	return nil
@@ -268,7 +270,7 @@ func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	f := &pending[S]{
 		Frame:  framelog.Frame{ID: id, Generation: p.core.generation, Body: body},
 		first:  p.core.applied + 1,
-		result: newCommitResult(),
+		result: outcome.New(),
 
 		content: framelog.NewContent(p.log.Salt(id)),
 

@@ -13,9 +13,9 @@ func (p *Partition[S]) refusal() error {
 	if err := p.failed.Load(); err != nil {
 		cause = *err
 	}
-	var damage *damageError
+	var damage *refusal.DamageError
 	if errors.As(cause, &damage) {
-		return refusal.Damaged(damage.Error()+"; nothing in this partition can be used until it is repaired, and the rest is served", damage.partition, cause)
+		return refusal.Damaged(damage.Error()+"; nothing in this partition can be used until it is repaired, and the rest is served", damage.Partition, cause)
 	}
 	return refusal.Unavailable(refusal.None, "the partition is not held here", cause)
 }

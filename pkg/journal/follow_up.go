@@ -23,7 +23,7 @@ func (p *Partition[S]) awaitFollowUps() {
 		defer term.Stop()
 		for over := false; !over && f.followUps > 0 && len(f.cmds) < minGather && len(l.frames) == 1 && l.pendingReload == nil && !l.closed; {
 			select {
-			case <-p.inbox.signal:
+			case <-p.inbox.Signal():
 				p.fill()
 			case <-term.C:
 				over = true

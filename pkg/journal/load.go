@@ -9,7 +9,9 @@ import (
 
 	"quartet/pkg/journal/erasure"
 	"quartet/pkg/journal/event"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/snapshot"
 )
 
@@ -47,7 +49,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		if err != nil {
 			return nil, err
 		}
-		if err := guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
+		if err := eviction.Guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
 			p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; all stay in memory", zap.String("partition", c.name), zap.Error(err))
 			p.cfg.Eviction = nil
 			c.release()
@@ -79,7 +81,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		err = witnessed.ReadFrom(c.end)
 	}
 	if err != nil {
-		return nil, &replayError{err}
+		return nil, &refusal.ReplayError{Cause: err}
 	}
 	frames := 0
 	for {
@@ -92,7 +94,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 			}
 			next, frames = seq+1, frames+1
 			if err := witnessed.Read(c.end); err != nil {
-				return &replayError{err}
+				return &refusal.ReplayError{Cause: err}
 			}
 			return nil
 		})
@@ -101,7 +103,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 				*short = time.Now()
 			}
 			if err != nil && time.Since(*short) >= p.cfg.LossPatience {
-				err = &replayError{err}
+				err = &refusal.ReplayError{Cause: err}
 			}
 		}
 		if !p.held() {
@@ -113,7 +115,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		if err == nil && (until == nil || c.end != *until) {
 			err = p.takeOver(ctx, c)
 		}
-		var damaged *replayError
+		var damaged *refusal.ReplayError
 		var broken *framelog.Broken // in an archive
 		switch {
 		case err == nil:
@@ -124,7 +126,7 @@ func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot
 		case errors.As(err, &damaged):
 			return nil, err
 		case errors.As(err, &broken):
-			return nil, &replayError{err}
+			return nil, &refusal.ReplayError{Cause: err}
 		}
 		// Wrong sequence: another writer, or an earlier takeOver whose
 		// acknowledgement was lost. The next scan reads its frame.
@@ -148,7 +150,7 @@ func (p *Partition[S]) takeOver(ctx context.Context, c *core[S]) error {
 	}
 	body, err := event.AppendLine(nil, ev)
 	if err != nil {
-		return &replayError{err}
+		return &refusal.ReplayError{Cause: err}
 	}
 	f := framelog.Frame{ID: p.cfg.NewID(""), Generation: generation, Body: body}
 	content := framelog.NewContent(p.log.Salt(f.ID))

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal/adaptive"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/outcome"
 	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 )
@@ -22,7 +23,7 @@ type pending[S State] struct {
 	events  []*Event
 	cmds    []*command[S] // completed with the frame, in order
 	// result is resolved when the outcome of the frame is known.
-	result *commitResult
+	result *outcome.Result
 	// followUps is the number of expected follow-ups that should share the frame.
 	followUps int
 	sent      bool // an attempt to store it was made
@@ -35,7 +36,7 @@ type loop[S State] struct {
 	sending bool
 	// pendingReload is non-nil when memory and log may differ. No command is accepted; the partition reloads
 	// once every frame has been written.
-	pendingReload *commitResult
+	pendingReload *outcome.Result
 	unreadable    bool          // it is pending because evicted owners cannot be read
 	backlog       []*command[S] // taken from the inbox
 	next          int           // index in backlog of the next command
@@ -99,7 +100,7 @@ func (p *Partition[S]) serve() {
 		if p.snapshots.due && len(l.frames) == 0 {
 			continue // a command made it due
 		}
-		signal := p.inbox.signal
+		signal := p.inbox.Signal()
 		if l.next < len(l.backlog) || !p.accepting() {
 			signal = nil
 		}
@@ -180,7 +181,7 @@ func (p *Partition[S]) fill() {
 	for p.accepting() && len(l.results) == 0 {
 		if l.next == len(l.backlog) {
 			clear(l.backlog)
-			l.backlog, l.closed = p.inbox.take(l.backlog[:0])
+			l.backlog, l.closed = p.inbox.Take(l.backlog[:0])
 			l.next = 0
 			if len(l.backlog) == 0 {
 				return
@@ -246,7 +247,7 @@ func (p *Partition[S]) committed(f *pending[S], clean bool) {
 		p.uncommitted = nil
 		p.mu.Unlock()
 	}
-	f.result.resolve(false)
+	f.result.Resolve(false)
 	p.metrics.Committed(len(f.events), func(i int) string { return f.events[i].Type })
 	if p.cfg.OnCommit != nil {
 		p.notify(f.events)
@@ -287,10 +288,10 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 	l := &p.loop
 	if !p.held() {
 		if refusedFrame != nil {
-			refusedFrame.result.resolve(true)
+			refusedFrame.result.Resolve(true)
 		}
 		if l.pendingReload != nil {
-			l.pendingReload.resolve(true)
+			l.pendingReload.Resolve(true)
 			l.pendingReload = nil
 		}
 		if refusedFrame != nil {
@@ -306,8 +307,7 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 	}
 	reloaded := l.pendingReload
 	if reloaded == nil {
-		reloaded = newCommitResult()
-		reloaded.hidden = true
+		reloaded = outcome.NewHidden()
 	}
 	p.mu.Lock()
 	if p.uncommitted == nil {
@@ -333,10 +333,10 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 	p.core.memory = requests.NewPool(0).New()
 	core, err := p.load(p.ctx, awaiting, until)
 	if err != nil {
-		reloaded.resolve(true)
+		reloaded.Resolve(true)
 		l.pendingReload = nil
 		if refusedFrame != nil {
-			refusedFrame.result.resolve(true)
+			refusedFrame.result.Resolve(true)
 		}
 		return err
 	}
@@ -345,9 +345,9 @@ func (p *Partition[S]) reload(refusedFrame *pending[S], until *framelog.End, fir
 	p.core.evictor.Close()
 	p.core, p.uncommitted = core, nil
 	p.mu.Unlock()
-	reloaded.resolve(true)
+	reloaded.Resolve(true)
 	for _, f := range lost {
-		f.result.resolve(true)
+		f.result.Resolve(true)
 	}
 	l.frames, l.pendingReload, l.unreadable = nil, nil, false
 	p.stall.End(p.cfg.Mono())
@@ -378,13 +378,13 @@ func (c *command[S]) reset() {
 func (p *Partition[S]) shutDown(cause error) {
 	l := &p.loop
 	p.cfg.Feed.End()
-	p.inbox.close()
+	p.inbox.Close()
 	p.mu.Lock()
 	p.failed.Store(&cause)
 	p.uncommitted = nil
 	p.mu.Unlock()
 	for _, f := range l.frames {
-		f.result.resolve(true)
+		f.result.Resolve(true)
 		for _, c := range f.cmds {
 			p.abandon(c, f.sent && !f.discarded && c.stage.Load() != stageDecided, cause)
 		}
@@ -392,10 +392,10 @@ func (p *Partition[S]) shutDown(cause error) {
 	p.hintLost(l.frames)
 	l.frames = nil
 	if l.pendingReload != nil {
-		l.pendingReload.resolve(true)
+		l.pendingReload.Resolve(true)
 		l.pendingReload = nil
 	}
-	rest, _ := p.inbox.take(nil)
+	rest, _ := p.inbox.Take(nil)
 	for _, c := range append(l.backlog[l.next:], rest...) {
 		if !c.stage.CompareAndSwap(stageQueued, stageTaken) {
 			continue

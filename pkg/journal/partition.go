@@ -16,7 +16,10 @@ import (
 	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framecache"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/inbox"
+	"quartet/pkg/journal/outcome"
 	"quartet/pkg/journal/progress"
+	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/rolling"
 	"quartet/pkg/journal/room"
@@ -200,9 +203,9 @@ type Partition[S State] struct {
 	core *core[S]
 	// uncommitted is the result of the newest applied frame that is not durable, or of a pending reload; nil if
 	// the state is durable.
-	uncommitted *commitResult
+	uncommitted *outcome.Result
 
-	inbox inbox[S]
+	inbox *inbox.Inbox[*command[S]]
 	loop  loop[S]
 
 	log        *framelog.Writer
@@ -229,7 +232,7 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 		return nil, err
 	}
 	p := &Partition[S]{cfg: cfg, stopped: make(chan struct{})}
-	p.inbox.signal = make(chan struct{}, 1)
+	p.inbox = inbox.New[*command[S]](maxQueued)
 	p.metrics = counters.New(cfg.Metrics, cfg.Plane)
 	p.log = &framelog.Writer{
 		Log: cfg.Log, Partition: framelog.PartitionName(cfg.Plane, cfg.Partition), NewID: cfg.NewID, Timeout: cfg.AppendTimeout, Logger: cfg.Logger,
@@ -256,7 +259,7 @@ func Open[S State](ctx context.Context, cfg Config[S]) (*Partition[S], error) {
 // outcome. In either case the loop has ended when Close returns. Close is idempotent.
 func (p *Partition[S]) Close(ctx context.Context) error {
 	p.closing.Store(true)
-	p.inbox.close()
+	p.inbox.Close()
 	select {
 	case <-p.stopped:
 		return nil
@@ -299,7 +302,7 @@ func (p *Partition[S]) Health() error {
 
 // Damage returns why the partition refuses everything, if it is one of Damaged, and otherwise nil.
 func (p *Partition[S]) Damage() error {
-	var damage *damageError
+	var damage *refusal.DamageError
 	if err := p.failed.Load(); err != nil && errors.As(*err, &damage) {
 		return damage
 	}
@@ -328,17 +331,17 @@ func Damaged[S State](cfg Config[S], cause error) *Partition[S] {
 // partition, which it also reports, and otherwise err.
 func (c *Config[S]) explain(err error) error {
 	var broken *framelog.Broken
-	var replay *replayError
+	var replay *refusal.ReplayError
 	if !errors.As(err, &replay) {
 		return err
 	}
 	name := framelog.PartitionName(c.Plane, c.Partition)
-	cause := fmt.Errorf("the journal of %s is damaged: %w", name, replay.cause)
+	cause := fmt.Errorf("the journal of %s is damaged: %w", name, replay.Cause)
 	if errors.As(err, &broken) {
 		cause = broken
 	}
 	c.Feed.Report(cause)
-	return &damageError{name, cause}
+	return &refusal.DamageError{Partition: name, Cause: cause}
 }
 
 // refusing returns a partition that has ended with a cause.
@@ -348,8 +351,8 @@ func refusing[S State](cfg Config[S], cause error) *Partition[S] {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cancel()
 	p.failed.Store(&cause)
-	p.inbox.signal = make(chan struct{}, 1)
-	p.inbox.close()
+	p.inbox = inbox.New[*command[S]](maxQueued)
+	p.inbox.Close()
 	p.closing.Store(true)
 	close(p.stopped)
 	return p

@@ -102,13 +102,9 @@ func (p *Partition[S]) recallEvents(ctx context.Context, at *recallAt) ([]*Event
 	if err != nil {
 		return nil, err
 	}
-	events := make([]*Event, at.count)
-	for i := range events {
-		ev, err := event.In(lines, at.first+uint64(i), p.cfg.Registry)
-		if err != nil {
-			return nil, fmt.Errorf("journal: frame %d: %w", at.frame, err)
-		}
-		events[i] = ev
+	events, err := event.Range(lines, at.first, int(at.count), p.cfg.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("journal: frame %d: %w", at.frame, err)
 	}
 	return events, nil
 }

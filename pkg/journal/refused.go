@@ -56,7 +56,7 @@ func (p *Partition[S]) handleRefusal(f *pending[S], v framelog.Result) error {
 	p.stall.End(p.cfg.Mono()) // it was answered
 	p.core.end = v.End
 	if len(f.events) == 0 {
-		f.result.resolve(false)
+		f.result.Resolve(false)
 		for _, c := range f.cmds {
 			p.complete(c)
 		}

@@ -14,8 +14,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/journal/changes"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/framelog"
 	"quartet/pkg/journal/pages"
+	"quartet/pkg/journal/refusal"
 	"quartet/pkg/journal/requests"
 	"quartet/pkg/journal/snapshot"
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
@@ -43,7 +45,7 @@ var errReplaced = errors.New("journal: the state was loaded again")
 
 // unusable reports whether an error of a load may be one of the snapshot from which it began.
 func unusable(err error) bool {
-	var replay *replayError
+	var replay *refusal.ReplayError
 	return errors.Is(err, errNotAnnounced) || errors.Is(err, snapshot.ErrNoObject) || errors.As(err, &replay)
 }
 
@@ -319,7 +321,7 @@ func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*sn
 			return nil, nil, errReplaced
 		}
 		var taken []changes.Page
-		err := guarded(func() { taken = c.track.Take(n, batch) })
+		err := eviction.Guarded(func() { taken = c.track.Take(n, batch) })
 		p.mu.Unlock()
 		if err != nil {
 			return nil, nil, err

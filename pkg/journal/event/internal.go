@@ -88,3 +88,15 @@ func lineSeq(line []byte) (uint64, error) {
 	}
 	return raw.WalSeq, nil
 }
+
+// Range returns so many events, beginning at a wal_seq, among the lines of their frame.
+func Range(lines [][]byte, first uint64, count int, reg *Registry) ([]*Event, error) {
+	events := make([]*Event, count)
+	for i := range events {
+		var err error
+		if events[i], err = In(lines, first+uint64(i), reg); err != nil {
+			return nil, err
+		}
+	}
+	return events, nil
+}

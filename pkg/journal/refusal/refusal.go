@@ -52,3 +52,22 @@ func LeaseLost() error {
 func TooLarge(what string, size, limit int) error {
 	return fault.TooLarge.Newf("%s has %d bytes, at most %d are allowed; send less at once", what, size, limit)
 }
+
+// ReplayError is a log that the state cannot be built from. Trying again cannot help.
+type ReplayError struct{ Cause error }
+
+func (e *ReplayError) Error() string { return e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *ReplayError) Unwrap() error { return e.Cause }
+
+// DamageError is the cause with which a partition ended that was damaged when it was opened.
+type DamageError struct {
+	Partition string
+	Cause     error
+}
+
+func (e *DamageError) Error() string { return e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *DamageError) Unwrap() error { return e.Cause }

@@ -1,0 +1,29 @@
+package eviction
+
+import (
+	"errors"
+	"fmt"
+
+	"quartet/pkg/resident"
+)
+
+// Guarded calls fn, and returns an error if it panics because an evicted owner cannot be read.
+func Guarded(fn func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			if err = Panicked(r); !errors.Is(err, resident.ErrUnreadable) {
+				panic(r)
+			}
+		}
+	}()
+	fn()
+	return nil
+}
+
+// Panicked returns the error of a panic.
+func Panicked(r any) error {
+	if err, is := r.(error); is {
+		return fmt.Errorf("panic: %w", err)
+	}
+	return fmt.Errorf("panic: %v", r)
+}

@@ -1,0 +1,51 @@
+// Package outcome is what readers wait for whose state is not durable yet.
+package outcome
+
+import (
+	"context"
+	"time"
+
+	"quartet/pkg/journal/refusal"
+)
+
+// Result is the outcome of a frame, or of a pending reload. It is resolved exactly once, by the loop.
+type Result struct {
+	done   chan struct{}
+	lost   bool
+	hidden bool
+}
+
+// New returns a Result that is not resolved.
+func New() *Result { return &Result{done: make(chan struct{})} }
+
+// NewHidden is New for a state that may be wrong and must not be shown, even to who prepares a command.
+func NewHidden() *Result { return &Result{done: make(chan struct{}), hidden: true} }
+
+// Hidden reports whether the state must not be shown before the Result is resolved.
+func (r *Result) Hidden() bool { return r.hidden }
+
+// Lost reports whether the state that contained the frame was discarded, so that it must be read again. It is valid after Wait.
+func (r *Result) Lost() bool { return r.lost }
+
+// Wait blocks until the Result is resolved. After most, or when ctx ends, it returns UNAVAILABLE.
+func (r *Result) Wait(ctx context.Context, most time.Duration) error {
+	patience := time.NewTimer(most)
+	defer patience.Stop()
+	select {
+	case <-r.done:
+		return nil
+	case <-patience.C:
+		return refusal.Unavailable(refusal.None, "the journal could not be written for "+most.String()+", so its state cannot be shown; try again", nil)
+	case <-ctx.Done():
+		return refusal.Unavailable(refusal.None, "the deadline passed before the state that was read was durable", ctx.Err())
+	}
+}
+
+// Done is closed when the Result is resolved.
+func (r *Result) Done() <-chan struct{} { return r.done }
+
+// Resolve resolves the Result. It must be called once, by the loop.
+func (r *Result) Resolve(lost bool) {
+	r.lost = lost
+	close(r.done)
+}
