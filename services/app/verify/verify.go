@@ -305,8 +305,8 @@ func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server s
 		if archiveErr := j.Archived(ctx); archiveErr != nil {
 			return errors.Join(err, archiveErr)
 		}
-		dropped := errors.Is(err, jetstream.ErrStreamNotFound) && n < attempts
-		if j.ArchiveEnd == before && !dropped {
+		dropped := errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, framelog.ErrTrimmed) // behind what was archived before
+		if j.ArchiveEnd == before && (!dropped || n == attempts) {
 			return err
 		}
 		began = j.End.Seq
