@@ -196,6 +196,19 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	return out, res, nil
 }
 
+// endSpan ends the span of a command; nil: it has none.
+func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
+	if span == nil {
+		return
+	}
+	select {
+	case <-c.done:
+		spans.End(span, len(c.events), c.seq, c.replayed, c.err != nil)
+	default: // the caller stopped waiting; the loop may still write to c
+		spans.Unknown(span)
+	}
+}
+
 // run enqueues c and blocks until the loop has completed it or ctx ends. Its error says why there is no outcome; the outcome itself is in c.
 func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	p.cfg.Arrive(ctx, c.method, c.agentID, c.requestID)

@@ -8,6 +8,7 @@ import (
 	"quartet/pkg/journal/event"
 	"quartet/pkg/journal/feed"
 	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/requests"
 )
 
@@ -77,6 +78,12 @@ func UnknownEvent(ev *Event) error { return event.Unknown(ev) }
 // the command and reloads; while it loads, loading fails.
 type State interface {
 	Apply(ev *Event) error
+}
+
+// Paged is a State that is written to snapshots, and read from them, in pages.
+type Paged interface {
+	State
+	pages.State
 }
 
 // Actor is who makes a call (SPEC X4). It comes from the credential.
