@@ -25,6 +25,7 @@ import (
 	"quartet/pkg/tracing"
 	"quartet/services/app/archives"
 	"quartet/services/app/calls"
+	"quartet/services/app/datadir"
 	"quartet/services/app/fill"
 	"quartet/services/app/history"
 	"quartet/services/app/memory"
@@ -116,7 +117,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Snapshots: w.broker.snapshots, SnapshotBytes: int64(w.cfg.SnapshotSize) << 20, Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room, Partitions: w.broker.partitions,
 		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter, EraseEvents: w.broker.eraseEvents,
 		History: kept, ReadThrough: w.readThrough, Positions: &plane.Positions{},
-		Eviction: &eviction.Policy{}, EvictEvery: time.Minute, Pressed: memory.Above(w.cfg.memory() / 2),
+		Eviction: &eviction.Policy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute, Pressed: memory.Above(w.cfg.memory() / 3),
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
 		w.keeper = lease.NewKeeper(lease.Config{

@@ -38,7 +38,7 @@ var mutants = []mutant{
 	},
 	{
 		"a read shows what is not stored", "pkg/journal/command.go",
-		"if result != nil && (result.hidden || ctx.Value(aheadKey{}) != any(p)) {", "if result != nil && result.hidden {",
+		"if result != nil && (result.Hidden() || ctx.Value(aheadKey{}) != any(p)) {", "if result != nil && result.Hidden() {",
 	},
 	{
 		"the request memory is not loaded", "pkg/journal/core.go",
@@ -62,7 +62,7 @@ var mutants = []mutant{
 	},
 	{
 		"a refused write is answered as stored", "pkg/journal/refused.go",
-		"		c.err = unavailable(outcomeNone, \"the journal refused the write\", v.Err)\n", "",
+		"		c.err = refusal.Unavailable(refusal.None, \"the journal refused the write\", v.Err)\n", "",
 	},
 	{
 		"a consumption passes over one that was lost", "pkg/journal/consume.go",
@@ -98,7 +98,7 @@ var mutants = []mutant{
 	},
 	{
 		"open turns get no lease at a start", "services/agent/service.go",
-		"		s.leases.Arm(k, st.Agents[k].OpenTurn.Record.GetRunId())\n", "		_ = k\n",
+		"		s.leases.Arm(k, st.Lookup(k).OpenTurn.Record.GetRunId())\n", "		_ = k\n",
 	},
 	{
 		"a tick rests on old facts", "services/agent/facts/decisions.go",
@@ -152,6 +152,14 @@ var mutants = []mutant{
 
 // later are defects of what the simulator has run since.
 var later = []mutant{
+	{
+		"what changes in an agent that is not in memory is lost", "pkg/resident/map.go",
+		"	m.forget(k, e.place)\n	m.add(k, v)\n	return v\n", "	return v\n",
+	},
+	{
+		"an agent that leaves memory loses its newest turn", "services/agent/state/evict.go",
+		"	return s.pageOf(k, a), summary{", "	p := s.pageOf(k, a)\n	p.EndedTurns = p.EndedTurns[:max(len(p.GetEndedTurns())-1, 0)]\n	return p, summary{",
+	},
 	{
 		"a lease has no end", "pkg/lease/keeper.go",
 		"	return !o.dead.Load() && int64(k.cfg.Elapsed()) < o.until.Load()\n", "	return !o.dead.Load()\n",
