@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,8 +44,12 @@ func TestFileHasNoName(t *testing.T) {
 	require.Empty(t, left)
 	_, err = f.get(p)
 	require.ErrorIs(t, err, os.ErrClosed)
-	_, err = Create(dir + "/missing")
-	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.WriteFile(dir+"/taken", nil, 0o600))
+	_, err = Create(dir + "/taken")
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+	f, err = Create(dir + "/made")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
 }
 
 // Blobs come back as they were put, whatever their sizes, and no two share a place.

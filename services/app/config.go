@@ -221,7 +221,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Int(&c.QuotaDeliveries, "quota-deliveries", autoQuota, "Maximum deliveries per second to the triggers of a namespace, half of it to one trigger, with bursts of ten seconds' deliveries; 0: no limit; -1: 200 where credentials are required, else no limit")
 	s.Int(&c.QuotaDeliveryKiB, "quota-delivery-kib", autoQuota, "Maximum KiB per second of such deliveries, in the same way; 0: no limit; -1: 2048 where credentials are required, else no limit")
 	s.Int(&c.QuotaStreams, "quota-streams", autoQuota, "Maximum number of streams of a namespace that are open at each process, half of it of one credential; 0: no limit but 4000 for all namespaces; -1: 1000 where credentials are required, else 0")
-	s.Int(&c.MaxMemory, "max-memory-mib", 0, "Memory that this process may use, in MiB: near it nothing new is accepted; 0: three quarters of the memory of the machine, or of its control group")
+	s.Int(&c.MaxMemory, "max-memory-mib", 0, "Memory that this process may use, in MiB: what is not used leaves memory from a third of it on, and from about half on nothing new is accepted; 0: three quarters of the memory of the machine, or of its control group")
 	s.Map(&c.NamespaceQuotas, "namespace-quotas", nil, "Quotas of single namespaces, as acme.agents=100,acme.open-items=0,acme.mib=1024,acme.requests=50")
 	s.Map(&c.NamespaceWeights, "namespace-weights", nil, "Weights of namespaces for the turns that runners of all namespaces take, as a=3,b=1, 1 to 1000; default 1")
 	s.Int(&c.MaxChildren, "max-children", agent.DefaultMaxChildren, "Maximum number of private children that an agent supervises at a time")

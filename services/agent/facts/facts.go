@@ -53,6 +53,9 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 	return s.listFacts(ctx, req)
 }
 
+// mostEvicted is how many agents a page has that are not in memory: while they are read, the partition can write nothing.
+const mostEvicted = 100
+
 func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
 	from, err := page.Position("facts", req.GetPageToken(), 3)
 	if err != nil {
@@ -68,17 +71,22 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 	resp, _, err := journal.View(ctx, s.engine.All()[part], func(st *state.State) (*agentv1.GetFactsResponse, error) {
 		resp := &agentv1.GetFactsResponse{}
 		var last ref.Agent
+		read := 0
 		st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
 			if k == after {
 				return true
 			}
-			if len(resp.GetFacts()) == page.MaxSize {
+			_, lifecycle, evicted := st.Evicted(k)
+			if len(resp.GetFacts()) == page.MaxSize || evicted && read == mostEvicted {
 				resp.NextPageToken = page.Token("facts", fmt.Sprint(part), last.Namespace, last.ID)
 				return false
 			}
 			last = k
-			if _, lifecycle, evicted := st.Evicted(k); evicted && lifecycle == agentv1.Lifecycle_LIFECYCLE_DELETED {
-				return true
+			if evicted {
+				if lifecycle == agentv1.Lifecycle_LIFECYCLE_DELETED {
+					return true
+				}
+				read++
 			}
 			a := st.Lookup(k)
 			if a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETED {
