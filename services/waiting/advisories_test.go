@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"quartet/pkg/fault"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
@@ -116,7 +117,7 @@ func TestP8_DefaultRecheck(t *testing.T) {
 	r.up()
 	require.Equal(t, epoch.Add(2*time.Hour), r.waitFor(&waitingv1.WaitForRequest{Wake: operatorInput, WorkItemId: itemB}).GetWait().GetRecheckAt().AsTime())
 	require.Nil(t, r.service.recheck("other", &waitingv1.WaitForRequest{}))
-	for _, bad := range []Config{{DefaultRecheck: -1}, {DefaultRecheck: horizon + 1}, {NamespaceRechecks: map[string]time.Duration{"a": -1}}} {
+	for _, bad := range []Config{{DefaultRecheck: -1}, {DefaultRecheck: fault.Horizon + 1}, {NamespaceRechecks: map[string]time.Duration{"a": -1}}} {
 		_, err := New(bad, r.service.deps)
 		require.ErrorContains(t, err, "default recheck")
 	}

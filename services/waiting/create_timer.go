@@ -10,6 +10,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
+	"quartet/services/waiting/times"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -22,8 +23,8 @@ func (s *Service) CreateTimer(ctx context.Context, req *waitingv1.CreateTimerReq
 		admitWrite(ctx, req),
 		validItemID(req.GetWorkItemId()),
 		fault.TextBytes("description", req.GetDescription(), fault.MaxFreeTextBytes, false),
-		validTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
-		validSpan("every", req.GetEvery(), shortest),
+		times.ValidTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil),
+		times.ValidSpan("every", req.GetEvery(), times.Shortest),
 		validCount(req),
 	); err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func validCount(req *waitingv1.CreateTimerRequest) error {
 // agent.
 func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, target string) (journal.Decision[*waitingv1.CreateTimerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateTimerResponse]
-	if err := within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
+	if err := times.Within("at", env.Now, req.GetAt(), req.GetEvery() != nil); err != nil {
 		return d, err
 	}
 	t := &waitingv1.Timer{
@@ -75,7 +76,7 @@ func decideCreateTimer(env journal.Env, req *waitingv1.CreateTimerRequest, targe
 			after = t.GetEvery()
 		}
 	}
-	t.NextFireAt = dueAt(env.Now, after, req.GetAt())
+	t.NextFireAt = times.DueAt(env.Now, after, req.GetAt())
 	if t.GetEvery() != nil {
 		t.StartAt = t.GetNextFireAt()
 	}

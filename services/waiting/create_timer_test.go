@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/services/waiting/times"
 )
 
 func (r *rig) timer(req *waitingv1.CreateTimerRequest) *waitingv1.Timer {
@@ -25,15 +26,15 @@ func (r *rig) timer(req *waitingv1.CreateTimerRequest) *waitingv1.Timer {
 // between fires, and what is refused says what was given.
 func TestP4_TheHorizonIsOne(t *testing.T) {
 	r := newRig(t)
-	end := epoch.Add(horizon)
+	end := epoch.Add(fault.Horizon)
 	for name, c := range map[string]struct {
 		req  *waitingv1.CreateTimerRequest
 		want fault.Reason // "": taken
 		says string
 	}{
-		"after, below":        {&waitingv1.CreateTimerRequest{After: durationpb.New(horizon - time.Second)}, "", ""},
-		"after, at":           {&waitingv1.CreateTimerRequest{After: durationpb.New(horizon)}, "", ""},
-		"after, above":        {&waitingv1.CreateTimerRequest{After: durationpb.New(horizon + time.Second)}, fault.LimitExceeded, "876000h0m1s"},
+		"after, below":        {&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon - time.Second)}, "", ""},
+		"after, at":           {&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon)}, "", ""},
+		"after, above":        {&waitingv1.CreateTimerRequest{After: durationpb.New(fault.Horizon + time.Second)}, fault.LimitExceeded, "876000h0m1s"},
 		"after, 300 years":    {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 9467280000}}, fault.LimitExceeded, "9467280000s"},
 		"after, 20 000":       {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 1 << 40}}, fault.LimitExceeded, "1099511627776s; it must be 0s to 100 years"},
 		"after, 10 000":       {&waitingv1.CreateTimerRequest{After: &durationpb.Duration{Seconds: 999999999999999}}, fault.LimitExceeded, "999999999999999s; it must be 0s to 100 years"},
@@ -43,15 +44,15 @@ func TestP4_TheHorizonIsOne(t *testing.T) {
 		"at, at":              {&waitingv1.CreateTimerRequest{At: timestamppb.New(end)}, "", ""},
 		"at, above":           {&waitingv1.CreateTimerRequest{At: timestamppb.New(end.Add(time.Second))}, fault.LimitExceeded, end.Add(time.Second).Format(time.RFC3339)},
 		"at, 9999":            {&waitingv1.CreateTimerRequest{At: timestamppb.New(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))}, fault.LimitExceeded, "9999-12-31"},
-		"at, long ago":        {&waitingv1.CreateTimerRequest{At: timestamppb.New(epoch.Add(-2 * horizon))}, "", ""},
-		"every, below":        {&waitingv1.CreateTimerRequest{Every: durationpb.New(shortest - 1)}, fault.LimitExceeded, "999.999999ms"},
-		"every, at":           {&waitingv1.CreateTimerRequest{Every: durationpb.New(shortest)}, "", ""},
-		"every, longest":      {&waitingv1.CreateTimerRequest{Every: durationpb.New(horizon)}, "", ""},
-		"every, above":        {&waitingv1.CreateTimerRequest{Every: durationpb.New(horizon + 1)}, fault.LimitExceeded, "every"},
+		"at, long ago":        {&waitingv1.CreateTimerRequest{At: timestamppb.New(epoch.Add(-2 * fault.Horizon))}, "", ""},
+		"every, below":        {&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest - 1)}, fault.LimitExceeded, "999.999999ms"},
+		"every, at":           {&waitingv1.CreateTimerRequest{Every: durationpb.New(times.Shortest)}, "", ""},
+		"every, longest":      {&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon)}, "", ""},
+		"every, above":        {&waitingv1.CreateTimerRequest{Every: durationpb.New(fault.Horizon + 1)}, fault.LimitExceeded, "every"},
 		"every, none":         {&waitingv1.CreateTimerRequest{Every: durationpb.New(0), After: seconds(1)}, fault.LimitExceeded, "every is 0s"},
 		"every, negative":     {&waitingv1.CreateTimerRequest{Every: seconds(-1)}, fault.LimitExceeded, "-1s"},
-		"every, from then":    {&waitingv1.CreateTimerRequest{Every: seconds(60), At: timestamppb.New(epoch.Add(-horizon))}, "", ""},
-		"every, too long ago": {&waitingv1.CreateTimerRequest{Every: seconds(60), At: timestamppb.New(epoch.Add(-horizon - time.Second))}, fault.LimitExceeded, "100 years ago"},
+		"every, from then":    {&waitingv1.CreateTimerRequest{Every: seconds(60), At: timestamppb.New(epoch.Add(-fault.Horizon))}, "", ""},
+		"every, too long ago": {&waitingv1.CreateTimerRequest{Every: seconds(60), At: timestamppb.New(epoch.Add(-fault.Horizon - time.Second))}, fault.LimitExceeded, "100 years ago"},
 		"count, no period":    {&waitingv1.CreateTimerRequest{After: seconds(1), Count: 2}, fault.InvalidArgument, `count "2"`},
 		"count, negative":     {&waitingv1.CreateTimerRequest{Every: seconds(1), Count: -1}, fault.InvalidArgument, `count "-1"`},
 		"nothing":             {&waitingv1.CreateTimerRequest{}, fault.InvalidArgument, "no time is given"},
@@ -230,7 +231,7 @@ func TestA8_ADeletedAgent(t *testing.T) {
 }
 
 // FuzzTimes: whatever spans and times a request has, it is refused with a reason
-// of ours or gives a timer that is due within the horizon and goes forward.
+// of ours or gives a timer that is due within the fault.Horizon and goes forward.
 func FuzzTimes(f *testing.F) {
 	f.Add(int64(1), int32(0), int64(0), int32(0), int64(60), int32(0), int64(0), uint8(7))
 	f.Add(int64(1<<62), int32(-1), int64(-1<<62), int32(1<<30), int64(315576000000), int32(999999999), int64(-1), uint8(7))
@@ -245,7 +246,7 @@ func FuzzTimes(f *testing.F) {
 		if which&4 != 0 {
 			req.Every = &durationpb.Duration{Seconds: everyS, Nanos: everyN}
 		}
-		err := fault.First(validTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil), validSpan("every", req.GetEvery(), shortest), validCount(req))
+		err := fault.First(times.ValidTime(req.GetAfter(), req.GetAt(), req.GetEvery() != nil), times.ValidSpan("every", req.GetEvery(), times.Shortest), validCount(req))
 		if err != nil {
 			require.NotEqual(t, fault.InternalError, fault.From(err).Reason())
 			return
@@ -257,7 +258,7 @@ func FuzzTimes(f *testing.F) {
 		}
 		tm := d.Events[0].Payload.(*waitingv1.TimerCreated).GetTimer()
 		due := tm.GetNextFireAt().AsTime()
-		require.False(t, due.After(epoch.Add(horizon)))
+		require.False(t, due.After(epoch.Add(fault.Horizon)))
 		for range 3 {
 			now := due
 			if now.Before(epoch) {

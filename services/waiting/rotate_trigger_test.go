@@ -108,7 +108,7 @@ func TestP3_Expiry(t *testing.T) {
 		})
 	}
 	r := newRig(t)
-	for _, at := range []time.Time{epoch, epoch.Add(-time.Hour), epoch.Add(horizon + time.Second)} {
+	for _, at := range []time.Time{epoch, epoch.Add(-time.Hour), epoch.Add(fault.Horizon + time.Second)} {
 		_, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", ExpiresAt: timestamppb.New(at)})
 		require.Error(t, err, at)
 	}

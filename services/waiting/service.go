@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/clock"
+	"quartet/pkg/fault"
 	"quartet/pkg/journal/partitions"
 	"quartet/pkg/keyfile"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -104,7 +105,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	all["(every other namespace)"] = cfg.DefaultRecheck
 	for namespace, d := range all {
-		if d < 0 || d > horizon {
+		if d < 0 || d > fault.Horizon {
 			return nil, fmt.Errorf("waiting: the default recheck of %s is %s; it must be 0 to 100 years", namespace, d)
 		}
 	}

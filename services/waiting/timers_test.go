@@ -120,7 +120,7 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 		"neither":         {},
 		"both":            {After: seconds(1), At: timestamppb.New(epoch)},
 		"negative":        {After: seconds(-1)},
-		"centuries":       {After: durationpb.New(horizon + 1)},
+		"centuries":       {After: durationpb.New(fault.Horizon + 1)},
 		"beyond all":      {After: &durationpb.Duration{Seconds: 1 << 60}},
 		"no duration":     {After: &durationpb.Duration{Seconds: -1, Nanos: 1}},
 		"beyond 9999":     {At: &timestamppb.Timestamp{Seconds: 1 << 40}},
@@ -137,7 +137,7 @@ func TestP4_TimesThatAreNone(t *testing.T) {
 	}
 	require.Empty(t, r.events())
 	// The longest that is taken, and the past, which is now.
-	r.setTimer(horizon)
+	r.setTimer(fault.Horizon)
 	resp, err := r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", At: timestamppb.New(epoch.Add(-time.Hour))})
 	require.NoError(t, err)
 	r.eventually(func() bool { return len(r.fired(resp.GetTimer().GetTimerId())) == 1 })

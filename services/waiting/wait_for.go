@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/pbjson"
 	"quartet/pkg/plane"
 	"quartet/pkg/rpc"
+	"quartet/services/waiting/times"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -88,7 +89,7 @@ func admitWaitFor(ctx context.Context, req *waitingv1.WaitForRequest) error {
 		fault.NotBlank("reason", req.GetReason()),
 		validItemID(req.GetWorkItemId()),
 		knownDelivery(req.GetDeliveryMode()),
-		validSpan("recheck_after", req.GetRecheckAfter(), 0),
+		times.ValidSpan("recheck_after", req.GetRecheckAfter(), 0),
 	); err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func validArguments(req *waitingv1.WaitForRequest) error {
 		return fault.Invalid("delivery_mode", strings.ToLower(strings.TrimPrefix(m.String(), "DELIVERY_MODE_")), "must be left out with wake "+wake+": it says what a trigger brings")
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
-		return validTime(req.GetAfter(), req.GetAt(), false)
+		return times.ValidTime(req.GetAfter(), req.GetAt(), false)
 	}
 	switch {
 	case req.GetAfter() != nil:
@@ -155,7 +156,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		}
 		described = t.GetDescription()
 	}
-	if err := within("at", env.Now, req.GetAt(), false); err != nil {
+	if err := times.Within("at", env.Now, req.GetAt(), false); err != nil {
 		return d, err
 	}
 	w := &waitingv1.Wait{
@@ -165,7 +166,7 @@ func decideWaitFor(s *State, env journal.Env, req *waitingv1.WaitForRequest, tar
 		Revision: 1, CreatedAt: timestamppb.New(env.Now),
 	}
 	if req.GetWake() == waitingv1.Wake_WAKE_TIMER {
-		w.DueAt = dueAt(env.Now, req.GetAfter(), req.GetAt())
+		w.DueAt = times.DueAt(env.Now, req.GetAfter(), req.GetAt())
 	}
 	if recheck != nil {
 		w.RecheckAt = pbjson.Timestamp(env.Now.Add(recheck.AsDuration()))

@@ -224,7 +224,7 @@ func TestGroupsOfOneHash(t *testing.T) {
 	delete(s.state.Paged.packed, s.state.Paged.hashOf(itemKey("wi_3")))
 	rec := proto.CloneOf(s.recs["wi_19"])
 	s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
-	require.Equal(t, groupItems, a.packed)
+	require.Equal(t, groupItems, s.state.Paged.agents.Get(keeperKey).packed)
 	s.check(t, 5)
 	s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_unknown"))] = s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))]
 	require.Nil(t, s.state.Paged.item("acme", "wi_unknown"))

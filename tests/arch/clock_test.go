@@ -30,6 +30,7 @@ var wallClock = map[string]string{
 	"pkg/journal/feed":           "the broker is asked for the end of a journal from time to time",
 	"pkg/journal/framechain":     "the chain is compared with the broker's from time to time",
 	"pkg/journal/jetlog":         "waiting for the broker",
+	"pkg/journal/outcome":        "waiting for the broker",
 	"pkg/journal/rolling":        "a stop waits for the broker for a moment",
 	"pkg/journal/journaltest":    "a test waits for the broker",
 	"pkg/life":                   "modules of a process repeat housekeeping in real time",

@@ -1,4 +1,5 @@
-package waiting
+// Package times checks the times and spans that callers give for waits and timers.
+package times
 
 import (
 	"math"
@@ -16,14 +17,14 @@ const (
 	// horizon is how far from now a time may lie, whether it is given as a time
 	// or as a span.
 	horizon = fault.Horizon
-	// shortest is the shortest period of a timer. Each fire may cause a turn, so a
+	// Shortest is the Shortest period of a timer. Each fire may cause a turn, so a
 	// shorter one is of no use to an agent.
-	shortest = time.Second
+	Shortest = time.Second
 )
 
-// validSpan checks that a duration from now is well formed and between least and the horizon.
+// ValidSpan checks that a duration from now is well formed and between least and the horizon.
 // nil is valid.
-func validSpan(field string, d *durationpb.Duration, least time.Duration) error {
+func ValidSpan(field string, d *durationpb.Duration, least time.Duration) error {
 	if d == nil {
 		return nil
 	}
@@ -41,10 +42,10 @@ func validSpan(field string, d *durationpb.Duration, least time.Duration) error 
 	return nil
 }
 
-// validTime requires exactly one of after and at; a periodic timer may have neither, but
+// ValidTime requires exactly one of after and at; a periodic timer may have neither, but
 // not both. after must be 0 to 100 years. How far at may be from now is checked by the rule,
 // which knows now.
-func validTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic bool) error {
+func ValidTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic bool) error {
 	switch {
 	case after != nil && at != nil:
 		return fault.InvalidArgument.New("after and at are both given; give one of them").
@@ -55,12 +56,12 @@ func validTime(after *durationpb.Duration, at *timestamppb.Timestamp, periodic b
 	case at != nil && at.CheckValid() != nil:
 		return fault.Invalid("at", at.String(), "must be a time between the years 1 and 9999")
 	}
-	return validSpan("after", after, 0)
+	return ValidSpan("after", after, 0)
 }
 
-// within refuses a time farther in the future than the horizon or, if past is set, one
+// Within refuses a time farther in the future than the horizon or, if past is set, one
 // farther in the past. at may be nil.
-func within(field string, now time.Time, at *timestamppb.Timestamp, past bool) error {
+func Within(field string, now time.Time, at *timestamppb.Timestamp, past bool) error {
 	switch t := at.AsTime(); {
 	case at == nil:
 	case past && t.Before(now.Add(-horizon)):
@@ -72,9 +73,9 @@ func within(field string, now time.Time, at *timestamppb.Timestamp, past bool) e
 	return nil
 }
 
-// dueAt returns the time that is after from now, or, if after is nil, the time at. Exactly one
+// DueAt returns the time that is after from now, or, if after is nil, the time at. Exactly one
 // of them is given.
-func dueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
+func DueAt(now time.Time, after *durationpb.Duration, at *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if after != nil {
 		return pbjson.Timestamp(now.Add(after.AsDuration()))
 	}
