@@ -317,7 +317,7 @@ func TestMapOfADamagedFile(t *testing.T) {
 	require.NoError(t, f.f.Truncate(0))
 	require.PanicsWithError(t, "resident: what was evicted cannot be read: resident: EOF", func() { m.Get("a") })
 	require.NoError(t, f.Close())
-	defer func() { require.Contains(t, recover(), os.ErrClosed.Error()) }()
+	defer func() { require.ErrorIs(t, recover().(error), os.ErrClosed) }()
 	m.Get("a")
 }
 
