@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/outcome"
 	"quartet/pkg/resident"
 )
@@ -28,7 +29,7 @@ func (p *Partition[S]) Evict(ctx context.Context, unused bool) error {
 }
 
 // Resident says how many owners are in memory, and how many in the file of those that are not used.
-func (p *Partition[S]) Resident() resident.Counts {
+func (p *Partition[S]) Resident() eviction.Counts {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.core.evictor.Counts()
@@ -54,7 +55,7 @@ func (p *Partition[S]) noteUnreadable(err error) {
 	}
 	p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; the partition is loaded again, and all stay in memory",
 		zap.String("partition", p.core.name), zap.Error(err))
-	p.loop.unreadable, p.cfg.Eviction = true, nil
+	p.loop.unreadable, p.cfg.Eviction = true, eviction.Off()
 	if p.loop.pendingReload == nil {
 		p.mu.Lock()
 		p.reloadSoon()
@@ -74,7 +75,7 @@ func (p *Partition[S]) reread(ctx context.Context, cause error) error {
 	of := p.core
 	p.mu.RUnlock()
 	return p.internalCommand(ctx, "reread", func(S, Env) ([]*Event, error) {
-		if p.core == of && p.cfg.Eviction != nil {
+		if p.core == of && p.cfg.Eviction.On() {
 			panic(cause)
 		}
 		return nil, nil

@@ -10,12 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/eviction"
+	"quartet/pkg/journal/eviction/evictiontest"
 	"quartet/pkg/journal/journaltest"
 	"quartet/pkg/journal/memlog"
 	"quartet/pkg/journal/pages"
@@ -23,84 +22,11 @@ import (
 	"quartet/pkg/resident"
 )
 
-// guests is a state whose owners can leave memory: how often each agent came.
-type guests struct {
-	came *resident.Map[pages.Owner, guest, struct{}]
-	file *resident.File
-}
-
-type guest struct{ times int }
-
-var _ pages.Resident = (*guests)(nil)
-
-func newGuests() *guests {
-	page := func(_ pages.Owner, g *guest) (proto.Message, struct{}, bool) { return g.page(), struct{}{}, true }
-	return &guests{came: resident.New(resident.Codec[pages.Owner, guest, struct{}]{
-		Page: page, New: func() proto.Message { return &structpb.Value{} },
-		Value: func(_ pages.Owner, m proto.Message) (*guest, error) {
-			return &guest{int(m.(*structpb.Value).GetNumberValue())}, nil
-		},
-	})}
-}
-
-func (g *guest) page() proto.Message { return structpb.NewNumberValue(float64(g.times)) }
-
-// of returns how often an agent came.
-func (s *guests) of(o pages.Owner) int {
-	if g := s.came.Get(o); g != nil {
-		return g.times
-	}
-	return 0
-}
-
-func (s *guests) Apply(ev *journal.Event) error {
-	o := pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID}
-	g := s.came.Edit(o)
-	if g == nil {
-		g = &guest{}
-		s.came.Put(o, g)
-	}
-	g.times++
-	return nil
-}
-
-func (s *guests) Owners(ev *journal.Event, touch func(pages.Owner)) {
-	touch(pages.Owner{Namespace: ev.Namespace, ID: ev.AgentID})
-}
-
-func (s *guests) Page(o pages.Owner) proto.Message {
-	if g := s.came.Peek(o); g != nil {
-		return g.page()
-	}
-	return nil
-}
-
-func (s *guests) NewPage() proto.Message { return &structpb.Value{} }
-
-func (s *guests) AddPage(o pages.Owner, page proto.Message) error {
-	s.came.Put(o, &guest{int(page.(*structpb.Value).GetNumberValue())})
-	return nil
-}
-
-func (s *guests) AllOwners(fn func(pages.Owner)) {
-	for o := range s.came.Keys() {
-		fn(o)
-	}
-}
-
-func (s *guests) UseFile(f *resident.File) {
-	s.file = f
-	s.came.Use(f)
-}
-
-func (s *guests) Evict(most int, unused bool) (int, bool, error) { return s.came.Evict(most, unused) }
-func (s *guests) Counts() resident.Counts                        { return s.came.Counts() }
-
 // inn is what a partition of guests is stored in.
 type inn struct {
 	log   *memlog.Log
 	store *memstore.Store
-	p     *journal.Partition[*guests]
+	p     *journal.Partition[*evictiontest.Guests]
 	later atomic.Int64 // how much later than by the clock it is
 }
 
@@ -110,8 +36,8 @@ func (i *inn) open(t *testing.T, policy *eviction.Policy) {
 		i.log, i.store = memlog.New(), memstore.New()
 	}
 	var err error
-	i.p, err = journal.Open(t.Context(), journal.Config[*guests]{
-		Log: i.log, Plane: "test", New: newGuests, Registry: journaltest.Registry(), NewID: id.New().New, Logger: zap.NewNop(),
+	i.p, err = journal.Open(t.Context(), journal.Config[*evictiontest.Guests]{
+		Log: i.log, Plane: "test", New: evictiontest.New, Registry: journaltest.Registry(), NewID: id.New().New, Logger: zap.NewNop(),
 		Snapshots: i.store, SnapshotBytes: 20_000, Eviction: policy,
 		Mono: func() time.Time { return time.Now().Add(time.Duration(i.later.Load())) },
 	})
@@ -122,10 +48,10 @@ func (i *inn) open(t *testing.T, policy *eviction.Policy) {
 // come lets an agent come, and returns how often it had come before.
 func (i *inn) come(t *testing.T, agent string) (before int) {
 	t.Helper()
-	_, _, err := journal.Do(t.Context(), i.p, journal.Op[*guests, struct{}]{
+	_, _, err := journal.Do(t.Context(), i.p, journal.Op[*evictiontest.Guests, struct{}]{
 		Method: "Come", Actor: journaltest.Actor, AgentID: agent,
-		Decide: func(s *guests, _ journal.Env) (journal.Decision[struct{}], error) {
-			before = s.of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent})
+		Decide: func(s *evictiontest.Guests, _ journal.Env) (journal.Decision[struct{}], error) {
+			before = s.Of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent})
 			return journal.Decision[struct{}]{Events: []*journal.Event{{Payload: &errdetails.ErrorInfo{Reason: "came"}}}}, nil
 		},
 	})
@@ -136,8 +62,8 @@ func (i *inn) come(t *testing.T, agent string) (before int) {
 // view returns how often an agent came.
 func (i *inn) view(t *testing.T, agent string) int {
 	t.Helper()
-	n, _, err := journal.View(t.Context(), i.p, func(s *guests) (int, error) {
-		return s.of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent}), nil
+	n, _, err := journal.View(t.Context(), i.p, func(s *evictiontest.Guests) (int, error) {
+		return s.Of(pages.Owner{Namespace: journaltest.Actor.Namespace, ID: agent}), nil
 	})
 	require.NoError(t, err)
 	return n
@@ -146,11 +72,23 @@ func (i *inn) view(t *testing.T, agent string) int {
 // spoil closes the file of those that are not in memory.
 func (i *inn) spoil(t *testing.T) {
 	t.Helper()
-	_, _, err := journal.View(t.Context(), i.p, func(s *guests) (struct{}, error) { return struct{}{}, s.file.Close() })
+	_, _, err := journal.View(t.Context(), i.p, func(s *evictiontest.Guests) (struct{}, error) { return struct{}{}, s.File.Close() })
 	require.NoError(t, err)
 }
 
 const guestsOfTest = 10
+
+// requireAllStay requires that all are in memory because the file failed.
+func requireAllStay(t *testing.T, i *inn) {
+	t.Helper()
+	c := i.p.Resident()
+	require.True(t, c.Failed)
+	require.GreaterOrEqual(t, c.Resident, guestsOfTest)
+	require.Zero(t, c.Evicted)
+	require.Zero(t, c.FileBytes)
+	require.NoError(t, i.p.Evict(t.Context(), false))
+	require.Equal(t, c, i.p.Resident())
+}
 
 // Owners that are not used leave memory, what a policy keeps stays, and nobody sees the difference.
 func TestEvict(t *testing.T) {
@@ -159,12 +97,12 @@ func TestEvict(t *testing.T) {
 	for n := range 3 * guestsOfTest {
 		require.Equal(t, n/guestsOfTest, i.come(t, fmt.Sprint("agent-", n%guestsOfTest)))
 	}
-	require.Equal(t, resident.Counts{Resident: guestsOfTest}, i.p.Resident())
+	require.Equal(t, resident.Counts{Resident: guestsOfTest}, i.p.Resident().Counts)
 	require.NoError(t, i.p.Evict(t.Context(), true))
 	require.Equal(t, guestsOfTest, i.p.Resident().Resident, "all were used")
 	require.Equal(t, 3, i.view(t, "agent-7"))
 	require.NoError(t, i.p.Evict(t.Context(), true))
-	require.Equal(t, resident.Counts{Resident: 1, Evicted: guestsOfTest - 1}, i.p.Resident(), "but the one that was read")
+	require.Equal(t, resident.Counts{Resident: 1, Evicted: guestsOfTest - 1}, i.p.Resident().Counts, "but the one that was read")
 	require.NoError(t, i.p.Evict(t.Context(), false))
 	require.Equal(t, 1, i.p.Resident().Resident, "as few stay")
 	require.Equal(t, 3, i.view(t, "agent-3"))
@@ -178,7 +116,7 @@ func TestEvict(t *testing.T) {
 		require.Equal(t, map[bool]int{false: 3, true: 4}[n == 3], i.view(t, fmt.Sprint("agent-", n)))
 	}
 	require.NoError(t, i.p.Evict(t.Context(), false))
-	require.Equal(t, resident.Counts{}, i.p.Resident(), "without a policy all stay")
+	require.Equal(t, eviction.Counts{}, i.p.Resident(), "without a policy all stay")
 }
 
 // Whatever meets an owner first that cannot be read from the file: the partition is loaded again with all in memory, and nothing is lost, done twice
@@ -191,9 +129,9 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 			require.Equal(t, 2, i.come(t, "agent-1"))
 		},
 		"apply": func(t *testing.T, i *inn) {
-			_, _, err := journal.Do(t.Context(), i.p, journal.Op[*guests, struct{}]{
+			_, _, err := journal.Do(t.Context(), i.p, journal.Op[*evictiontest.Guests, struct{}]{
 				Method: "Come", Actor: journaltest.Actor, AgentID: "agent-1",
-				Decide: func(*guests, journal.Env) (journal.Decision[struct{}], error) {
+				Decide: func(*evictiontest.Guests, journal.Env) (journal.Decision[struct{}], error) {
 					other := &journal.Event{AgentID: "agent-new", Payload: &errdetails.ErrorInfo{Reason: "came"}}
 					return journal.Decision[struct{}]{Events: []*journal.Event{other, {Payload: &errdetails.ErrorInfo{Reason: "came"}}}}, nil
 				},
@@ -212,13 +150,13 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 			n := 0 // of events
 			done := make(chan error, 1)
 			go func() {
-				done <- journal.Consume(ctx, i.p, journal.Reaction[*guests]{
+				done <- journal.Consume(ctx, i.p, journal.Reaction[*evictiontest.Guests]{
 					Source: other.Source(), Registry: journaltest.Registry(), Interest: []string{"error_info"},
-					React: func(s *guests, _ journal.Env, ev *journal.Event) ([]*journal.Event, error) {
+					React: func(s *evictiontest.Guests, _ journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 						agent := "agent-new"
 						if n++; n >= 2 { // the first event has an effect already
 							agent = "agent-1"
-							s.of(pages.Owner{Namespace: ev.Namespace, ID: agent})
+							s.Of(pages.Owner{Namespace: ev.Namespace, ID: agent})
 						}
 						return []*journal.Event{{AgentID: agent, Payload: &errdetails.ErrorInfo{Reason: "came"}}}, nil
 					},
@@ -244,7 +182,7 @@ func TestEvictedOwnersThatCannotBeRead(t *testing.T) {
 					require.Equal(t, 2, i.view(t, fmt.Sprint("agent-", n)))
 				}
 			}
-			require.Equal(t, resident.Counts{}, i.p.Resident(), "all stay in memory")
+			requireAllStay(t, &i)
 			require.NoError(t, i.p.Health())
 		})
 	}
@@ -267,6 +205,6 @@ func TestSnapshotOfEvictedOwnersThatCannotBeRead(t *testing.T) {
 		}
 		require.Less(t, n, 1000)
 	}
-	require.Equal(t, resident.Counts{}, i.p.Resident())
+	requireAllStay(t, &i)
 	require.Equal(t, 1, i.view(t, "agent-3"))
 }

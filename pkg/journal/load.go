@@ -51,7 +51,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 		}
 		if err := eviction.Guarded(func() { p.cfg.OnLoad(c.state) }); err != nil {
 			p.cfg.Logger.Error("journal: owners that left memory cannot be read from their file; all stay in memory", zap.String("partition", c.name), zap.Error(err))
-			p.cfg.Eviction = nil
+			p.cfg.Eviction = eviction.Off()
 			c.release()
 			continue
 		}

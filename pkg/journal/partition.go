@@ -346,7 +346,7 @@ func (c *Config[S]) explain(err error) error {
 
 // refusing returns a partition that has ended with a cause.
 func refusing[S State](cfg Config[S], cause error) *Partition[S] {
-	cfg.Requests, cfg.Arrive = requests.NewPool(0), atOnce
+	cfg.Requests, cfg.Arrive, cfg.Eviction = requests.NewPool(0), atOnce, nil
 	p := &Partition[S]{cfg: cfg, core: newCore(&cfg), stopped: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cancel()

@@ -3,14 +3,35 @@ package plane
 import (
 	"context"
 	"time"
+
+	"quartet/pkg/journal/eviction"
+	"quartet/pkg/journal/pages"
 )
 
-// pressedPause is how often it is looked whether memory is short.
-const pressedPause = time.Second
+const (
+	// pressedPause is how often it is looked whether memory is short.
+	pressedPause = time.Second
+	// samplePeriod is how often the metrics of owners are set, beside after each pass.
+	samplePeriod = 10 * time.Second
+)
+
+// evicts reports whether owners of the plane can leave memory, and do so in time.
+func (e *Engine[S]) evicts() bool {
+	_, can := any(e.cfg.New()).(pages.Resident)
+	return can && e.deps.Eviction != nil && e.deps.EvictEvery > 0
+}
 
 // evict lets owners leave memory that are not used, until ctx ends. If memory stays short after a pass, the next one evicts all that can be.
 func (e *Engine[S]) evict(ctx context.Context) {
+	metrics := eviction.NewMetrics(e.deps.Metrics, e.cfg.Plane)
+	defer func() {
+		for _, p := range e.parts.All() {
+			metrics.Remove(p.Index())
+		}
+	}()
+	e.sample(metrics)
 	last, short := e.deps.WaitClock.Now(), 0
+	sampled := last
 	for {
 		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(min(pressedPause, e.deps.EvictEvery)))
 		select {
@@ -21,12 +42,26 @@ func (e *Engine[S]) evict(ctx context.Context) {
 		}
 		if e.deps.Pressed != nil && e.deps.Pressed() {
 			short++
-		} else if short = 0; e.deps.WaitClock.Now().Sub(last) < e.deps.EvictEvery {
+		} else {
+			short = 0
+		}
+		now := e.deps.WaitClock.Now()
+		if short > 0 || now.Sub(last) >= e.deps.EvictEvery {
+			for _, p := range e.parts.All() {
+				_ = p.Evict(ctx, short < 2) // what failed is tried at the next pass
+			}
+			last = e.deps.WaitClock.Now()
+		} else if now.Sub(sampled) < samplePeriod {
 			continue
 		}
-		for _, p := range e.parts.All() {
-			_ = p.Evict(ctx, short < 2) // what failed is tried at the next pass
-		}
-		last = e.deps.WaitClock.Now()
+		e.sample(metrics)
+		sampled = now
+	}
+}
+
+// sample sets the metrics of owners.
+func (e *Engine[S]) sample(metrics *eviction.Metrics) {
+	for _, p := range e.parts.All() {
+		metrics.Set(p.Index(), p.Resident())
 	}
 }

@@ -230,7 +230,7 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 			}
 		}
 	}
-	if e.deps.Eviction != nil && e.deps.EvictEvery > 0 {
+	if e.evicts() {
 		e.running.Go(func() { e.evict(follow) })
 	}
 	if e.deps.EraseAfter > 0 {

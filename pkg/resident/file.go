@@ -71,6 +71,13 @@ func (f *File) Close() error {
 // Bytes returns how many bytes the blobs have.
 func (f *File) Bytes() int64 { return f.live.Load() }
 
+// Size returns how many bytes of the disk the places of blobs take, also those that were freed.
+func (f *File) Size() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return int64(f.end-1) * unit
+}
+
 // put stores a blob.
 func (f *File) put(plain []byte) (place, error) {
 	block := s2.EncodeBetter(nil, plain)

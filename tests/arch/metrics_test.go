@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -208,6 +209,9 @@ func TestAlertsAskForWhatIsThere(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, len(seen), 8)
+	for name := range known {
+		require.True(t, !strings.HasSuffix(name, "_failed") || bytes.Contains(raw, []byte("("+name+")")), "no rule asks for %s, which says that something does not work", name)
+	}
 }
 
 // labelled finds the labels that a text of an alert shows.

@@ -2,8 +2,6 @@
 package eviction
 
 import (
-	"sync"
-
 	"go.uber.org/zap"
 
 	"quartet/pkg/journal/pages"
@@ -27,40 +25,61 @@ type Policy struct {
 	Keep int
 	// Always evicts whatever can be after each event. Tests only.
 	Always bool
+
+	off bool // see Off
+}
+
+// Off returns the Policy after a file was unreadable: all owners stay in memory.
+func Off() *Policy { return &Policy{off: true} }
+
+// On reports whether owners are evicted. A nil *Policy is not on.
+func (p *Policy) On() bool { return p != nil && !p.off }
+
+// Counts says where the owners of a state are.
+type Counts struct {
+	resident.Counts
+	// FileBytes is the size of the file.
+	FileBytes int64
+	// Failed means that owners stay in memory because the last write to the file failed, there is no file, or it was unreadable.
+	Failed bool
 }
 
 // Evictor evicts owners of one state. A nil *Evictor does nothing. Its methods are called with the state for themselves, but for Counts.
 type Evictor struct {
 	policy Policy
 	state  pages.Resident
-	file   *resident.File
+	file   *resident.File // nil if all owners stay in memory
 	logger *zap.Logger
 	added  int
-	failed sync.Once
+	failed bool // see Counts.Failed
 }
 
-// New returns the Evictor of an empty state; nil if p is, or if the state keeps everything in memory.
+// New returns the Evictor of an empty state; nil if p is, or if the state keeps everything in memory. Without a file it evicts nothing.
 func New(state any, p *Policy, logger *zap.Logger) *Evictor {
 	of, can := state.(pages.Resident)
 	if !can || p == nil {
 		return nil
 	}
-	f, err := resident.Create(p.Dir)
-	if err != nil {
-		logger.Warn("journal: no file for owners that are not used; they stay in memory", zap.Error(err))
-		return nil
-	}
-	of.UseFile(f)
-	e := &Evictor{policy: *p, state: of, file: f, logger: logger}
+	e := &Evictor{policy: *p, state: of, logger: logger, failed: true}
 	if e.policy.Keep == 0 {
 		e.policy.Keep = DefaultKeep
 	}
+	if !p.On() {
+		return e
+	}
+	f, err := resident.Create(p.Dir)
+	if err != nil {
+		logger.Warn("journal: no file for owners that are not used; they stay in memory", zap.Error(err))
+		return e
+	}
+	of.UseFile(f)
+	e.file, e.failed = f, false
 	return e
 }
 
 // Close closes the file. The state may not be used any more.
 func (e *Evictor) Close() {
-	if e != nil {
+	if e != nil && e.file != nil {
 		_ = e.file.Close()
 	}
 }
@@ -102,19 +121,27 @@ func (e *Evictor) Evict(unused bool) (more bool) {
 	return e != nil && e.state.Counts().Resident > e.policy.Keep && e.evict(Batch, unused)
 }
 
-// evict reports an error of the file once: what cannot be evicted stays.
+// evict reports the first error of the file, and the first after it could be written again: what cannot be evicted stays.
 func (e *Evictor) evict(most int, unused bool) bool {
-	_, more, err := e.state.Evict(most, unused)
-	if err != nil {
-		e.failed.Do(func() { e.logger.Warn("journal: owners that are not used stay in memory", zap.Error(err)) })
+	if e.file == nil {
+		return false
 	}
+	n, more, err := e.state.Evict(most, unused)
+	if err != nil && !e.failed {
+		e.logger.Warn("journal: owners that are not used stay in memory", zap.Error(err))
+	}
+	e.failed = err != nil || e.failed && n == 0 // if none was evicted, nothing may have been written
 	return more && err == nil
 }
 
-// Counts says how many owners are in memory and in the file. The state may be read meanwhile.
-func (e *Evictor) Counts() resident.Counts {
+// Counts says where the owners are; nothing if the Evictor is nil. The state may be read meanwhile.
+func (e *Evictor) Counts() Counts {
 	if e == nil {
-		return resident.Counts{}
+		return Counts{}
 	}
-	return e.state.Counts()
+	c := Counts{Counts: e.state.Counts(), Failed: e.failed}
+	if e.file != nil {
+		c.FileBytes = e.file.Size()
+	}
+	return c
 }
