@@ -2,6 +2,7 @@ package plane_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -194,7 +195,9 @@ func TestMetricsOfOwners(t *testing.T) {
 // A process without a file for them says so for each partition that it holds, once.
 func TestOwnersWithoutAFile(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
-	h := openHouse(t, &eviction.Policy{Dir: filepath.Join(t.TempDir(), "missing")}, func(d *plane.Deps) { d.Logger = zap.New(core) })
+	taken := filepath.Join(t.TempDir(), "taken")
+	require.NoError(t, os.WriteFile(taken, nil, 0o600))
+	h := openHouse(t, &eviction.Policy{Dir: taken}, func(d *plane.Deps) { d.Logger = zap.New(core) })
 	h.come(t, "a")
 	h.pass(10 * time.Second)
 	require.InDelta(t, 1, h.gauges(t)["quartet_owners_resident"], 0)

@@ -213,6 +213,7 @@ func TestGroupsOfOneHash(t *testing.T) {
 			CreatedAt: timestamppb.New(time.Unix(int64(n), 0)), UpdatedAt: timestamppb.New(time.Unix(int64(n), 0)),
 		}
 		if n == items-1 { // the group could be packed from here on
+			s.state.Paged.agents.Edit(keeperKey) // which gives the places of its items back
 			s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))] = packedAt{s.state.Paged.agents.Get(keeperKey).number, 7}
 		}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
