@@ -150,11 +150,7 @@ func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSampl
 					part.next, part.more = k, true
 					return false
 				}
-				if control, lifecycle, evicted := st.Evicted(k); !evicted {
-					part.add(st.Lookup(k))
-				} else if lifecycle == agentv1.Lifecycle_LIFECYCLE_ACTIVE { // it has no message
-					part.agents[text.EnumName(control)]++
-				}
+				part.add(st.LoadOf(k))
 				return true
 			})
 			return part, nil
@@ -175,21 +171,17 @@ func sample(ctx context.Context, p *journal.Partition[*state.State]) (*laneSampl
 	}
 }
 
-func (l *laneSample) add(a *state.Agent) {
-	if a == nil || !a.IsActive() {
+func (l *laneSample) add(a state.Load) {
+	if !a.Active {
 		return
 	}
-	control := a.Record.GetControl()
-	l.agents[text.EnumName(control)]++
-	if a.OpenTurn != nil {
+	l.agents[text.EnumName(a.Control)]++
+	if a.Running {
 		l.running++
 	}
-	l.queued += a.Lane.Len()
-	if control != agentv1.Control_CONTROL_RUNNING {
-		return // a paused agent keeps its messages on purpose
-	}
-	for _, head := range a.Lane.Heads() {
-		l.noteOldest(head.GetCreatedAt().AsTime())
+	l.queued += a.Queued
+	if a.Control == agentv1.Control_CONTROL_RUNNING { // a paused one keeps its messages on purpose
+		l.noteOldest(a.Oldest)
 	}
 }
 

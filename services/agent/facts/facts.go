@@ -76,7 +76,7 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 			if k == after {
 				return true
 			}
-			_, lifecycle, evicted := st.Evicted(k)
+			lifecycle, evicted := st.Evicted(k)
 			if len(resp.GetFacts()) == page.MaxSize || evicted && read == mostEvicted {
 				resp.NextPageToken = page.Token("facts", fmt.Sprint(part), last.Namespace, last.ID)
 				return false

@@ -2,6 +2,7 @@ package state
 
 import (
 	"iter"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -17,6 +18,8 @@ var _ pages.Resident = (*State)(nil)
 type summary struct {
 	control   uint8 // an agentv1.Control
 	lifecycle uint8 // an agentv1.Lifecycle
+	queued    int32 // messages
+	oldest    int64 // when the first message of a band was made that is the oldest of these, in microseconds; 0: there is none
 }
 
 // UseFile implements pages.Resident.
@@ -30,23 +33,61 @@ func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 // Counts implements pages.Resident.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
-// evictedPage returns the page of an agent that is evicted. One that has work to do stays: a message, an open turn, a child, a deletion that is not
-// done, or a supervisor.
+// evictedPage returns the page of an agent that is evicted. One that has something to do stays: an open turn, an open child, a deletion that is not
+// done, or a supervisor. One that can take a turn is in State.Ready.
 func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool) {
-	if a.OpenTurn != nil || a.Lane.Len() > 0 || len(a.OpenDelegations()) > 0 || a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING ||
+	if a.OpenTurn != nil || len(a.OpenDelegations()) > 0 || a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING ||
 		a.IsActive() && a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE {
 		return nil, summary{}, false
 	}
-	return s.pageOf(k, a), summary{control: uint8(a.Record.GetControl()), lifecycle: uint8(a.Record.GetLifecycle())}, true
+	l := a.load()
+	left := summary{control: uint8(l.Control), lifecycle: uint8(a.Record.GetLifecycle()), queued: int32(l.Queued)}
+	if !l.Oldest.IsZero() {
+		left.oldest = l.Oldest.UnixMicro()
+	}
+	return s.pageOf(k, a), left, true
 }
 
 // Resident returns the agents that are in memory, in no order: among them all that have work to do; see evictedPage.
 func (s *State) Resident() iter.Seq2[ref.Agent, *Agent] { return s.agents.Resident() }
 
-// Evicted returns whether an agent is evicted, and its control and lifecycle then.
-func (s *State) Evicted(k ref.Agent) (agentv1.Control, agentv1.Lifecycle, bool) {
+// Evicted returns the lifecycle of an agent that is evicted, and false if it is not.
+func (s *State) Evicted(k ref.Agent) (agentv1.Lifecycle, bool) {
 	e, is := s.agents.Summary(k)
-	return agentv1.Control(e.control), agentv1.Lifecycle(e.lifecycle), is
+	return agentv1.Lifecycle(e.lifecycle), is
+}
+
+// Load is what an agent has to do.
+type Load struct {
+	Control agentv1.Control
+	Active  bool // its lifecycle is active
+	Running bool // it has an open turn
+	Queued  int  // messages
+	// Oldest is the time of the oldest message that is the first of its band, zero if there is none.
+	Oldest time.Time
+}
+
+func (a *Agent) load() Load {
+	l := Load{Control: a.Record.GetControl(), Active: a.IsActive(), Running: a.OpenTurn != nil, Queued: a.Lane.Len()}
+	for _, head := range a.Lane.Heads() {
+		if at := head.GetCreatedAt().AsTime(); l.Oldest.IsZero() || at.Before(l.Oldest) {
+			l.Oldest = at
+		}
+	}
+	return l
+}
+
+// LoadOf returns the Load of an agent that exists. It does not read an evicted one.
+func (s *State) LoadOf(k ref.Agent) Load {
+	e, evicted := s.agents.Summary(k)
+	if !evicted {
+		return s.agents.Peek(k).load()
+	}
+	l := Load{Control: agentv1.Control(e.control), Active: e.lifecycle == uint8(agentv1.Lifecycle_LIFECYCLE_ACTIVE), Queued: int(e.queued)}
+	if e.oldest != 0 {
+		l.Oldest = time.UnixMicro(e.oldest)
+	}
+	return l
 }
 
 // deleted returns the deleted agents, in no order. They may be deleted from the state meanwhile.
