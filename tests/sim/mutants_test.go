@@ -157,10 +157,6 @@ var later = []mutant{
 		"	m.forget(k, e.place)\n	m.add(k, v)\n	return v\n", "	return v\n",
 	},
 	{
-		"an agent that leaves memory loses its newest turn", "services/agent/state/evict.go",
-		"	return s.pageOf(k, a), summary{", "	p := s.pageOf(k, a)\n	p.EndedTurns = p.EndedTurns[:max(len(p.GetEndedTurns())-1, 0)]\n	return p, summary{",
-	},
-	{
 		"a lease has no end", "pkg/lease/keeper.go",
 		"	return !o.dead.Load() && int64(k.cfg.Elapsed()) < o.until.Load()\n", "	return !o.dead.Load()\n",
 	},
