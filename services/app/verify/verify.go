@@ -306,7 +306,7 @@ func readLog(ctx context.Context, j *archived.Journal, log *jetlog.Log, server s
 			return errors.Join(err, archiveErr)
 		}
 		dropped := errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, framelog.ErrTrimmed) // behind what was archived before
-		if j.ArchiveEnd == before && (!dropped || n == attempts) {
+		if j.ArchiveEnd == before && (!dropped || n >= attempts) {
 			return err
 		}
 		began = j.End.Seq
