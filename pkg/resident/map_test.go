@@ -91,7 +91,7 @@ func TestMap(t *testing.T) {
 
 	require.Equal(t, 3, m.evictAll(t))
 	require.Equal(t, []int{0, 3, 0}, m.counts())
-	require.ElementsMatch(t, []string{"a", "b", "c"}, m.Map.keys())
+	require.ElementsMatch(t, []string{"a", "b", "c"}, m.keys())
 	require.ElementsMatch(t, []string{"a", "b", "c"}, m.evicted)
 	require.Equal(t, map[string]int{"a": 7, "b": 7, "c": 7}, maps.Collect(m.Summaries()))
 	require.Positive(t, f.Bytes())
@@ -127,7 +127,7 @@ func TestMap(t *testing.T) {
 	m.Delete("d")
 	require.Nil(t, m.Get("a"))
 	require.False(t, m.Has("b"))
-	require.Equal(t, []string{"c"}, m.Map.keys())
+	require.Equal(t, []string{"c"}, m.keys())
 	m.Put("a", &text{"another one"})
 	require.Equal(t, "another one", m.Get("a").s)
 	m.Delete("a")
@@ -203,7 +203,7 @@ func TestMapEvictsInParts(t *testing.T) {
 	require.Zero(t, n)
 	require.Equal(t, 4, total)
 	require.Equal(t, []int{1, 4, 0}, m.counts())
-	for _, k := range m.Map.keys() {
+	for _, k := range m.keys() {
 		m.Delete(k)
 		_, _, err := m.Evict(2, false)
 		require.NoError(t, err)
@@ -384,7 +384,7 @@ func TestMapIsAMap(t *testing.T) {
 		}
 		require.Equal(t, len(want), m.Len())
 	}
-	require.Len(t, m.Map.keys(), len(want))
+	require.Len(t, m.keys(), len(want))
 	for k, s := range want {
 		require.Equal(t, s, m.Edit(k).s)
 	}

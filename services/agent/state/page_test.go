@@ -31,6 +31,9 @@ type life struct {
 	seq     uint64
 	written map[string]bool
 	pages   []keptPage
+
+	evicted map[agentv1.Lifecycle]int // how often an agent was evicted after an event; nil: none can be
+	queued  int                       // how often one of these had messages
 }
 
 // keptPage is a page that was taken while its agent lived, with its bytes as they were.
@@ -42,7 +45,7 @@ type keptPage struct {
 // newLife returns a life in which pages are checked after each event.
 func newLife(t *testing.T, seen *pagestest.Seen) *life {
 	into := pagestest.Checked(NewState, 1, seen)
-	return &life{t: t, into: into, state: into.Paged, every: 1, written: map[string]bool{}}
+	return &life{t: t, into: into, state: into.Paged, every: 1, written: map[string]bool{}, evicted: map[agentv1.Lifecycle]int{}}
 }
 
 // on applies events of an agent.
@@ -58,6 +61,9 @@ func (l *life) on(namespace, agentID string, payloads ...proto.Message) {
 		}
 		l.written[ev.Type] = true
 		require.NoError(l.t, l.into.Apply(ev), ev.Type)
+		if l.evicted != nil {
+			l.requireSameLoad(namespace, agentID)
+		}
 		if l.seq/3%uint64(l.every) == 0 {
 			page := l.state.Page(pages.Owner{Namespace: namespace, ID: agentID})
 			b, err := pages.Encode(page)
@@ -87,13 +93,18 @@ func (l *life) agent(namespace, agentID string) *Agent {
 	return l.state.Lookup(ref.Agent{Namespace: namespace, ID: agentID})
 }
 
+// agentOf returns an agent, which is private if it is the child.
 func agentOf(agentID string, in agentv1.Lifecycle) *agentv1.Agent {
-	return &agentv1.Agent{AgentId: agentID, Lifecycle: in, Control: agentv1.Control_CONTROL_RUNNING, Visibility: agentv1.Visibility_VISIBILITY_PRIVATE}
+	visibility := agentv1.Visibility_VISIBILITY_PUBLIC
+	if agentID == "child" {
+		visibility = agentv1.Visibility_VISIBILITY_PRIVATE
+	}
+	return &agentv1.Agent{AgentId: agentID, Lifecycle: in, Control: agentv1.Control_CONTROL_RUNNING, Visibility: visibility}
 }
 
 // message returns a message of a conversation unless kind says otherwise.
 func message(id string, p agentv1.Priority, state agentv1.MessageState, change ...func(*agentv1.Message)) *agentv1.Message {
-	m := &agentv1.Message{MessageId: id, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Priority: p, State: state, Text: "words of " + id}
+	m := &agentv1.Message{MessageId: id, Kind: agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT, Priority: p, State: state, Text: "words of " + id, CreatedAt: timestamppb.New(time.Unix(1000, 5))}
 	for _, c := range change {
 		c(m)
 	}
@@ -285,6 +296,8 @@ func TestTheStateIsInItsPages(t *testing.T) {
 	for _, eventType := range eventTypes.Types() {
 		require.True(t, l.written[eventType], "%s is in no life", eventType)
 	}
+	require.Len(t, l.evicted, 2, "active and deleted agents were evicted")
+	require.Positive(t, l.queued)
 	l.on("other", "keeper", &agentv1.AgentDeleted{Agent: agentOf("keeper", agentv1.Lifecycle_LIFECYCLE_DELETED)})
 	erased, err := l.into.(*pagestest.State[*State]).EraseDeleted()
 	require.NoError(t, err)
