@@ -294,7 +294,7 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 		p.metrics.Snapshot(d.Pages(), d.Bytes(), p.cfg.Mono().Sub(began))
 		p.cfg.Room.Wrote(int(d.Bytes()))
 		p.roller.Below(t.Base().Needed())
-		err = t.Base().Clean(p.ctx, p.cfg.Snapshots)
+		err = t.Clean(p.ctx, p.cfg.Snapshots, &p.mu)
 	}
 	switch {
 	case errors.Is(err, snapshot.ErrNoObject):

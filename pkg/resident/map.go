@@ -17,9 +17,8 @@ type Codec[K comparable, V, S any] struct {
 	New func() proto.Message
 	// Value returns the value that a message has.
 	Value func(k K, m proto.Message) (*V, error)
-	// Evicted is called after a value was evicted, and Loaded before one is resident again, to keep what is beside the Map. Both are optional.
-	// Evicted may refuse, then the value stays.
-	Evicted func(k K, v *V) bool
+	// Evicted is called before a value is evicted, and Loaded before one is resident again, to keep what is beside the Map. Both are optional.
+	Evicted func(k K, v *V)
 	Loaded  func(k K, v *V)
 }
 
@@ -265,9 +264,8 @@ func (m *Map[K, V, S]) evict(s *slot[K, V]) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if m.codec.Evicted != nil && !m.codec.Evicted(s.key, s.value) {
-		m.file.remove(p)
-		return false, nil
+	if m.codec.Evicted != nil {
+		m.codec.Evicted(s.key, s.value)
 	}
 	m.drop(s)
 	m.evicted[s.key] = evicted[S]{p, summary}

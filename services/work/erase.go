@@ -49,7 +49,7 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner
 		for i := range a.groups {
 			entries := a.groups[i].entries()
 			if a.groups[i].packed != nil {
-				s.packed.Remove(s.idHashes(k.Namespace, entries))
+				s.removeFromPacked(s.idHashes(k.Namespace, entries), packedAt{a.number, uint32(i)})
 			}
 			for _, e := range entries {
 				delete(s.items, plane.KeyOf(k.Namespace, e.GetWorkItem().GetWorkItemId()))

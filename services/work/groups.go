@@ -3,6 +3,7 @@ package work
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"sort"
 
@@ -30,11 +31,14 @@ type group struct {
 	oldest, newest int64
 }
 
-// packedAt says which group of an agent has an item. There may be millions, and the garbage collector does not look into a map without pointers.
+// packedAt says which group of an agent has an item.
 type packedAt struct {
 	agent uint32 // in State.numbers
 	group uint32
 }
+
+// number returns the number that State.packed has of it.
+func (at packedAt) number() uint64 { return uint64(at.agent)<<32 | uint64(at.group) }
 
 // hashOf returns the key of an item in State.packed.
 func (s *State) hashOf(k plane.Key) uint64 {
@@ -47,10 +51,30 @@ func (s *State) item(namespace, itemID string) *item {
 	if it := s.items[k]; it != nil {
 		return it
 	}
-	if at, ok := s.packed[s.hashOf(k)]; ok && s.numbers.keys[at.agent].Namespace == namespace {
-		return s.agents.Get(s.numbers.keys[at.agent]).find(int(at.group), itemID)
+	it, _ := s.packedItem(k)
+	return it
+}
+
+// packedItem returns the item that State.packed has, as a copy, and where it is; nil if there is none. Others may have the same hash.
+func (s *State) packedItem(k plane.Key) (*item, packedAt) {
+	for at := range s.packedUnder(k) {
+		if it := s.agents.Get(s.numbers.keys[at.agent]).find(int(at.group), k.ID); it != nil {
+			return it, at
+		}
 	}
-	return nil
+	return nil, packedAt{}
+}
+
+// packedUnder returns where State.packed has items of the namespace with the hash of an item: it may be one of them.
+func (s *State) packedUnder(k plane.Key) iter.Seq[packedAt] {
+	return func(yield func(packedAt) bool) {
+		for n := range s.packed.Find(s.hashOf(k)) {
+			at := packedAt{uint32(n >> 32), uint32(n)}
+			if s.numbers.keys[at.agent].Namespace == k.Namespace && !yield(at) {
+				return
+			}
+		}
+	}
 }
 
 // find returns the item of a group with an id, nil if there is none. That of a packed group is a copy.
@@ -78,10 +102,13 @@ func historyOf(e *workv1.WorkItemEntry) past.Seqs {
 // edited returns an item that Apply is about to change, nil if there is none. Its agent is resident then, and its group is not packed any more.
 func (s *State) edited(namespace, itemID string) *item {
 	k := plane.KeyOf(namespace, itemID)
-	if it := s.items[k]; it != nil || s.item(namespace, itemID) == nil {
+	if it := s.items[k]; it != nil {
 		return it
 	}
-	at := s.packed[s.hashOf(k)]
+	it, at := s.packedItem(k)
+	if it == nil {
+		return nil
+	}
 	a := s.agents.Edit(s.numbers.keys[at.agent])
 	if a.groups[at.group].packed != nil {
 		s.unpack(namespace, a, int(at.group))
@@ -128,18 +155,18 @@ func groupOf(p *workv1.PackedWorkItems) group {
 	return group{packed: p.GetContent(), oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
 }
 
-// addHashes adds a packed group to State.packed. It returns false if another item there has one of the hashes. The items of evicted agents that
-// are in no packed group make room: whether a group is packed must not follow from who is evicted.
-func (s *State) addHashes(hashes []uint64, at packedAt) bool {
-	if s.packed.Add(hashes, at) {
-		return true
-	}
+// addToPacked adds a group to State.packed.
+func (s *State) addToPacked(hashes []uint64, at packedAt) {
 	for _, h := range hashes {
-		if other, taken := s.packed[h]; taken {
-			s.agents.Edit(s.numbers.keys[other.agent])
-		}
+		s.packed.Add(h, at.number())
 	}
-	return s.packed.Add(hashes, at)
+}
+
+// removeFromPacked removes a group from State.packed.
+func (s *State) removeFromPacked(hashes []uint64, at packedAt) {
+	for _, h := range hashes {
+		s.packed.Remove(h, at.number())
+	}
 }
 
 // idHashes returns the keys of items in State.packed.
@@ -161,9 +188,7 @@ func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) er
 	if g.packed != nil || len(g.items) > 0 {
 		return fmt.Errorf("group %d is there twice", p.GetGroup())
 	}
-	if !s.addHashes(p.GetIdHashes(), packedAt{a.number, uint32(n)}) {
-		return fmt.Errorf("group %d has an item that is there twice", p.GetGroup())
-	}
+	s.addToPacked(p.GetIdHashes(), packedAt{a.number, uint32(n)})
 	*g = groupOf(p)
 	a.packed += groupItems
 	return nil
@@ -190,13 +215,14 @@ func (s *State) settle(k plane.Key) {
 	})
 }
 
-// pack packs a group of completed items. It reports whether it did: two items whose ids have the same hash are not both packed.
+// pack packs a group of completed items. It reports whether it did.
 func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
 	g := &a.groups[n]
 	b, err := packed.Encode(&workv1.AgentWorkPage{Items: g.entries()})
-	if err != nil || !s.addHashes(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)}) {
+	if err != nil {
 		return false
 	}
+	s.addToPacked(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)})
 	for i, it := range g.items {
 		at := derive.CreatedAt(it.rec)
 		if i == 0 {
@@ -218,7 +244,7 @@ func (s *State) unpack(namespace string, a *agentWork, n int) {
 	g := &a.groups[n]
 	*g = group{items: make([]*item, len(entries))}
 	a.packed -= len(entries)
-	s.packed.Remove(s.idHashes(namespace, entries))
+	s.removeFromPacked(s.idHashes(namespace, entries), packedAt{a.number, uint32(n)})
 	for i, e := range entries {
 		it := &item{rec: e.GetWorkItem(), history: historyOf(e), index: n*groupItems + i}
 		ik := plane.KeyOf(namespace, it.rec.GetWorkItemId())

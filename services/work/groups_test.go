@@ -190,12 +190,11 @@ func TestPagesOfGroups(t *testing.T) {
 	require.Len(t, page().GetItems(), recentItems)
 	require.NoError(t, NewState().AddPage(o, page()))
 	for want, change := range map[string]func(p *workv1.AgentWorkPage){
-		"group 4 has":                 func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 4 },
-		"group 0 is there twice":      func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 0; p.Packed[1].IdHashes[3]++ },
-		"an item that is there twice": func(p *workv1.AgentWorkPage) { p.Packed[1].IdHashes[3] = p.GetPacked()[0].GetIdHashes()[3] },
-		"with 15 items":               func(p *workv1.AgentWorkPage) { p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:] },
-		"has 0 bytes":                 func(p *workv1.AgentWorkPage) { p.Packed[0].Content = nil },
-		"with 68 items":               func(p *workv1.AgentWorkPage) { p.Packed = append(p.Packed, p.GetPacked()...) },
+		"group 4 has":            func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 4 },
+		"group 0 is there twice": func(p *workv1.AgentWorkPage) { p.Packed[1].Group = 0; p.Packed[1].IdHashes[3]++ },
+		"with 15 items":          func(p *workv1.AgentWorkPage) { p.Packed[0].IdHashes = p.GetPacked()[0].GetIdHashes()[1:] },
+		"has 0 bytes":            func(p *workv1.AgentWorkPage) { p.Packed[0].Content = nil },
+		"with 68 items":          func(p *workv1.AgentWorkPage) { p.Packed = append(p.Packed, p.GetPacked()...) },
 	} {
 		p := page()
 		change(p)
@@ -203,32 +202,28 @@ func TestPagesOfGroups(t *testing.T) {
 	}
 }
 
-// Items whose ids have the same hash are not both packed, and are told apart.
+// Items whose ids have the same hash are told apart.
 func TestGroupsOfOneHash(t *testing.T) {
-	s := newShown(NewState, nil)
-	const items = groupItems + recentItems
-	for n := range items {
+	s := newShown(func() *State {
+		fresh := NewState()
+		fresh.hash = func(string, string) uint64 { return 7 }
+		return fresh
+	}, nil)
+	for n := range groupItems + recentItems {
 		rec := &workv1.WorkItemRecord{
 			WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED,
 			CreatedAt: timestamppb.New(time.Unix(int64(n), 0)), UpdatedAt: timestamppb.New(time.Unix(int64(n), 0)),
 		}
-		if n == items-1 { // the group could be packed from here on
-			s.state.Paged.agents.Edit(keeperKey) // which gives the places of its items back
-			s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))] = packedAt{s.state.Paged.agents.Get(keeperKey).number, 7}
-		}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
-	a := s.state.Paged.agents.Get(keeperKey)
-	require.Zero(t, a.packed)
-	require.Equal(t, []int{0}, a.packable)
 	s.check(t, 5)
-	delete(s.state.Paged.packed, s.state.Paged.hashOf(itemKey("wi_3")))
-	rec := proto.CloneOf(s.recs["wi_19"])
-	s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
 	require.Equal(t, groupItems, s.state.Paged.agents.Get(keeperKey).packed)
-	s.check(t, 5)
-	s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_unknown"))] = s.state.Paged.packed[s.state.Paged.hashOf(itemKey("wi_3"))]
+	require.Equal(t, "wi_3", s.state.Paged.item("acme", "wi_3").rec.GetWorkItemId())
 	require.Nil(t, s.state.Paged.item("acme", "wi_unknown"))
+	require.Nil(t, s.state.Paged.item("other", "wi_3"))
+	rec := proto.CloneOf(s.recs["wi_3"])
+	s.apply(t, rec, &workv1.ReportPromoted{WorkItem: rec})
+	s.check(t, 5)
 }
 
 // A group whose bytes were changed in memory stops the call that needs it.

@@ -192,7 +192,7 @@ func (s *State) addEntry(k plane.Key, index int, e *workv1.WorkItemEntry) error 
 		return fmt.Errorf("an item without a record or an id")
 	case rec.GetAgentId() != k.ID:
 		return fmt.Errorf("item %s belongs to agent %q", id, rec.GetAgentId())
-	case s.item(k.Namespace, id) != nil:
+	case s.items[plane.KeyOf(k.Namespace, id)] != nil:
 		return fmt.Errorf("item %s is there twice", id)
 	case !h.Valid():
 		return fmt.Errorf("item %s: its history does not end at its last event %d", id, h.Last)

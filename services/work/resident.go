@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,7 +27,10 @@ type summary struct {
 }
 
 // UseFile gives an empty state the file that has evicted agents. Without one, no agent is evicted.
-func (s *State) UseFile(f *resident.File) { s.agents.Use(f) }
+func (s *State) UseFile(f *resident.File) {
+	s.agents.Use(f)
+	s.packed = resident.NewIndex(f)
+}
 
 // Evict looks at so many agents and evicts those that were not used since it looked at them before, or all if unused is false. It returns how many
 // these are, and false once it has looked at all; see resident.Map. Like Apply, it changes the state.
@@ -76,20 +80,20 @@ func (s *State) isOpen(k plane.Key) bool {
 	if it := s.items[k]; it != nil {
 		return !derive.Completed(it.rec)
 	}
-	at, ok := s.packed[s.hashOf(k)]
-	if !ok {
-		return false
+	for at := range s.packedUnder(k) {
+		of := s.numbers.keys[at.agent]
+		if left, evicted := s.agents.Summary(of); !evicted || !left.open {
+			continue
+		}
+		a := s.agents.Peek(of)
+		if a.groups[at.group].packed != nil {
+			continue
+		}
+		if it := a.find(int(at.group), k.ID); it != nil {
+			return !derive.Completed(it.rec)
+		}
 	}
-	of := s.numbers.keys[at.agent]
-	if left, evicted := s.agents.Summary(of); !evicted || !left.open || of.Namespace != k.Namespace {
-		return false
-	}
-	a := s.agents.Peek(of)
-	if a.groups[at.group].packed != nil {
-		return false
-	}
-	it := a.find(int(at.group), k.ID)
-	return it != nil && !derive.Completed(it.rec)
+	return false
 }
 
 // evictedPage returns a page with everything that an agent has: what its head and its blocks of items have, in one, but that each packed group has
@@ -143,39 +147,27 @@ func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error
 	return a, nil
 }
 
-// evicted moves the items of an agent that are not packed from State.items to State.packed. If one of the hashes is taken there, it returns false
-// and moves none.
-func (s *State) evicted(k plane.Key, a *agentWork) bool {
+// evicted moves the items of an agent that are not packed from State.items to State.packed.
+func (s *State) evicted(k plane.Key, a *agentWork) {
 	for n := range a.groups {
 		g := &a.groups[n]
-		if g.packed == nil && !s.packed.Add(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)}) {
-			s.removeHashes(k.Namespace, a.groups[:n])
-			return false
+		if g.packed == nil {
+			s.addToPacked(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)})
 		}
-	}
-	for n := range a.groups {
-		for _, it := range a.groups[n].items {
+		for _, it := range g.items {
 			delete(s.items, plane.KeyOf(k.Namespace, it.rec.GetWorkItemId()))
 		}
 	}
-	return true
 }
 
 // loaded moves them back.
 func (s *State) loaded(k plane.Key, a *agentWork) {
-	s.removeHashes(k.Namespace, a.groups)
 	for n := range a.groups {
+		if g := &a.groups[n]; g.packed == nil {
+			s.removeFromPacked(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)})
+		}
 		for _, it := range a.groups[n].items {
 			s.items[plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())] = it
-		}
-	}
-}
-
-// removeHashes removes the items of groups that are not packed from State.packed.
-func (s *State) removeHashes(namespace string, groups []group) {
-	for n := range groups {
-		if groups[n].packed == nil {
-			s.packed.Remove(s.idHashes(namespace, groups[n].entries()))
 		}
 	}
 }
@@ -197,25 +189,33 @@ func (s *State) Comparable() any {
 	}
 	all := struct {
 		items  map[plane.Key]*item
-		packed map[uint64]itemAt
+		packed map[uint64][]itemAt
 		agents map[plane.Key]agentWork
-	}{maps.Clone(s.items), map[uint64]itemAt{}, map[plane.Key]agentWork{}}
-	for h, at := range s.packed {
-		all.packed[h] = itemAt{s.numbers.keys[at.agent], at.group}
+	}{maps.Clone(s.items), map[uint64][]itemAt{}, map[plane.Key]agentWork{}}
+	for h, n := range s.packed.All() {
+		all.packed[h] = append(all.packed[h], itemAt{s.numbers.keys[n>>32], uint32(n)})
 	}
 	for k := range s.agents.Keys() {
 		a := *s.agents.Peek(k)
 		if _, evicted := s.agents.Summary(k); evicted {
 			for _, it := range unpacked(&a) {
 				ik := plane.KeyOf(k.Namespace, it.rec.GetWorkItemId())
-				if at := (itemAt{k, uint32(it.index / groupItems)}); s.items[ik] == nil && all.packed[s.hashOf(ik)] == at {
+				h := s.hashOf(ik)
+				if i := slices.Index(all.packed[h], itemAt{k, uint32(it.index / groupItems)}); s.items[ik] == nil && i >= 0 {
 					all.items[ik] = it
-					delete(all.packed, s.hashOf(ik))
+					if all.packed[h] = slices.Delete(all.packed[h], i, i+1); len(all.packed[h]) == 0 {
+						delete(all.packed, h)
+					}
 				}
 			}
 		}
 		a.number = 0
 		all.agents[k] = a
+	}
+	for _, at := range all.packed {
+		slices.SortFunc(at, func(x, y itemAt) int {
+			return cmp.Or(cmp.Compare(x.agent.ID, y.agent.ID), cmp.Compare(x.group, y.group))
+		})
 	}
 	return all
 }

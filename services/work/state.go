@@ -22,7 +22,7 @@ import (
 type State struct {
 	erasure.Tombstones
 	items   map[plane.Key]*item                          // of resident agents, by namespace and item id, but for those in packed groups
-	packed  packed.Index[packedAt]                       // all others: the items in packed groups, and all of evicted agents; by hashOf
+	packed  *resident.Index                              // all others: where items in packed groups are, and all of evicted agents; by hashOf
 	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
 	numbers numbers                                      // of agents
 	hash    func(namespace, id string) uint64            // packed.Hash; tests have one that makes the same hash of two ids
@@ -71,7 +71,7 @@ const endedMemory = 32
 // NewState returns the state of an empty journal.
 func NewState() *State {
 	s := &State{
-		items: map[plane.Key]*item{}, packed: packed.Index[packedAt]{}, hash: packed.Hash,
+		items: map[plane.Key]*item{}, packed: resident.NewIndex(nil), hash: packed.Hash,
 		free: btree.NewFreeListG[place](btree.DefaultFreeListSize),
 	}
 	s.agents = resident.New(resident.Codec[plane.Key, agentWork, summary]{

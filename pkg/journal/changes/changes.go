@@ -2,11 +2,13 @@
 package changes
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
@@ -197,9 +199,22 @@ func (c *Cut) take(state pages.State, o pages.Owner) {
 // Written notes that the snapshot of a cut is announced, and that the next one continues base.
 func (t *Tracker) Written(c *Cut, base *snapshot.Base) {
 	t.cut, t.base, t.has = nil, base, c.has
-	for _, o := range base.Sparse() {
-		t.touched[o] = struct{}{}
+}
+
+// Clean removes from the store what no snapshot needs, and has the next snapshot write pages again that keep large objects. It has the lock while it
+// changes the Tracker.
+func (t *Tracker) Clean(ctx context.Context, store snapshot.Store, lock sync.Locker) error {
+	base := t.base
+	if err := base.Clean(ctx, store); err != nil {
+		return err
 	}
+	sparse, err := base.Sparse(ctx, store)
+	lock.Lock()
+	defer lock.Unlock()
+	for _, o := range sparse {
+		t.touch(o)
+	}
+	return err
 }
 
 // Failed notes that the snapshot of a cut was not written: the next one has what it should have had.

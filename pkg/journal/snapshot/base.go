@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 
@@ -61,15 +62,31 @@ func (s *Snapshot) objects(fn func(*snapshotv1.Object)) {
 // never changed.
 type Base struct {
 	kept   []*Snapshot // the newest first
-	owners map[pages.Owner]owned
+	owners map[ownerHash]owned
 	live   map[uint64]int64 // bytes of the pages that are current, by the object's number
 }
 
-// owned says where the page of an owner is.
-type owned struct {
-	object uint64
-	bytes  int64 // of the page before it was compressed
+// ownerHash stands for an owner, since there may be millions. Two owners do not have the same one: it has 128 bits, and nobody knows the seeds.
+type ownerHash [2]uint64
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func hashOf(o pages.Owner) ownerHash {
+	return ownerHash{maphash.Comparable(seeds[0], o), maphash.Comparable(seeds[1], o)}
 }
+
+// owned says where the page of an owner is: the number of the object, and in its lowest bits the bytes of the page before it was compressed.
+type owned uint64
+
+const sizeBits = 28
+
+func ownedAt(object uint64, size int64) owned {
+	return owned(object<<sizeBits | uint64(min(size, 1<<sizeBits-1)))
+}
+
+func (o owned) object() uint64 { return uint64(o >> sizeBits) }
+
+func (o owned) bytes() int64 { return int64(o & (1<<sizeBits - 1)) }
 
 // Newest returns the snapshot that the next one continues, nil if there is none.
 func (b *Base) Newest() *Snapshot {
@@ -92,29 +109,35 @@ func (b *Base) Needed() framelog.End {
 const garbageRoom = 1 << 20
 
 // Sparse returns the owners whose pages should be written again although they did not change, since the objects that they are in have mostly
-// pages that are not current.
-func (b *Base) Sparse() (owners []pages.Owner) {
+// pages that are not current. It reads these objects.
+func (b *Base) Sparse(ctx context.Context, store Store) (owners []pages.Owner, err error) {
 	newest := b.Newest()
 	if newest == nil {
-		return nil
+		return nil, nil
 	}
 	var live, all int64
 	for _, o := range newest.Manifest.GetPages() {
 		live, all = live+b.live[o.GetNumber()], all+o.GetEntries()
 	}
 	if all <= 2*live+garbageRoom {
-		return nil
+		return nil, nil
 	}
-	sparse := map[uint64]bool{}
 	for _, o := range newest.Manifest.GetPages() {
-		sparse[o.GetNumber()] = 2*b.live[o.GetNumber()] < o.GetEntries()
-	}
-	for owner, at := range b.owners {
-		if sparse[at.object] {
-			owners = append(owners, owner)
+		if 2*b.live[o.GetNumber()] >= o.GetEntries() {
+			continue
+		}
+		var in snapshotv1.Pages
+		if err := read(ctx, store, o, &in); err != nil {
+			return nil, err
+		}
+		for _, p := range in.GetPages() {
+			owner := pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}
+			if b.owners[hashOf(owner)].object() == o.GetNumber() {
+				owners = append(owners, owner)
+			}
 		}
 	}
-	return owners
+	return owners, nil
 }
 
 // Into is where Read puts what it reads.
@@ -132,7 +155,7 @@ type Into interface {
 // Read reads a snapshot. older are those before it, the newest first. An error that is not ErrNoObject is one of the store, and reading may
 // succeed later.
 func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, into Into) (*Base, error) {
-	b := &Base{kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[pages.Owner]owned{}, live: map[uint64]int64{}}
+	b := &Base{kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[ownerHash]owned{}, live: map[uint64]int64{}}
 	if err := b.readPages(ctx, store, s, into); err != nil {
 		return nil, err
 	}
@@ -188,17 +211,23 @@ func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Int
 			}
 		}
 	}()
+	var namespace string
 	for d := range objects {
 		if d.err != nil {
 			return d.err
 		}
 		for i, p := range d.pages {
-			owner := pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}
-			if _, newer := b.owners[owner]; newer {
+			if namespace != p.GetNamespace() { // owners of one share its name
+				namespace = p.GetNamespace()
+			}
+			owner := pages.Owner{Namespace: namespace, ID: p.GetId()}
+			h := hashOf(owner)
+			if _, newer := b.owners[h]; newer {
 				continue
 			}
-			b.owners[owner] = owned{d.number, size(p)}
-			b.live[d.number] += size(p)
+			at := ownedAt(d.number, size(p))
+			b.owners[h] = at
+			b.live[d.number] += at.bytes()
 			if p.GetGone() {
 				continue
 			}
@@ -307,17 +336,17 @@ func (b *Base) Clean(ctx context.Context, store Store) error {
 }
 
 // with returns the Base behind a snapshot that wrote pages.
-func (b *Base) with(s *Snapshot, written map[pages.Owner]owned) *Base {
+func (b *Base) with(s *Snapshot, written map[ownerHash]owned) *Base {
 	next := &Base{kept: append([]*Snapshot{s}, b.kept[:min(len(b.kept), Kept-1)]...), owners: b.owners, live: maps.Clone(b.live)}
 	if next.owners == nil {
-		next.owners, next.live = map[pages.Owner]owned{}, map[uint64]int64{}
+		next.owners, next.live = map[ownerHash]owned{}, map[uint64]int64{}
 	}
 	for owner, at := range written {
 		if was, has := next.owners[owner]; has {
-			next.live[was.object] -= was.bytes
+			next.live[was.object()] -= was.bytes()
 		}
 		next.owners[owner] = at
-		next.live[at.object] += at.bytes
+		next.live[at.object()] += at.bytes()
 	}
 	return next
 }

@@ -45,7 +45,7 @@ type Draft struct {
 	number  uint64
 	pending snapshotv1.Pages
 	bytes   int64 // of pending
-	written map[pages.Owner]owned
+	written map[ownerHash]owned
 	objects []*snapshotv1.Object
 	total   int64 // bytes that were stored
 }
@@ -55,7 +55,7 @@ func Begin(store Store, base *Base, after uint64) *Draft {
 	if before := base.Newest(); before != nil {
 		after = max(after, before.Snapshot)
 	}
-	return &Draft{store: store, base: base, number: after + 1, written: map[pages.Owner]owned{}}
+	return &Draft{store: store, base: base, number: after + 1, written: map[ownerHash]owned{}}
 }
 
 // Add adds the page of an owner, nil if the state has nothing of it. Each owner is added once.
@@ -66,7 +66,7 @@ func (d *Draft) Add(ctx context.Context, owner pages.Owner, page proto.Message) 
 		if p.Content, err = pages.Encode(page); err != nil {
 			return fmt.Errorf("snapshot: page of %s/%s: %w", owner.Namespace, owner.ID, err)
 		}
-	} else if _, had := d.base.owners[owner]; !had {
+	} else if _, had := d.base.owners[hashOf(owner)]; !had {
 		return nil
 	}
 	d.pending.Pages = append(d.pending.Pages, p)
@@ -86,7 +86,7 @@ func (d *Draft) flush(ctx context.Context) error {
 		return err
 	}
 	for _, p := range d.pending.GetPages() {
-		d.written[pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()}] = owned{o.GetNumber(), size(p)}
+		d.written[hashOf(pages.Owner{Namespace: p.GetNamespace(), ID: p.GetId()})] = ownedAt(o.GetNumber(), size(p))
 	}
 	d.objects = append(d.objects, o)
 	d.pending.Pages, d.bytes = nil, 0
@@ -125,7 +125,7 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 		superseded := map[uint64]int64{}
 		for owner := range d.written {
 			if was, has := d.base.owners[owner]; has {
-				superseded[was.object] += was.bytes
+				superseded[was.object()] += was.bytes()
 			}
 		}
 		for _, o := range before.Manifest.GetPages() {
