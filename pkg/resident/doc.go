@@ -4,5 +4,7 @@
 // small summary. Whoever gets an evicted value gets a copy that was read from the file; whoever edits one makes it resident again. So
 // a reader cannot see which values are resident, and the memory that a Map takes follows from what is used.
 //
+// An Index finds values by something else than their key, such as an id of a part of them, and is in the file but for its last changes.
+//
 // The file is a cache of this process. It is not durable, has no name, and ends with the process.
 package resident
