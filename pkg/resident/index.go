@@ -21,7 +21,8 @@ const (
 )
 
 // Index finds numbers by a hash under which they were added. The hashes are spread evenly over all uint64. Entries are in buckets, each with those whose
-// hashes begin with the same bits; a bucket is in the file, but for its last changes, so that an entry takes about two bytes of memory.
+// hashes begin with the same bits; a bucket is in the file, but for its last changes, so that an entry takes about three bytes of memory. For
+// most hashes under which there is nothing the file is not read.
 // Without a file all are in memory. Methods that only read may be called concurrently with each other, all others exclusively.
 type Index struct {
 	file    *File
@@ -34,6 +35,7 @@ type Index struct {
 type bucket struct {
 	depth  uint
 	stored place   // of sorted entries: their hashes, then their numbers; zero: there are none
+	filter filter  // of what is stored
 	added  []entry // sorted; none of them is stored
 	// removed are stored entries that are not there any more, sorted.
 	removed []entry
@@ -86,7 +88,10 @@ func (x *Index) Remove(hash, number uint64) {
 func (x *Index) Find(hash uint64) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		b := x.bucket(hash)
-		found := slices.Collect(b.find(hash, x.read(b)))
+		var found []uint64
+		if b.filter.mayHave(hash) {
+			found = slices.Collect(b.find(hash, x.read(b)))
+		}
 		i, _ := slices.BinarySearchFunc(b.added, entry{hash: hash}, compareEntries)
 		for ; i < len(b.added) && b.added[i].hash == hash; i++ {
 			found = append(found, b.added[i].number)
@@ -153,7 +158,9 @@ func (x *Index) write(b *bucket, entries []entry) error {
 		return nil
 	}
 	var stored place
+	var of filter
 	if len(entries) > 0 {
+		of = newFilter(entries)
 		blob := make([]byte, 0, entryBytes*len(entries))
 		for _, e := range entries {
 			blob = binary.LittleEndian.AppendUint64(blob, e.hash)
@@ -167,8 +174,52 @@ func (x *Index) write(b *bucket, entries []entry) error {
 		}
 	}
 	x.free(b.stored)
-	b.stored, b.added, b.removed, b.limit = stored, nil, nil, pendingEntries
+	b.stored, b.filter, b.added, b.removed, b.limit = stored, of, nil, nil, pendingEntries
 	return nil
+}
+
+// filter knows most hashes that no entry has: of a hundred it takes one for one that an entry may have. It is a Bloom filter; nil has nothing.
+type filter []uint64
+
+const (
+	filterBits   = 10 // for each entry
+	filterProbes = 5
+)
+
+func newFilter(entries []entry) filter {
+	f := make(filter, (filterBits*len(entries)+63)/64)
+	for _, e := range entries {
+		for bit := range f.probes(e.hash) {
+			f[bit/64] |= 1 << (bit % 64)
+		}
+	}
+	return f
+}
+
+// mayHave reports whether an entry may have a hash.
+func (f filter) mayHave(hash uint64) bool {
+	for bit := range f.probes(hash) {
+		if f[bit/64]&(1<<(bit%64)) == 0 {
+			return false
+		}
+	}
+	return len(f) > 0
+}
+
+// probes returns the bits that an entry with a hash has set. They follow from the last bits of the hash, since the first ones are the same in a bucket.
+func (f filter) probes(hash uint64) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		if len(f) == 0 {
+			return
+		}
+		at, step := uint32(hash), uint32(hash*0x9e3779b97f4a7c15>>32)|1
+		for range filterProbes {
+			if !yield(uint32(uint64(at) * uint64(64*len(f)) >> 32)) {
+				return
+			}
+			at += step
+		}
+	}
 }
 
 // free frees a place of the file, if it is one.
