@@ -7,6 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"quartet/pkg/journal"
 )
@@ -51,29 +55,37 @@ type Set[S journal.State] struct {
 	foreign *journal.Partition[S] // refuses everything; for owners in other partitions
 }
 
-// Open opens the partitions of a share. config returns the Config of each and is called in order. One whose
-// log is damaged refuses everything, see journal.Damaged; if another one fails, those opened before are closed.
+// Open opens the partitions of a share, as many at a time as there are processors, since loading is computing. config returns the Config of each and
+// is called in order before. One whose log is damaged refuses everything, see journal.Damaged; if another one fails, those that are open are closed.
 func Open[S journal.State](ctx context.Context, share Share, config func(partition int) (journal.Config[S], error)) (*Set[S], error) {
 	if err := share.check(); err != nil {
 		return nil, err
 	}
-	s := &Set[S]{share: share}
-	for i := share.First; i < share.First+share.Count; i++ {
-		cfg, err := config(i)
-		if err == nil {
-			cfg.Partition = i
-			var p *journal.Partition[S]
-			if p, err = journal.Open(ctx, cfg); err != nil && journal.IsDamage(err) {
-				p, err = journal.Damaged(cfg, err), nil
-			}
-			if err == nil {
-				s.parts = append(s.parts, p)
-				s.foreign = journal.NotHeld[S](cfg)
-				continue
-			}
+	configs := make([]journal.Config[S], share.Count)
+	for i := range configs {
+		var err error
+		if configs[i], err = config(share.First + i); err != nil {
+			return nil, err
 		}
+		configs[i].Partition = share.First + i
+	}
+	parts := make([]*journal.Partition[S], share.Count)
+	g, open := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, cfg := range configs {
+		g.Go(func() (err error) {
+			if parts[i], err = journal.Open(open, cfg); err != nil && journal.IsDamage(err) {
+				parts[i], err = journal.Damaged(cfg, err), nil
+			}
+			return err
+		})
+	}
+	err := g.Wait()
+	s := &Set[S]{share: share, parts: slices.DeleteFunc(parts, func(p *journal.Partition[S]) bool { return p == nil })}
+	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
+	s.foreign = journal.NotHeld[S](configs[0])
 	return s, nil
 }
 
