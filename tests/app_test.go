@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -68,7 +69,20 @@ func (s *system) open(t *testing.T) *system {
 	return s
 }
 
-func startApp(t *testing.T, cfg app.Config) *app.App { return startLogged(t, cfg, zap.NewNop()) }
+// startApp starts a server. If the test fails, what the server warned of last is in its output.
+func startApp(t *testing.T, cfg app.Config) *app.App {
+	core, logs := observer.New(zap.WarnLevel)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		all := logs.All()
+		for _, entry := range all[max(0, len(all)-50):] {
+			t.Log(entry.Time.Format(time.RFC3339Nano), entry.Level, entry.Message, entry.ContextMap())
+		}
+	})
+	return startLogged(t, cfg, zap.New(core))
+}
 
 func startLogged(t *testing.T, cfg app.Config, log *zap.Logger) *app.App {
 	a, err := app.New(cfg, log, "test")
