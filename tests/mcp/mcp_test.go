@@ -37,7 +37,7 @@ func TestC5_AnIndependentClient(t *testing.T) {
 	require.NoError(t, err)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	require.NoError(t, srv.Start(ctx))
 	t.Cleanup(func() { _ = srv.Kill() })
@@ -107,7 +107,7 @@ func TestC5_TheTypeScriptClient(t *testing.T) {
 	require.NoError(t, err)
 	srv, err := proc.NewQuartet(bin, filepath.Join(t.TempDir(), "data"), "")
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	stdio := func(agent string, more ...string) []string {
 		return append([]string{bin, "mcp", "--agent", agent, "--create", "--address", srv.GRPC}, more...)
