@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -101,4 +102,25 @@ func TestSetSpreadsOwners(t *testing.T) {
 	require.NoError(t, s.Close(t.Context()))
 	require.NoError(t, s.Close(t.Context()))
 	require.Error(t, s.Health())
+}
+
+// One partition that cannot be opened is an error, and those that are open are closed: goleak would find their loops.
+func TestSetThatCannotBeOpened(t *testing.T) {
+	over := &lease{}
+	over.over.Store(true)
+	_, err := partitions.Open(t.Context(), partitions.Whole(6), func(partition int) (journal.Config[*journaltest.State], error) {
+		cfg := journaltest.Config(memlog.New())
+		if partition == 3 {
+			cfg.Lease = over
+		}
+		return cfg, nil
+	})
+	require.ErrorIs(t, err, journal.ErrNotHeld)
+	_, err = partitions.Open(t.Context(), partitions.Whole(2), func(partition int) (journal.Config[*journaltest.State], error) {
+		if partition == 1 {
+			return journal.Config[*journaltest.State]{}, errors.New("no log")
+		}
+		return journaltest.Config(memlog.New()), nil
+	})
+	require.EqualError(t, err, "no log")
 }
