@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/bits"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -78,9 +79,27 @@ func (f *File) Size() int64 {
 	return int64(f.end-1) * unit
 }
 
+// buffers are used again, since a blob is read or written for a moment and may be large.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// keptBuffer is how large a buffer may be that is used again.
+const keptBuffer = 1 << 20
+
+// giveBack makes a buffer available that buffers returned.
+func giveBack(b *[]byte) {
+	if cap(*b) <= keptBuffer {
+		buffers.Put(b)
+	}
+}
+
 // put stores a blob.
 func (f *File) put(plain []byte) (place, error) {
-	block := s2.EncodeBetter(nil, plain)
+	buffer := buffers.Get().(*[]byte)
+	defer giveBack(buffer)
+	if n := s2.MaxEncodedLen(len(plain)); n > cap(*buffer) {
+		*buffer = make([]byte, 0, n+crc32.Size)
+	}
+	block := s2.EncodeBetter((*buffer)[:cap(*buffer)], plain)
 	block = binary.LittleEndian.AppendUint32(block, crc32.Checksum(block, castagnoli))
 	if len(block) > maxBytes {
 		return place{}, fmt.Errorf("resident: %d bytes are too many", len(block))
@@ -98,9 +117,12 @@ func (f *File) put(plain []byte) (place, error) {
 	return p, nil
 }
 
-// get reads a blob.
-func (f *File) get(p place) ([]byte, error) {
-	block := make([]byte, p.size)
+// get reads a blob, into a buffer that may be large enough for it.
+func (f *File) get(p place, into []byte) ([]byte, error) {
+	buffer := buffers.Get().(*[]byte)
+	defer giveBack(buffer)
+	*buffer = slices.Grow((*buffer)[:0], int(p.size))
+	block := (*buffer)[:p.size]
 	if _, err := f.f.ReadAt(block, int64(p.at)*unit); err != nil {
 		return nil, fmt.Errorf("resident: %w", err)
 	}
@@ -114,7 +136,7 @@ func (f *File) get(p place) ([]byte, error) {
 	}
 	var plain []byte
 	if err == nil {
-		plain, err = s2.Decode(nil, block[:n])
+		plain, err = s2.Decode(into[:cap(into)], block[:n])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("resident: %w", err)

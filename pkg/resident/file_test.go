@@ -35,14 +35,14 @@ func TestFileHasNoName(t *testing.T) {
 	require.NoError(t, err)
 	p, err := f.put([]byte("a value"))
 	require.NoError(t, err)
-	b, err := f.get(p)
+	b, err := f.get(p, nil)
 	require.NoError(t, err)
 	require.Equal(t, "a value", string(b))
 	require.NoError(t, f.Close())
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left)
-	_, err = f.get(p)
+	_, err = f.get(p, nil)
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.NoError(t, os.WriteFile(dir+"/taken", nil, 0o600))
 	_, err = Create(dir + "/taken")
@@ -75,7 +75,7 @@ func TestFileKeepsBlobs(t *testing.T) {
 		bytesOfAll += int64(p.size)
 	}
 	for p, want := range all {
-		got, err := f.get(p)
+		got, err := f.get(p, nil)
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(want, got))
 	}
@@ -142,7 +142,7 @@ func TestFileIsFull(t *testing.T) {
 	f.end = math.MaxUint32
 	_, err = f.put(noise(100))
 	require.ErrorIs(t, err, ErrFull)
-	_, err = f.get(p)
+	_, err = f.get(p, nil)
 	require.NoError(t, err)
 	f.remove(p)
 	again, err := f.put(noise(100))
@@ -185,17 +185,17 @@ func TestFileIsDamaged(t *testing.T) {
 		require.NoError(t, err)
 		_, err = f.f.WriteAt([]byte{b[0] ^ 1}, int64(p.at)*unit+at)
 		require.NoError(t, err)
-		_, err = f.get(p)
+		_, err = f.get(p, nil)
 		require.EqualError(t, err, "resident: the checksum is another one")
 		_, err = f.f.WriteAt(b, int64(p.at)*unit+at)
 		require.NoError(t, err)
 	}
-	_, err = f.get(p)
+	_, err = f.get(p, nil)
 	require.NoError(t, err)
-	_, err = f.get(place{p.at, 3})
+	_, err = f.get(place{p.at, 3}, nil)
 	require.EqualError(t, err, "resident: the checksum is another one")
 	require.NoError(t, f.f.Truncate(int64(p.at)*unit+500))
-	_, err = f.get(p)
+	_, err = f.get(p, nil)
 	require.EqualError(t, err, "resident: EOF")
 }
 
@@ -211,7 +211,7 @@ func TestFileIsShared(t *testing.T) {
 				p, err := f.put(append(noise(100), want...))
 				if err == nil {
 					var got []byte
-					if got, err = f.get(p); err == nil && !bytes.Equal(want, got[100:]) {
+					if got, err = f.get(p, nil); err == nil && !bytes.Equal(want, got[100:]) {
 						err = os.ErrInvalid
 					}
 					f.remove(p)

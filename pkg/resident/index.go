@@ -11,9 +11,9 @@ import (
 
 const (
 	// bucketEntries is how many entries a bucket has before it is divided; they are read together.
-	bucketEntries = 1024
+	bucketEntries = 512
 	// pendingEntries is how many changes of a bucket are in memory before they are written to the file.
-	pendingEntries = bucketEntries / 8
+	pendingEntries = bucketEntries / 4
 	// maxDepth bounds the directory of an Index, whatever its hashes are.
 	maxDepth = 24
 	// entryBytes is the size of an entry in the file.
@@ -21,7 +21,7 @@ const (
 )
 
 // Index finds numbers by a hash under which they were added. The hashes are spread evenly over all uint64. Entries are in buckets, each with those whose
-// hashes begin with the same bits; a bucket is in the file, but for its last changes, so that an entry takes about three bytes of memory. For
+// hashes begin with the same bits; a bucket is in the file, but for its last changes, so that an entry takes about five bytes of memory. For
 // most hashes under which there is nothing the file is not read.
 // Without a file all are in memory. Methods that only read may be called concurrently with each other, all others exclusively.
 type Index struct {
@@ -29,6 +29,7 @@ type Index struct {
 	depth   uint
 	buckets []*bucket // by the first depth bits of a hash: one that shares fewer bits is there more than once
 	len     int
+	entries []entry // of the bucket that was written last, for the next one
 }
 
 // bucket has the entries whose hashes share their first depth bits.
@@ -90,7 +91,10 @@ func (x *Index) Find(hash uint64) iter.Seq[uint64] {
 		b := x.bucket(hash)
 		var found []uint64
 		if b.filter.mayHave(hash) {
-			found = slices.Collect(b.find(hash, x.read(b)))
+			buffer := buffers.Get().(*[]byte)
+			*buffer = x.read(b, *buffer)
+			found = slices.Collect(b.find(hash, *buffer))
+			giveBack(buffer)
 		}
 		i, _ := slices.BinarySearchFunc(b.added, entry{hash: hash}, compareEntries)
 		for ; i < len(b.added) && b.added[i].hash == hash; i++ {
@@ -110,7 +114,7 @@ func (x *Index) All() iter.Seq2[uint64, uint64] {
 	return func(yield func(hash, number uint64) bool) {
 		for i := 0; i < len(x.buckets); i += 1 << (x.depth - x.buckets[i].depth) {
 			b := x.buckets[i]
-			for _, e := range b.entries(x.read(b)) {
+			for _, e := range b.entries(nil, x.read(b, nil)) {
 				if !yield(e.hash, e.number) {
 					return
 				}
@@ -135,10 +139,14 @@ func (x *Index) tidy(b *bucket) {
 	if changes < b.limit {
 		return
 	}
-	stored, err := x.load(b)
+	buffer := buffers.Get().(*[]byte)
+	stored, err := x.load(b, *buffer)
 	if err == nil {
-		err = x.write(b, b.entries(stored))
+		*buffer = stored
+		x.entries = b.entries(x.entries[:0], stored)
+		err = x.write(b, x.entries)
 	}
+	giveBack(buffer)
 	if err != nil {
 		b.limit = 2 * changes
 	}
@@ -161,13 +169,16 @@ func (x *Index) write(b *bucket, entries []entry) error {
 	var of filter
 	if len(entries) > 0 {
 		of = newFilter(entries)
-		blob := make([]byte, 0, entryBytes*len(entries))
+		buffer := buffers.Get().(*[]byte)
+		defer giveBack(buffer)
+		blob := slices.Grow((*buffer)[:0], entryBytes*len(entries))
 		for _, e := range entries {
 			blob = binary.LittleEndian.AppendUint64(blob, e.hash)
 		}
 		for _, e := range entries {
 			blob = binary.LittleEndian.AppendUint64(blob, e.number)
 		}
+		*buffer = blob
 		var err error
 		if stored, err = x.file.put(blob); err != nil {
 			return err
@@ -259,12 +270,12 @@ func (x *Index) divide(b *bucket, entries []entry) [2]*bucket {
 	return halves
 }
 
-// load reads what is stored of a bucket.
-func (x *Index) load(b *bucket) ([]byte, error) {
+// load reads what is stored of a bucket, into a buffer that may be large enough for it.
+func (x *Index) load(b *bucket, into []byte) ([]byte, error) {
 	if b.stored == (place{}) {
-		return nil, nil
+		return into[:0], nil
 	}
-	blob, err := x.file.get(b.stored)
+	blob, err := x.file.get(b.stored, into)
 	if err == nil && len(blob)%entryBytes != 0 {
 		err = fmt.Errorf("%d bytes are not entries", len(blob))
 	}
@@ -272,8 +283,8 @@ func (x *Index) load(b *bucket) ([]byte, error) {
 }
 
 // read is load that panics with ErrUnreadable.
-func (x *Index) read(b *bucket) []byte {
-	blob, err := x.load(b)
+func (x *Index) read(b *bucket, into []byte) []byte {
+	blob, err := x.load(b, into)
 	if err != nil {
 		panic(fmt.Errorf("%w: %w", ErrUnreadable, err))
 	}
@@ -294,9 +305,8 @@ func (b *bucket) find(hash uint64, stored []byte) iter.Seq[uint64] {
 	}
 }
 
-// entries returns all entries of a bucket, sorted.
-func (b *bucket) entries(stored []byte) []entry {
-	all := make([]entry, 0, len(stored)/entryBytes+len(b.added))
+// entries appends all entries of a bucket, sorted.
+func (b *bucket) entries(all []entry, stored []byte) []entry {
 	added, removed := b.added, b.removed
 	for i := range len(stored) / entryBytes {
 		e := storedAt(stored, i)

@@ -310,11 +310,13 @@ func (m *Map[K, V, S]) forget(k K, p place) {
 // read reads an evicted value.
 func (m *Map[K, V, S]) read(k K, p place) *V {
 	m.loads.Add(1)
-	page := m.codec.New()
-	b, err := m.file.get(p)
+	page, buffer := m.codec.New(), buffers.Get().(*[]byte)
+	b, err := m.file.get(p, *buffer)
 	if err == nil {
-		err = proto.Unmarshal(b, page)
+		err = proto.Unmarshal(b, page) // which copies
+		*buffer = b
 	}
+	giveBack(buffer)
 	var v *V
 	if err == nil {
 		v, err = m.codec.Value(k, page)
