@@ -198,7 +198,8 @@ func (p *pipeClient) CloseSend() error {
 	return nil
 }
 
-// SendMsg implements grpc.ClientStream. It returns io.EOF if the stream has ended; RecvMsg returns why.
+// SendMsg implements grpc.ClientStream. It returns io.EOF if the stream has ended, or nil for the only message of a caller, as over a connection;
+// RecvMsg returns why.
 func (p *pipeClient) SendMsg(m any) error {
 	if p.closed {
 		return status.Error(codes.Internal, "rpc: a message behind the end of the caller's messages")
@@ -208,11 +209,10 @@ func (p *pipeClient) SendMsg(m any) error {
 	case err != nil:
 		p.end(status.Convert(err)) // as if the caller had ended it
 		return err
+	case !p.desc.ClientStreams:
+		return p.CloseSend()
 	case !sent:
 		return io.EOF
-	}
-	if !p.desc.ClientStreams {
-		return p.CloseSend()
 	}
 	return nil
 }

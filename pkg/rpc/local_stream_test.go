@@ -171,6 +171,24 @@ func TestStreams_Sizes(t *testing.T) {
 }
 
 // A call with one answer has it only if it succeeds.
+// Who sends one message only is refused by RecvMsg, also when the refusal was there before the message.
+func TestStreams_RefusedBeforeTheMessage(t *testing.T) {
+	s := newSite(t, false)
+	s.probe.duplex = func(duplex) error { return fault.NotReady.New("not today") }
+	for name, n := range map[string]*rpc.Network{"memory": s.memory, "tcp": s.tcp} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := n.Dial("probe")
+			require.NoError(t, err)
+			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, pb.TestService_FullDuplexCall_FullMethodName)
+			require.NoError(t, err)
+			_, _ = stream.Header() // it has ended
+			require.NoError(t, stream.SendMsg(request("late")))
+			require.NoError(t, stream.CloseSend())
+			require.ErrorIs(t, stream.RecvMsg(&pb.StreamingOutputCallResponse{}), fault.NotReady)
+		})
+	}
+}
+
 func TestStreams_OneAnswer(t *testing.T) {
 	s := newSite(t, false)
 	var fail error
