@@ -40,7 +40,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		r.unreachable(c, err)
-		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "segments", "events", "journals"} {
+		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "segments", "removal", "events", "journals"} {
 			r.skip(check, "there is no server to ask")
 		}
 		return false
@@ -68,7 +68,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	if err != nil {
 		r.skip("clock", "the server tells its time to those it knows")
 		r.skip("version", "the server tells its version to those it knows")
-		for _, check := range []string{"planes", "store", "segments", "events", "journals"} {
+		for _, check := range []string{"planes", "store", "segments", "removal", "events", "journals"} {
 			r.skip(check, "the server tells what is wrong to admins")
 		}
 		return true
@@ -107,12 +107,14 @@ func (r *report) journals(ctx context.Context, c Client) {
 		r.skip("planes", "who serves what is told to admins")
 		r.skip("store", "how full it is is told to admins")
 		r.skip("segments", "what journals take is told to admins")
+		r.skip("removal", "what could not be removed is told to admins")
 		r.skip("events", "how far EVENTS is behind is told to admins")
 		return
 	}
 	r.planes(all)
 	r.store(all)
 	r.segments(all)
+	r.removal(all)
 	r.events(all)
 	found := map[string]bool{}
 	for _, p := range all.GetProcesses() {
@@ -137,6 +139,9 @@ func (r *report) planes(all *identityv1.ListProcessesResponse) {
 		}
 		text, _, _ := strings.Cut(p.GetWarning(), ". ")
 		known[text] = true // of the check of the store
+		for _, text := range p.GetRemovalFailures() {
+			known[text] = true // of the check of removal
+		}
 	}
 	found := 0
 	for _, p := range all.GetProblems() {
@@ -201,6 +206,23 @@ func (r *report) segments(all *identityv1.ListProcessesResponse) {
 		archived, stored = archived+u.GetArchivedSegments(), stored+u.GetArchivedBytes()
 	}
 	r.ok("segments", "%d journals have %d segments with %.1f MiB, and %d archived ones with %.1f MiB", len(all.GetJournals()), segments, float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
+}
+
+// removal reports what should have been removed because it is old, or of a deleted agent, and is still stored.
+func (r *report) removal(all *identityv1.ListProcessesResponse) {
+	remedies, found := map[string]string{}, false
+	for _, p := range all.GetProblems() {
+		remedies[p.GetText()] = p.GetRemedy()
+	}
+	for _, p := range all.GetProcesses() {
+		for _, text := range p.GetRemovalFailures() {
+			found = true
+			r.add("removal", Warning, remedies[text], "%s", text)
+		}
+	}
+	if !found {
+		r.ok("removal", "no process of the installation failed to remove old history or deleted agents")
+	}
 }
 
 // eventsNoted is how long an event may wait for its copy in EVENTS before it is reported.
