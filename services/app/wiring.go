@@ -129,7 +129,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		return nil, err
 	}
 	w.gate = quota.NewGate(quota.Config{
-		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
+		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Archived: archives.SegmentNames(w.overview), Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
 	})
 	w.server = rpc.NewServer(w.serverConfig())
 	a.edge = &edge{addr: a.cfg.GRPCAddr, connections: a.cfg.connections(), network: w.network, server: w.server, tokens: a.tokens}
