@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/damages"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/terminal"
 )
 
 // Clocks that differ by skewNoted or more are reported, as a problem from skewBad on: webhook
@@ -159,7 +160,7 @@ func (r *report) planes(all *identityv1.ListProcessesResponse) {
 	case len(all.GetPlanes()) == 0:
 		r.skip("planes", "the server is older than this program and does not tell who serves what")
 	case found == 0:
-		r.ok("planes", "all %d services of the installation are served, by %d processes", len(all.GetPlanes()), len(all.GetProcesses()))
+		r.ok("planes", "all %d services of the installation are served, by %s", len(all.GetPlanes()), terminal.Count(len(all.GetProcesses()), "process", "processes"))
 	}
 }
 
@@ -184,7 +185,7 @@ func (r *report) store(all *identityv1.ListProcessesResponse) {
 	case percent >= storeNoted:
 		r.add("store", Warning, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	case full > 0 && full < storeSoon:
-		r.add("store", Warning, mend, "the store of the journals will be full in %d hours at the rate of the last hours: %d of %d MiB are in use, %d %%", full/time.Hour, used>>20, limit>>20, percent)
+		r.add("store", Warning, mend, "the store of the journals will be full in %s at the rate of the last hours: %d of %d MiB are in use, %d %%", terminal.Count(full/time.Hour, "hour", "hours"), used>>20, limit>>20, percent)
 	default:
 		r.ok("store", "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	}
@@ -205,7 +206,7 @@ func (r *report) segments(all *identityv1.ListProcessesResponse) {
 		segments, bytes = segments+u.GetSegments(), bytes+u.GetBytes()
 		archived, stored = archived+u.GetArchivedSegments(), stored+u.GetArchivedBytes()
 	}
-	r.ok("segments", "%d journals have %d segments with %.1f MiB, and %d archived ones with %.1f MiB", len(all.GetJournals()), segments, float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
+	r.ok("segments", "%s %s with %.1f MiB, and %d archived with %.1f MiB", terminal.Count(len(all.GetJournals()), "journal has", "journals have"), terminal.Count(segments, "segment", "segments"), float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
 }
 
 // removal reports what should have been removed because it is old, or of a deleted agent, and is still stored.
@@ -237,7 +238,7 @@ func (r *report) events(all *identityv1.ListProcessesResponse) {
 		if behind >= eventsNoted {
 			found = true
 			r.add("events", Warning, "see the log of the process that holds the partition (`quartet status` says which) for interruptions of the bus, and whether the store has room; nothing is lost, as the journal has all",
-				"EVENTS is %s and %d frames behind the journal of %s/%d", behind.Round(time.Second), l.GetFrames(), l.GetPlane(), l.GetPartition())
+				"EVENTS is %s and %s behind the journal of %s/%d", behind.Round(time.Second), terminal.Count(l.GetFrames(), "frame", "frames"), l.GetPlane(), l.GetPartition())
 		}
 	}
 	switch {

@@ -39,7 +39,7 @@ func TestX17_WhatJournalsTake(t *testing.T) {
 	require.Equal(t, Skipped, r.found[0].Status)
 	r = &report{}
 	r.segments(&identityv1.ListProcessesResponse{Journals: []*identityv1.JournalUsage{{Segments: 2, Bytes: 70 << 20, ArchivedSegments: 5, ArchivedBytes: 20 << 20, ArchivedFrameBytes: 300 << 20}, {Segments: 1, Bytes: 1 << 20}}})
-	require.Equal(t, []Finding{{Check: "segments", Status: OK, Message: "2 journals have 3 segments with 71.0 MiB, and 5 archived ones with 20.0 MiB"}}, r.found)
+	require.Equal(t, []Finding{{Check: "segments", Status: OK, Message: "2 journals have 3 segments with 71.0 MiB, and 5 archived with 20.0 MiB"}}, r.found)
 	for in, want := range map[time.Duration]string{0: OK, storeSoon: OK, storeSoon - time.Second: Warning, time.Hour: Warning} {
 		r := &report{}
 		r.store(&identityv1.ListProcessesResponse{StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20, StoreFullIn: durationpb.New(in)})

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"quartet/pkg/clock"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/framelog"
 )
@@ -23,10 +24,11 @@ type Archived func(ctx context.Context, plane string, partition int) (map[uint64
 
 // lookAgain counts the bytes of the partitions again of which events were removed, again and again until ctx ends.
 func (c *counts) lookAgain(ctx context.Context) {
+	wall := clock.System()
 	for {
-		timer := time.NewTimer(recountPeriod)
+		timer := wall.TimerAt(wall.Now().Add(recountPeriod))
 		select {
-		case <-timer.C:
+		case <-timer.C():
 		case <-ctx.Done():
 			timer.Stop()
 			return
