@@ -116,7 +116,7 @@ func (d *damageable) toldOfArchive() {
 	require.Regexp(d.t, `(?m)^work/0 +\d+ +\d+\.\d MiB +\d+ (seconds|minutes) ago +\d+ segments, \d+\.\d MiB +\d+\.\d MiB$`, told)
 	require.Regexp(d.t, `(?m)^identity/0 +1 +0\.0 MiB +none *$`, told)
 	told, _ = d.quartet("doctor", "--address", d.srv.GRPC)
-	require.Regexp(d.t, `segments +7 journals have \d+ segments with \d+\.\d MiB, and \d+ archived ones with \d+\.\d MiB`, told)
+	require.Regexp(d.t, `segments +7 journals have \d+ segments with \d+\.\d MiB, and \d+ archived with \d+\.\d MiB`, told)
 	resp2, err := http.Get("http://" + d.srv.HTTP + "/metrics")
 	require.NoError(d.t, err)
 	defer resp2.Body.Close()

@@ -77,6 +77,8 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 		`quartet_owners_resident{partition="0",plane="agent"} 1`,
 		`quartet_owners_evicted{partition="0",plane="agent"} 0`,
 		`quartet_eviction_failed{partition="0",plane="work"} 0`,
+		`quartet_removed_events_total{cause="history",plane="work"} 0`,
+		`quartet_removal_failures_total{cause="erase",plane="agent"} 0`,
 		`quartet_journal_events_total{event_type="trigger_delivered",plane="waiting"} 1`,
 		`quartet_journal_appends_total{outcome="ok",plane="agent"}`,
 		`quartet_events_published_total{plane="work"}`,

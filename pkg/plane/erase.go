@@ -39,9 +39,8 @@ func (e *Engine[S]) erase(ctx context.Context) {
 func (e *Engine[S]) Erase(ctx context.Context, before time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {
-		if _, err := p.Erase(ctx, before, e.eraseElsewhere); err != nil && !errors.Is(err, journal.ErrNotHeld) {
-			errs = append(errs, err)
-		}
+		lines, err := p.Erase(ctx, before, e.eraseElsewhere)
+		errs = append(errs, e.erased.done(ctx, p.Index(), lines, err, e.deps.Clock.Now()))
 	}
 	return errors.Join(errs...)
 }

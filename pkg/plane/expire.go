@@ -6,12 +6,10 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"quartet/pkg/journal"
 )
 
 // What is older than history is kept is looked for ten times within that time, within these bounds: a pass reads what the archive has of
-// that time. The first pass is early, since a process may not run for long.
+// that time. The first pass is early, since a process may not run for long, and so is the one after a pass that failed.
 const (
 	minExpirePause   = time.Second
 	firstExpirePause = 10 * time.Minute
@@ -67,7 +65,7 @@ func (h History) before(now time.Time) func(namespace string) time.Time {
 // expire removes old events of all partitions until ctx ends.
 func (e *Engine[S]) expire(ctx context.Context) {
 	pause := min(max(e.deps.History.shortest()/10, minExpirePause), maxExpirePause)
-	for next := min(pause, firstExpirePause); ; next = pause {
+	for next := min(pause, firstExpirePause); ; {
 		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(next))
 		select {
 		case <-timer.C():
@@ -75,7 +73,9 @@ func (e *Engine[S]) expire(ctx context.Context) {
 			timer.Stop()
 			return
 		}
+		next = pause
 		if err := e.Expire(ctx, e.deps.Clock.Now()); err != nil && ctx.Err() == nil {
+			next = min(pause, firstExpirePause)
 			e.deps.Logger.Warn("old events are not removed yet; it is tried again", zap.String("plane", e.cfg.Plane), zap.Error(err))
 		}
 	}
@@ -85,13 +85,12 @@ func (e *Engine[S]) expire(ctx context.Context) {
 func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {
+		var removed int64
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), now.Add(-e.deps.History.longest()), through)
+			removed, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), now.Add(-e.deps.History.longest()), through)
 		}
-		if err != nil && !errors.Is(err, journal.ErrNotHeld) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, e.expired.done(ctx, p.Index(), removed, err, e.deps.Clock.Now()))
 	}
 	return errors.Join(errs...)
 }

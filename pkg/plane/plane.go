@@ -77,7 +77,9 @@ type Deps struct {
 	ReadThrough func(ctx context.Context, plane string, partition int) (uint64, error)
 	// Positions gets how far the partitions have consumed the journals that they follow. Optional.
 	Positions *Positions
-	Clock     clock.Clock
+	// Removals gets where events could not be removed that are old, or of deleted agents. Optional.
+	Removals *Removals
+	Clock    clock.Clock
 	// WaitClock bounds how long a call waits: a read for other planes (see After), a
 	// runner for a turn. Default Clock. A test whose Clock moves only by hand gives
 	// another one.
@@ -105,6 +107,9 @@ func (d *Deps) Complete() error {
 	}
 	if d.Positions == nil {
 		d.Positions = &Positions{}
+	}
+	if d.Removals == nil {
+		d.Removals = &Removals{}
 	}
 	if d.Clock == nil {
 		d.Clock = clock.System()
@@ -171,6 +176,8 @@ type Engine[S journal.State] struct {
 	cfg     Config[S]
 	deps    Deps
 	parts   *partitions.Set[S]
+	erased  *removal
+	expired *removal
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	closed  sync.Once
@@ -184,6 +191,7 @@ func Open[S journal.State](ctx context.Context, cfg Config[S], deps Deps) (*Engi
 		return nil, err
 	}
 	e := &Engine[S]{cfg: cfg, deps: deps}
+	e.erased, e.expired = newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeErase), newRemoval(deps.Metrics, deps.Removals, cfg.Plane, causeHistory)
 	registry := journal.NewRegistry(cfg.Events)
 	var err error
 	e.parts, err = partitions.Open(ctx, cmp.Or(cfg.Share, partitions.Whole(deps.Partitions(cfg.Plane))), func(partition int) (journal.Config[S], error) {
@@ -233,7 +241,7 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 	if e.evicts() {
 		e.running.Go(func() { e.evict(follow) })
 	}
-	if e.deps.EraseAfter > 0 {
+	if _, erases := any(e.cfg.New()).(journal.Erasable); erases && e.deps.EraseAfter > 0 {
 		e.running.Go(func() { e.erase(follow) })
 	}
 	if _, retains := any(e.cfg.New()).(journal.Retaining); retains && e.deps.History.shortest() > 0 {
@@ -290,6 +298,10 @@ func (e *Engine[S]) Close(ctx context.Context) error {
 			e.stop()
 		}
 		e.running.Wait()
+		for _, p := range e.parts.All() {
+			e.erased.forget(p.Index())
+			e.expired.forget(p.Index())
+		}
 		e.err = e.parts.Close(ctx)
 	})
 	return e.err

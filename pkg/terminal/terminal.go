@@ -3,6 +3,7 @@
 package terminal
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -21,6 +22,14 @@ const (
 	Cyan   = "36"
 	Violet = "35"
 )
+
+// Count returns a number with its noun, of which one and many are the singular and the plural.
+func Count[N ~int | ~int32 | ~int64 | ~uint64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(int64(n)) + " " + many
+}
 
 // Paint returns s in a colour. It returns an empty s unchanged.
 func Paint(colour, s string) string {

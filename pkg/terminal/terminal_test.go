@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -36,4 +37,11 @@ func TestOnlyATerminalGetsColours(t *testing.T) {
 	defer f.Close()
 	require.False(t, WantsColour(f))
 	require.False(t, IsTerminal(f))
+}
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0 entries", 1: "1 entry", 2: "2 entries", -1: "-1 entries", 1000: "1000 entries"} {
+		require.Equal(t, want, Count(n, "entry", "entries"))
+	}
+	require.Equal(t, "1 second", Count(time.Second/time.Second, "second", "seconds"))
 }

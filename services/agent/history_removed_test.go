@@ -44,6 +44,9 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	}
 	r.hear(promoted("brf_1", "wi_reported", "done"))
 	queued := r.send("keeper", "later", normal)
+	whole, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Contains(t, whole.GetContext().GetText(), "[earlier parts are left out; ReadConversation has all of it]")
 	r.restart() // nothing is cached
 
 	removed := planetest.Forget(t, r.journals, Plane, registry, state.NewState(), r.clk.Now().Add(time.Hour))
@@ -89,9 +92,11 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	require.ErrorIs(t, err, fault.HistoryRemoved)
 
 	said := 0
+	var oldest *agentv1.Utterance
 	for token, more := "", true; more; more = token != "" {
 		page := r.conversation(&agentv1.ListConversationRequest{PageSize: 70, PageToken: token})
 		said += len(page.GetUtterances())
+		oldest = page.GetUtterances()[len(page.GetUtterances())-1]
 		token = page.GetNextPageToken()
 		require.Equal(t, token == "", page.GetHistoryRemoved())
 	}
@@ -104,6 +109,21 @@ func TestA15_WhatIsLeftOfAnAgent(t *testing.T) {
 	shown, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
 	require.NoError(t, err)
 	require.Contains(t, shown.GetContext().GetText(), fmt.Sprint("answer ", turns-1))
+	r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+		return &workv1.GetWorkQueueResponse{AgentId: "keeper", Current: &workv1.WorkItem{WorkItemId: "wi_open", Objective: "go on"}}, nil
+	}
+	for range 2 { // the second time of what is remembered
+		shown, err = r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
+		require.NoError(t, err)
+		require.Contains(t, shown.GetContext().GetText(), "[earlier parts are left out; ReadConversation has what was said since "+oldest.GetCreatedAt().AsTime().Format(time.RFC3339)+
+			"; what was said before was removed because of its age]\n")
+		about, err := r.service.ListRounds(r.operator(), &agentv1.ListRoundsRequest{AgentId: "keeper", WorkItemId: "wi_open", PageSize: 100})
+		require.NoError(t, err)
+		left := about.GetRounds()[state.ShownRounds-1]
+		require.Contains(t, shown.GetContext().GetText(), "\n## Notes on it, from what was done since "+left.GetCreatedAt().AsTime().Format(time.RFC3339)+
+			"; your older rounds for it were removed because of their age\n- none\n")
+	}
+	r.others.queue = nil
 	a := r.take("keeper") // its message was queued before
 	require.Equal(t, queued, a.GetMessage().GetMessageId())
 	require.Contains(t, a.GetContext().GetText(), fmt.Sprint("answer ", turns-1))

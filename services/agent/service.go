@@ -205,6 +205,7 @@ func (s *Service) assemble() {
 	s.callService = toolcalls.New(s.engine, toolcalls.Deps{Conn: d.Conn, Allowed: d.Allowed, Tracer: d.Tracer, Briefs: s.briefService})
 	s.projectionService = projection.New(s.engine, projection.Deps{
 		Work: d.Work, Waiting: d.Waiting, Tasks: d.Tasks, Boards: d.Boards, Conn: d.Conn, Logger: d.Logger, Calls: s.callService,
+		Clock: d.Clock, History: d.History,
 	})
 	s.turnService = turns.New(s.engine, turns.Deps{
 		Work: d.Work, Clock: d.Clock, WaitClock: d.WaitClock, IDs: d.IDs, Logger: d.Logger, Tracer: d.Tracer, MintRun: d.MintRun, Arrive: d.Arrive,

@@ -216,7 +216,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) *conf.Set {
 	s.Bool(&c.TLS.RequireClient, "tls-require-client-cert", false, "Demand a certificate of every client of grpc-addr and http-addr")
 	s.Int(&c.QuotaAgents, "quota-agents", autoQuota, "Maximum number of agents of a namespace, children included; 0: no limit; -1: 20000 where credentials are required, else no limit")
 	s.Int(&c.QuotaItems, "quota-open-items", autoQuota, "Maximum number of open work items of a namespace, without those of deleted agents; 0: no limit; -1: 1000000 where credentials are required, else no limit")
-	s.Int(&c.QuotaMiB, "quota-mib", autoQuota, "Maximum amount that a namespace may write to journals in total, in MiB; 0: no limit; -1: 16384 where credentials are required, else no limit")
+	s.Int(&c.QuotaMiB, "quota-mib", autoQuota, "Maximum size of what a namespace has written to journals, without what was removed, in MiB; 0: no limit; -1: 16384 where credentials are required, else no limit")
 	s.Int(&c.QuotaRequests, "quota-requests", autoQuota, "Maximum requests per second of a namespace to each process, with bursts of one second's requests; 0: no limit; -1: 50000 where credentials are required, else no limit")
 	s.Int(&c.QuotaDeliveries, "quota-deliveries", autoQuota, "Maximum deliveries per second to the triggers of a namespace, half of it to one trigger, with bursts of ten seconds' deliveries; 0: no limit; -1: 200 where credentials are required, else no limit")
 	s.Int(&c.QuotaDeliveryKiB, "quota-delivery-kib", autoQuota, "Maximum KiB per second of such deliveries, in the same way; 0: no limit; -1: 2048 where credentials are required, else no limit")

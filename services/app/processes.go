@@ -43,9 +43,10 @@ type processes struct {
 	self   *identityv1.Process
 	bucket installation.Bucket
 	// ready, held and warning are what the process tells of itself; see identityv1.Process.
-	ready   func() error
-	held    func() []*identityv1.HeldPartition
-	warning func() string
+	ready    func() error
+	held     func() []*identityv1.HeldPartition
+	warning  func() string
+	removals func() []string // what could not be removed
 	// consumed is what a partition that the process holds has consumed.
 	consumed func(h *identityv1.HeldPartition) []*identityv1.ConsumedSource
 	failed   bool
@@ -56,8 +57,7 @@ type processes struct {
 // newProcesses returns the module of a process with an id. It reports the process every
 // reportPeriod, and when something of it changes.
 func newProcesses(w *wiring, edge *edge) *processes {
-	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready, held: w.heldPartitions, consumed: w.consumed, warning: w.fill.Warning}
-	p.bucket = installation.Bucket{Conn: func() *nats.Conn { return w.broker.readers }, Replicas: w.cfg.Replicas}
+	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready, held: w.heldPartitions, consumed: w.consumed, warning: w.fill.Warning, removals: w.deps.Removals.Failed, bucket: installation.Bucket{Conn: func() *nats.Conn { return w.broker.readers }, Replicas: w.cfg.Replicas}}
 	host, _ := os.Hostname() // "" if unknown
 	p.self = &identityv1.Process{
 		ProcessId: w.deps.IDs.New("prc_"), Host: host, Services: slices.Clone(w.cfg.Serve), Version: w.version, StartedAt: timestamppb.Now(),
@@ -94,7 +94,7 @@ func (p *processes) report(ctx context.Context) {
 	if err := p.ready(); err != nil {
 		report.NotReady = strings.Split(err.Error(), "\n")
 	}
-	report.Held, report.Warning = p.held(), p.warning()
+	report.Held, report.Warning, report.RemovalFailures = p.held(), p.warning(), p.removals()
 	report.InstallationKeyIds, report.ActiveInstallationKeyId = ring.IDs(), ring.Active().ID
 	if proto.Equal(report, p.last) && time.Since(p.at) < reportPeriod {
 		return

@@ -116,7 +116,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		Log: w.broker.log, Witness: w.broker.witness, LossPatience: w.cfg.lossPatience(), SegmentSize: int64(w.cfg.SegmentSize) << 20,
 		Snapshots: w.broker.snapshots, SnapshotBytes: int64(w.cfg.SnapshotSize) << 20, Sources: w.broker.sources, Feeds: w.broker.feeds, Requests: requests.NewPool(journal.DefaultRequestMemory), Room: w.broker.room, Partitions: w.broker.partitions,
 		IDs: id.New(), Logger: a.logger, Tracer: a.tracer, Metrics: w.metrics, EraseAfter: w.cfg.EraseAfter, EraseEvents: w.broker.eraseEvents,
-		History: kept, ReadThrough: w.readThrough, Positions: &plane.Positions{},
+		History: kept, ReadThrough: w.readThrough, Positions: &plane.Positions{}, Removals: &plane.Removals{},
 		Eviction: &eviction.Policy{Dir: datadir.Unused(w.cfg.DataDir)}, EvictEvery: time.Minute, Pressed: memory.Above(w.cfg.memory() / 3),
 	}
 	if a.cfg.clustered() && slices.ContainsFunc(planes, a.cfg.serves) {
@@ -129,7 +129,7 @@ func (a *App) wire(version string) (*wiring, error) {
 		return nil, err
 	}
 	w.gate = quota.NewGate(quota.Config{
-		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
+		Limits: limits, Sources: w.broker.sources, Serves: a.cfg.serves, Archived: archives.SegmentNames(w.overview), Memory: a.cfg.memory(), Logger: a.logger, Metrics: w.metrics,
 	})
 	w.server = rpc.NewServer(w.serverConfig())
 	a.edge = &edge{addr: a.cfg.GRPCAddr, connections: a.cfg.connections(), network: w.network, server: w.server, tokens: a.tokens}

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/journal/damages"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/terminal"
 )
 
 // Clocks that differ by skewNoted or more are reported, as a problem from skewBad on: webhook
@@ -40,7 +41,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	health, err := grpc_health_v1.NewHealthClient(c.Conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		r.unreachable(c, err)
-		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "segments", "events", "journals"} {
+		for _, check := range []string{"ready", "credential", "clock", "version", "planes", "store", "segments", "removal", "events", "journals"} {
 			r.skip(check, "there is no server to ask")
 		}
 		return false
@@ -68,7 +69,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	if err != nil {
 		r.skip("clock", "the server tells its time to those it knows")
 		r.skip("version", "the server tells its version to those it knows")
-		for _, check := range []string{"planes", "store", "segments", "events", "journals"} {
+		for _, check := range []string{"planes", "store", "segments", "removal", "events", "journals"} {
 			r.skip(check, "the server tells what is wrong to admins")
 		}
 		return true
@@ -107,12 +108,14 @@ func (r *report) journals(ctx context.Context, c Client) {
 		r.skip("planes", "who serves what is told to admins")
 		r.skip("store", "how full it is is told to admins")
 		r.skip("segments", "what journals take is told to admins")
+		r.skip("removal", "what could not be removed is told to admins")
 		r.skip("events", "how far EVENTS is behind is told to admins")
 		return
 	}
 	r.planes(all)
 	r.store(all)
 	r.segments(all)
+	r.removal(all)
 	r.events(all)
 	found := map[string]bool{}
 	for _, p := range all.GetProcesses() {
@@ -137,6 +140,9 @@ func (r *report) planes(all *identityv1.ListProcessesResponse) {
 		}
 		text, _, _ := strings.Cut(p.GetWarning(), ". ")
 		known[text] = true // of the check of the store
+		for _, text := range p.GetRemovalFailures() {
+			known[text] = true // of the check of removal
+		}
 	}
 	found := 0
 	for _, p := range all.GetProblems() {
@@ -154,7 +160,7 @@ func (r *report) planes(all *identityv1.ListProcessesResponse) {
 	case len(all.GetPlanes()) == 0:
 		r.skip("planes", "the server is older than this program and does not tell who serves what")
 	case found == 0:
-		r.ok("planes", "all %d services of the installation are served, by %d processes", len(all.GetPlanes()), len(all.GetProcesses()))
+		r.ok("planes", "all %d services of the installation are served, by %s", len(all.GetPlanes()), terminal.Count(len(all.GetProcesses()), "process", "processes"))
 	}
 }
 
@@ -179,7 +185,7 @@ func (r *report) store(all *identityv1.ListProcessesResponse) {
 	case percent >= storeNoted:
 		r.add("store", Warning, mend, "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	case full > 0 && full < storeSoon:
-		r.add("store", Warning, mend, "the store of the journals will be full in %d hours at the rate of the last hours: %d of %d MiB are in use, %d %%", full/time.Hour, used>>20, limit>>20, percent)
+		r.add("store", Warning, mend, "the store of the journals will be full in %s at the rate of the last hours: %d of %d MiB are in use, %d %%", terminal.Count(full/time.Hour, "hour", "hours"), used>>20, limit>>20, percent)
 	default:
 		r.ok("store", "%d of %d MiB of the store of the journals are in use, %d %%", used>>20, limit>>20, percent)
 	}
@@ -200,7 +206,24 @@ func (r *report) segments(all *identityv1.ListProcessesResponse) {
 		segments, bytes = segments+u.GetSegments(), bytes+u.GetBytes()
 		archived, stored = archived+u.GetArchivedSegments(), stored+u.GetArchivedBytes()
 	}
-	r.ok("segments", "%d journals have %d segments with %.1f MiB, and %d archived ones with %.1f MiB", len(all.GetJournals()), segments, float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
+	r.ok("segments", "%s %s with %.1f MiB, and %d archived with %.1f MiB", terminal.Count(len(all.GetJournals()), "journal has", "journals have"), terminal.Count(segments, "segment", "segments"), float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
+}
+
+// removal reports what should have been removed because it is old, or of a deleted agent, and is still stored.
+func (r *report) removal(all *identityv1.ListProcessesResponse) {
+	remedies, found := map[string]string{}, false
+	for _, p := range all.GetProblems() {
+		remedies[p.GetText()] = p.GetRemedy()
+	}
+	for _, p := range all.GetProcesses() {
+		for _, text := range p.GetRemovalFailures() {
+			found = true
+			r.add("removal", Warning, remedies[text], "%s", text)
+		}
+	}
+	if !found {
+		r.ok("removal", "no process of the installation failed to remove old history or deleted agents")
+	}
 }
 
 // eventsNoted is how long an event may wait for its copy in EVENTS before it is reported.
@@ -215,7 +238,7 @@ func (r *report) events(all *identityv1.ListProcessesResponse) {
 		if behind >= eventsNoted {
 			found = true
 			r.add("events", Warning, "see the log of the process that holds the partition (`quartet status` says which) for interruptions of the bus, and whether the store has room; nothing is lost, as the journal has all",
-				"EVENTS is %s and %d frames behind the journal of %s/%d", behind.Round(time.Second), l.GetFrames(), l.GetPlane(), l.GetPartition())
+				"EVENTS is %s and %s behind the journal of %s/%d", behind.Round(time.Second), terminal.Count(l.GetFrames(), "frame", "frames"), l.GetPlane(), l.GetPartition())
 		}
 	}
 	switch {

@@ -39,7 +39,7 @@ func TestX17_WhatJournalsTake(t *testing.T) {
 	require.Equal(t, Skipped, r.found[0].Status)
 	r = &report{}
 	r.segments(&identityv1.ListProcessesResponse{Journals: []*identityv1.JournalUsage{{Segments: 2, Bytes: 70 << 20, ArchivedSegments: 5, ArchivedBytes: 20 << 20, ArchivedFrameBytes: 300 << 20}, {Segments: 1, Bytes: 1 << 20}}})
-	require.Equal(t, []Finding{{Check: "segments", Status: OK, Message: "2 journals have 3 segments with 71.0 MiB, and 5 archived ones with 20.0 MiB"}}, r.found)
+	require.Equal(t, []Finding{{Check: "segments", Status: OK, Message: "2 journals have 3 segments with 71.0 MiB, and 5 archived with 20.0 MiB"}}, r.found)
 	for in, want := range map[time.Duration]string{0: OK, storeSoon: OK, storeSoon - time.Second: Warning, time.Hour: Warning} {
 		r := &report{}
 		r.store(&identityv1.ListProcessesResponse{StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20, StoreFullIn: durationpb.New(in)})
@@ -48,4 +48,24 @@ func TestX17_WhatJournalsTake(t *testing.T) {
 	r = &report{}
 	r.store(&identityv1.ListProcessesResponse{StoreUsedBytes: 10 << 20, StoreLimitBytes: 100 << 20, StoreFullIn: durationpb.New(5 * time.Hour)})
 	require.Equal(t, "the store of the journals will be full in 5 hours at the rate of the last hours: 10 of 100 MiB are in use, 10 %", r.found[0].Message)
+}
+
+// What could not be removed is a warning with what to do, and none of the planes.
+func TestWhatIsNotRemoved(t *testing.T) {
+	const text = "work/0 still has old events (history-days): nobody knows what was read"
+	r := &report{}
+	all := &identityv1.ListProcessesResponse{
+		Planes:    []*identityv1.PlaneHealth{{Name: "work", Up: true}},
+		Processes: []*identityv1.Process{{RemovalFailures: []string{text}}, {}},
+		Problems:  []*identityv1.InstallationProblem{{Text: text, Remedy: "see its log"}},
+	}
+	r.removal(all)
+	r.planes(all)
+	require.Equal(t, []Finding{
+		{Check: "removal", Status: Warning, Message: text, Mend: "see its log"},
+		{Check: "planes", Status: OK, Message: "all 1 services of the installation are served, by 2 processes"},
+	}, r.found)
+	r = &report{}
+	r.removal(&identityv1.ListProcessesResponse{})
+	require.Equal(t, OK, r.found[0].Status)
 }

@@ -246,7 +246,7 @@ func TestANamespaceThatHasWrittenItsLimitMayOnlyEndThings(t *testing.T) {
 		_, err = p.gate.Unary(as("acme"), method, nil, ok)
 		require.ErrorIs(t, err, fault.QuotaExceeded, method)
 	}
-	require.ErrorContains(t, err, "namespace acme has 1 of its 1 mib; journals keep everything that history-days does not remove, so an admin has to raise the quota")
+	require.ErrorContains(t, err, "namespace acme has 1 of its 1 mib; journals keep everything that history-days and erase-after do not remove, so an admin has to raise the quota")
 	for _, method := range []string{finish, "/quartet.agent.v1.AgentService/DeleteAgent", "/quartet.agent.v1.AgentService/FinishTurn", "/quartet.agent.v1.AgentService/ListAgents"} {
 		_, err = p.gate.Unary(as("acme"), method, nil, ok)
 		require.NoError(t, err, method)

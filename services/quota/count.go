@@ -39,8 +39,18 @@ type counts struct {
 	// its creation, which was removed because it is old: such an item counts for nothing.
 	items   map[owner]map[uint64]struct{}
 	deleted map[owner]bool
+	// bytes are those of the lines of each journal, by namespace, up to the event with the wal_seq in through.
+	bytes   map[journal.Source]map[string]int64
+	through map[journal.Source]uint64
 
-	following sync.Mutex                  // held while sources is read or changed
+	archived Archived // nil: nothing is ever removed
+	names    map[journal.Source]map[uint64]string
+	logger   *zap.Logger
+	ctx      context.Context //nolint:containedctx // ends what runs in the background
+	cancel   context.CancelFunc
+	looking  sync.WaitGroup
+
+	following sync.Mutex                  // held while sources or names is read or changed
 	sources   map[string][]journal.Source // by plane, of the planes whose journals are read
 	journals  *follower.Set
 }
@@ -49,15 +59,18 @@ type counts struct {
 type owner struct{ namespace, agent string }
 
 // newCounts returns counts that follow nothing yet; see start.
-func newCounts(logger *zap.Logger) *counts {
+func newCounts(logger *zap.Logger, archived Archived) *counts {
 	c := &counts{held: map[string]map[string]int64{}, items: map[owner]map[uint64]struct{}{}, deleted: map[owner]bool{}, sources: map[string][]journal.Source{}}
-	c.journals = follower.NewSet(logger.Named("quota"), c.frame)
+	c.bytes, c.through, c.names = map[journal.Source]map[string]int64{}, map[journal.Source]uint64{}, map[journal.Source]map[uint64]string{}
+	c.archived, c.logger = archived, logger.Named("quota")
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.journals = follower.NewSet(c.logger, c.frame)
 	return c
 }
 
 // start reads the journals of kinds up to their current ends, and begins to follow those that are not followed yet.
 func (c *counts) start(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
-	if err := c.follow(sources, kinds); err != nil {
+	if err := c.follow(ctx, sources, kinds); err != nil {
 		return err
 	}
 	for _, kind := range kinds {
@@ -69,7 +82,7 @@ func (c *counts) start(ctx context.Context, sources func(plane string) ([]journa
 }
 
 // follow begins to follow the journals of kinds.
-func (c *counts) follow(sources func(plane string) ([]journal.Source, error), kinds []string) error {
+func (c *counts) follow(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
 	c.following.Lock()
 	defer c.following.Unlock()
 	for _, kind := range kinds {
@@ -80,6 +93,18 @@ func (c *counts) follow(sources func(plane string) ([]journal.Source, error), ki
 			found, err := sources(plane)
 			if err != nil {
 				return fmt.Errorf("quota: %w", err)
+			}
+			for _, src := range found {
+				if c.archived == nil {
+					break
+				}
+				// Names from before the journal is read: a segment that is stored anew meanwhile is counted again. Without them all are.
+				if names, err := c.archived(ctx, src.Plane(), src.Partition()); err == nil {
+					c.names[src] = names
+				}
+			}
+			if c.archived != nil && len(c.sources) == 0 {
+				c.looking.Go(func() { c.lookAgain(c.ctx) })
 			}
 			c.sources[plane] = found
 			c.journals.Add(found...)
@@ -96,7 +121,11 @@ func (c *counts) of(plane string) []journal.Source {
 }
 
 // close ends following. It is idempotent.
-func (c *counts) close() { c.journals.Close() }
+func (c *counts) close() {
+	c.cancel()
+	c.looking.Wait()
+	c.journals.Close()
+}
 
 // frame updates the counts of the namespaces in one frame: it adds the bytes of their lines, and
 // adds or subtracts the agents and open items that their events create or end.
@@ -113,7 +142,12 @@ func (c *counts) frame(src journal.Source, lines []journal.Line) {
 			of = map[string]int64{}
 			c.held[ev.Namespace] = of
 		}
-		of[MiB] += int64(len(line.Text)) + 1
+		of[MiB] += size(line)
+		if c.bytes[src] == nil {
+			c.bytes[src] = map[string]int64{}
+		}
+		c.bytes[src][ev.Namespace] += size(line)
+		c.through[src] = ev.WalSeq
 		d, ok := deltas[src.Plane()][ev.Type]
 		if !ok {
 			continue

@@ -8,6 +8,7 @@
 // Emits: nothing.
 //
 // The counts of agents and open items are exact: near a limit the gate reads the journal to
-// its end before it decides. Bytes are those of journal lines, as of a moment ago. Requests
+// its end before it decides. Bytes are those of journal lines, as of a moment ago;
+// those of lines that were removed count until a few minutes later. Requests
 // are counted by each process for itself, where they arrive.
 package quota

@@ -65,7 +65,9 @@ type Config struct {
 	Sources func(plane string) ([]journal.Source, error)
 	// Serves reports whether this process serves a plane.
 	Serves func(plane string) bool
-	Logger *zap.Logger
+	// Archived tells of which journals events were removed; nil: of none. Bytes that were removed count no more a few minutes later.
+	Archived Archived
+	Logger   *zap.Logger
 	// Memory is the memory that the process may use, in bytes; 0: not bounded. See Observe.
 	Memory uint64
 	// Metrics gets quartet_quota_refusals_total. Optional.
@@ -109,7 +111,7 @@ func NewGate(cfg Config) *Gate {
 	}
 	refusals := meter.Counter(cfg.Metrics, "quartet_quota_refusals_total", "Requests refused because of a quota of their namespace.", "quota")
 	return &Gate{
-		cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger), tallies: map[tallyKey]*tally{}, streams: admission.NewHeld(streamsTotal),
+		cfg: cfg, refusals: refusals, counts: newCounts(cfg.Logger, cfg.Archived), tallies: map[tallyKey]*tally{}, streams: admission.NewHeld(streamsTotal),
 		turns: admission.NewTurns(delayTarget), rates: map[string]*rate.Limiter{},
 		turnLimit: meter.Gauge(cfg.Metrics, "quartet_turn_limit", "Calls of a namespace that run at a time, because the process is short of processor time; 0: no limit.").WithLabelValues(),
 	}
@@ -251,7 +253,7 @@ func (g *Gate) stored(namespace string) error {
 	}
 	if bytes := g.counts.get(namespace, MiB); bytes >= limit<<20 {
 		g.refusals.WithLabelValues(MiB).Inc()
-		return full(namespace, MiB, limit, bytes>>20, "journals keep everything that history-days does not remove, so an admin has to raise the quota").With("bytes", strconv.FormatInt(bytes, 10))
+		return full(namespace, MiB, limit, bytes>>20, "journals keep everything that history-days and erase-after do not remove, so an admin has to raise the quota").With("bytes", strconv.FormatInt(bytes, 10))
 	}
 	return nil
 }

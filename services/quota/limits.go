@@ -14,7 +14,7 @@ import (
 const (
 	Agents    = "agents"     // that are not deleted, children included
 	OpenItems = "open-items" // work items that are not completed
-	MiB       = "mib"        // written to journals, ever
+	MiB       = "mib"        // of journals: what was written and not removed
 	Requests  = "requests"   // a second, at each process that they come to
 	// Deliveries and DeliveryKiB are those of triggers and their bodies, a second, at each process
 	// that stores them.

@@ -13,7 +13,7 @@ import (
 // The namespaces that have written most come first, at most 100; of the others only the number is said.
 func TestLargest(t *testing.T) {
 	for _, n := range []int{0, maxLargest - 1, maxLargest, maxLargest + 1} {
-		g := &Gate{counts: newCounts(zap.NewNop()), cfg: Config{Sources: func(string) ([]journal.Source, error) { return []journal.Source{}, nil }}}
+		g := &Gate{counts: newCounts(zap.NewNop(), nil), cfg: Config{Sources: func(string) ([]journal.Source, error) { return []journal.Source{}, nil }}}
 		for i := range n {
 			g.counts.held[fmt.Sprintf("ns-%03d", i)] = map[string]int64{MiB: int64(i / 2), Agents: int64(i), OpenItems: 7}
 		}

@@ -189,7 +189,7 @@ func (s *show) ended(t *client.Turn, err error) {
 	if err != nil {
 		colour = terminal.Red
 	}
-	text := s.paint(colour, "── "+outcome) + s.paint(terminal.Dim, fmt.Sprintf(", %d rounds, %d tokens in, %d out", t.Rounds(), sum[0], sum[1]))
+	text := s.paint(colour, "── "+outcome) + s.paint(terminal.Dim, fmt.Sprintf(", %s, %d tokens in, %d out", terminal.Count(t.Rounds(), "round", "rounds"), sum[0], sum[1]))
 	if err != nil {
 		text += "\n   " + terminal.Printable(err.Error())
 	}

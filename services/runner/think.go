@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/client"
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	"quartet/pkg/terminal"
 	"quartet/pkg/utf8cut"
 )
 
@@ -72,7 +73,7 @@ func (r *Runner) think(ctx context.Context, t *client.Turn) error {
 			return nil
 		}
 	}
-	r.show.event(turnEvent(t, "notice", fmt.Sprintf("the turn is completed after %d rounds, the most that are allowed", r.cfg.MaxRounds)))
+	r.show.event(turnEvent(t, "notice", fmt.Sprintf("the turn is completed after %s, the most that are allowed", terminal.Count(r.cfg.MaxRounds, "round", "rounds"))))
 	return nil
 }
 

@@ -270,7 +270,8 @@ func (c *client) repeat() {
 		return
 	}
 	was := c.answered[n%len(c.answered)]
-	if time.Since(was.at) > 20*time.Hour {
+	// The product keeps history for longer than it remembers requests: 2 days at least, and 24 hours. What a world removes earlier has no first answer.
+	if h := c.w.history(); time.Since(was.at) > 20*time.Hour || h > 0 && time.Since(was.at) > h/2 {
 		return
 	}
 	id, err := was.again()

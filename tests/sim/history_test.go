@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"quartet/pkg/bus"
@@ -22,7 +23,7 @@ const confirmTerm = 100 * time.Millisecond
 
 // history is how long events are kept that nothing needs; 0 in a world in which all are.
 func (w *world) history() time.Duration {
-	if w.short && w.eraseAfter() > 0 && !w.split() {
+	if w.short && w.eraseAfter() > 0 {
 		return 100 * time.Second
 	}
 	return 0
@@ -32,20 +33,20 @@ func (w *world) history() time.Duration {
 func (w *world) readThrough(ctx context.Context, of string, partition int) (uint64, error) {
 	through := uint64(math.MaxUint64)
 	for _, name := range followers[of] {
-		w.mu.Lock()
-		l := w.lives[name]
-		w.mu.Unlock()
-		if l == nil {
+		if !slices.Contains(w.planes, name) {
 			continue // the world has no such service
 		}
-		term, cancel := context.WithTimeout(ctx, confirmTerm)
+		// Of several instances that have the plane, because one has taken it over, the lowest position counts.
 		known := false
-		for _, p := range l.positions.Durable(term, name, 0) {
-			if p.Plane == of && p.Partition == partition {
-				through, known = min(through, p.WalSeq), true
+		for _, l := range w.following(name) {
+			term, cancel := context.WithTimeout(ctx, confirmTerm)
+			for _, p := range l.positions.Durable(term, name, 0) {
+				if p.Plane == of && p.Partition == partition {
+					through, known = min(through, p.WalSeq), true
+				}
 			}
+			cancel()
 		}
-		cancel()
 		if !known {
 			return 0, fmt.Errorf("what %s has read of %s is not known", name, of)
 		}
@@ -58,4 +59,17 @@ func (w *world) readThrough(ctx context.Context, of string, partition int) (uint
 		}
 	}
 	return 0, nil
+}
+
+// following returns the lives of a plane that may follow the others.
+func (w *world) following(name string) []*life {
+	if w.split() {
+		return w.holders(name)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.lives[name]; l != nil {
+		return []*life{l}
+	}
+	return nil
 }

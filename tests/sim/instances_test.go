@@ -45,6 +45,7 @@ type instance struct {
 // unit is a plane for which an instance has the lease.
 type unit struct {
 	module planes.Module
+	part   *life
 	calls  *rpc.Instance
 	copies *bus.Publisher
 	held   journal.Lease
@@ -144,7 +145,7 @@ func (i *instance) take(ctx context.Context, name string, held *lease.Lease) err
 	if err != nil {
 		return err
 	}
-	u := &unit{module: module, held: held}
+	u := &unit{module: module, part: part, held: held}
 	if u.calls, err = rpc.NewInstance(module.Register); err != nil {
 		return err
 	}
@@ -242,6 +243,23 @@ func (w *world) allHeld() bool {
 		}
 	}
 	return true
+}
+
+// holders returns the lives of a plane in the instances that have it.
+func (w *world) holders(plane string) (all []*life) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, name := range w.names {
+		l := w.lives[name]
+		if i, ok := l.module.(*instance); ok && !l.proc.Dead() {
+			i.mu.Lock()
+			if u := i.units[plane]; u != nil {
+				all = append(all, u.part)
+			}
+			i.mu.Unlock()
+		}
+	}
+	return all
 }
 
 // leasesOverlap returns an error if two instances may answer for one plane at a time.

@@ -108,13 +108,16 @@ func TestSim(t *testing.T) {
 
 // runSeeds runs seeds in this process.
 func runSeeds(t *testing.T) {
-	began, steps, frames, calls, turns, crashes, faults, archived, removed := time.Now(), 0, 0, 0, 0, 0, 0, 0, int64(0)
+	began, steps, frames, calls, turns, crashes, faults, archived, removed, byInstances := time.Now(), 0, 0, 0, 0, 0, 0, 0, int64(0), int64(0)
 	seed := *seedFlag
 	for ; seed < *seedFlag+uint64(max(*seedsFlag, 1)) && (*stepsFlag == 0 || steps < *stepsFlag); seed++ {
 		rep := simulate(t, seed, kept)
 		steps, frames, calls, turns, crashes = steps+rep.steps, frames+rep.frames, calls+rep.calls, turns+rep.turns, crashes+rep.crashes
 		archived += rep.archived
 		removed += rep.removed
+		if rep.instances {
+			byInstances += rep.removed
+		}
 		for _, n := range rep.faults {
 			faults += n
 		}
@@ -128,7 +131,19 @@ func runSeeds(t *testing.T) {
 			t.Fatalf("seed %d failed by %v\nrepeat it with: go test ./tests/sim -run 'TestSim$' -v -args -seed=%d -seeds=1 -show", seed, rep.err, seed)
 		}
 	}
-	t.Logf("seeds %d to %d together: %d steps, %d frames, %d calls, %d turns, %d crashes, %d faults, %d segments archived, %d old events removed, in %s", *seedFlag, seed-1, steps, frames, calls, turns, crashes, faults, archived, removed, time.Since(began).Round(time.Second))
+	t.Logf("seeds %d to %d together: %d steps, %d frames, %d calls, %d turns, %d crashes, %d faults, %d segments archived, %d old events removed, %d of these by instances, in %s", *seedFlag, seed-1, steps, frames, calls, turns, crashes, faults, archived, removed, byInstances, time.Since(began).Round(time.Second))
+}
+
+// TestSim_InstancesRemoveHistory checks that instances, of which one takes planes over from the others, remove old events in one of a few worlds.
+func TestSim_InstancesRemoveHistory(t *testing.T) {
+	for seed := uint64(66); seed < 166; seed++ { // the first one does, until worlds become others
+		rep := simulate(t, seed, kept)
+		require.NoError(t, rep.err, "seed %d", seed)
+		if rep.instances && rep.removed > 0 {
+			return
+		}
+	}
+	require.Fail(t, "no world with instances removed anything")
 }
 
 // TestSim_OneSeedOneRun checks that a seed decides everything, whatever the number of processors: two more runs choose the

@@ -107,7 +107,14 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 		p.conversation = append(p.conversation, said)
 	}
 	p.summary = l.summary
-	return nil
+	if p.earlier == 0 && p.summary == nil {
+		return nil // nothing is referred to that is not shown
+	}
+	since, err := s.conversationSince(ctx, k)
+	if err == nil && !since.IsZero() {
+		p.since = stamp(since)
+	}
+	return err
 }
 
 func saidIn(r *agentv1.Round) prompt.Said {

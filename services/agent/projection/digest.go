@@ -36,6 +36,7 @@ type itemDigest struct {
 	held   chan struct{} // capacity 1; who put an element reads or writes what follows, and may wait for the journal meanwhile
 	rounds int           // how many rounds of the item the notes cover
 	notes  prompt.Digest
+	since  string // when the oldest round was submitted that was read, if those before it were removed; else empty
 }
 
 func (d *digestCache) get(k digestKey) *itemDigest {
@@ -59,14 +60,15 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 }
 
 // itemHistory returns the newest shownRounds rounds that were bound to an item, newest first, and
-// the notes on all of its rounds, or on the newest maxReadBack where the notes are not in memory.
-func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string, err error) {
+// the notes on all of its rounds, or on the newest maxReadBack where the notes are not in memory. If rounds of which there are no notes were removed,
+// because they are older than history is kept, since is when the oldest one after these was submitted.
+func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string, since string, err error) {
 	d := s.digests.get(digestKey{k, itemID})
 	select {
 	case d.held <- struct{}{}:
 		defer func() { <-d.held }()
 	case <-ctx.Done():
-		return nil, nil, fault.From(ctx.Err())
+		return nil, nil, "", fault.From(ctx.Err())
 	}
 	type look struct {
 		rounds []*agentv1.Round // nil where they are read back
@@ -91,16 +93,22 @@ func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (
 		return l, nil
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
 	back, err := transcript.Read(ctx, s.engine.For(k.Namespace, k.ID), l.at)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
+	gap := false
 	for i, r := range l.rounds {
 		if r == nil {
 			r, back = back[0], back[1:]
 			l.rounds[i] = r
+		}
+		if r == nil && l.first+i >= d.rounds {
+			gap = true
+		} else if r != nil && gap {
+			d.since, gap = stamp(r.GetCreatedAt().AsTime()), false
 		}
 		if n := l.first + i; n >= d.rounds && r.GetSettled() {
 			d.notes.Add(r)
@@ -112,5 +120,5 @@ func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (
 			trace = append(trace, l.rounds[i])
 		}
 	}
-	return trace, d.notes.Lines(), nil
+	return trace, d.notes.Lines(), d.since, nil
 }

@@ -10,10 +10,12 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"quartet/pkg/clock"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/services/agent/state"
 	"quartet/services/agent/toolcalls"
 )
@@ -50,6 +52,9 @@ type Deps struct {
 	Conn   func(plane string) (grpc.ClientConnInterface, error)
 	Logger *zap.Logger
 	Calls  *toolcalls.Service
+	Clock  clock.Clock
+	// History is for how long the installation keeps what is needed no more.
+	History plane.History
 }
 
 // Service makes projections.
@@ -58,6 +63,7 @@ type Service struct {
 	deps    Deps
 	calls   *toolcalls.Service
 	digests digestCache
+	removed removedCache
 }
 
 // New returns a Service over the partitions of engine.

@@ -126,7 +126,7 @@ func (s *Service) addHistory(ctx context.Context, k ref.Agent, p *Projection, m 
 		return err
 	}
 	if itemID := p.item.GetWorkItemId(); itemID != "" {
-		if p.rounds, p.notes, err = s.itemHistory(ctx, k, itemID); err != nil {
+		if p.rounds, p.notes, p.doneSince, err = s.itemHistory(ctx, k, itemID); err != nil {
 			return err
 		}
 	}

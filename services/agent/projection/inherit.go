@@ -53,7 +53,7 @@ func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, mess
 		if in.Current, err = s.itemOf(ctx, k, f.item); err != nil {
 			return "", err
 		}
-		if in.Trace, _, err = s.itemHistory(ctx, k, f.item); err != nil {
+		if in.Trace, _, _, err = s.itemHistory(ctx, k, f.item); err != nil {
 			return "", err
 		}
 	}

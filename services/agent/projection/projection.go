@@ -42,6 +42,9 @@ type Projection struct {
 	conversation []prompt.Said
 	summary      *prompt.Summary
 	earlier      int
+	// since is when the oldest utterance was said that can still be read back, for a model, and doneSince likewise the oldest round for the item;
+	// empty if none was removed.
+	since, doneSince string
 	// tasks are the running tasks.
 	tasks []*taskv1.Task
 	// children are the open delegations of the agent.
@@ -100,7 +103,7 @@ func (p *Projection) input(m *agentv1.Message) prompt.Input {
 	return prompt.Input{
 		AgentID: p.agentID, Message: m, Item: p.item, Binding: p.binding, Waits: p.reached, Fired: p.fired, Woken: p.wake, Own: p.ownWaits, Standing: p.standing, Queue: p.GetWorkQueueResponse,
 		Trace: p.rounds, Notes: p.notes, Tasks: p.tasks, Children: p.children, Boards: p.boards, Inherited: p.inherited, Attempts: p.attempts,
-		Conversation: p.conversation, Summary: p.summary, Earlier: p.earlier,
+		Conversation: p.conversation, Summary: p.summary, Earlier: p.earlier, Since: p.since, DoneSince: p.doneSince,
 	}
 }
 

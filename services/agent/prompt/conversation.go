@@ -31,9 +31,27 @@ type Summary struct {
 	Through string // when the last turn ended that it covers, for a model
 }
 
-// head returns the line before the summary.
-func (s Summary) head() string {
-	return fmt.Sprintf("Summary, by your runner, of what was said until %s (ReadConversation has the words):\n", s.Through)
+// head returns the line before the summary. since is Input.Since.
+func (s Summary) head(since string) string {
+	words := "ReadConversation has the words"
+	switch {
+	case since == "":
+	case s.Through < since: // both have the same form
+		words = "the " + removedWords
+	default:
+		words += " since " + since + "; older " + removedWords
+	}
+	return fmt.Sprintf("Summary, by your runner, of what was said until %s (%s):\n", s.Through, words)
+}
+
+const removedWords = "words were removed because of their age"
+
+// hasRest says where what is left out of the conversation can be read. since is Input.Since.
+func hasRest(since string) string {
+	if since == "" {
+		return "ReadConversation has all of it"
+	}
+	return "ReadConversation has what was said since " + since + "; what was said before was removed because of its age"
 }
 
 const conversationTitle = "Conversation"
@@ -50,13 +68,13 @@ func conversationForms(in Input, room int) []form {
 		var b strings.Builder
 		b.WriteString(heading(conversationTitle, o, 0))
 		if summary {
-			b.WriteString(in.Summary.head() + quote(in.Summary.Text))
+			b.WriteString(in.Summary.head(in.Since) + quote(in.Summary.Text))
 		}
 		switch {
 		case cut && summary:
-			b.WriteString("[parts after that are left out; ReadConversation has all of it]\n")
+			b.WriteString("[parts after that are left out; " + hasRest(in.Since) + "]\n")
 		case cut:
-			b.WriteString("[earlier parts are left out; ReadConversation has all of it]\n")
+			b.WriteString("[earlier parts are left out; " + hasRest(in.Since) + "]\n")
 		}
 		for _, s := range said {
 			b.WriteString(s.lines(state.MaxUtteranceBytes))
@@ -86,7 +104,7 @@ func conversationForms(in Input, room int) []form {
 		if f := newest(len(in.Conversation), false); f != nil {
 			return append(forms, *f)
 		}
-		head := heading(conversationTitle, truncated, 0) + in.Summary.head()
+		head := heading(conversationTitle, truncated, 0) + in.Summary.head(in.Since)
 		if text := head + within(in.Summary.Text, room-len(head)); len(text) <= room {
 			forms = append(forms, form{truncated, text})
 		}

@@ -67,3 +67,28 @@ func TestC7_WhatASummaryGivesWayTo(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{"half": true, "newest": true, "summary": true}, seen)
 }
+
+// What was removed is not promised: neither the words that a summary covers, nor older parts, nor what was done for the item.
+func TestA15_AContextSaysWhatWasRemoved(t *testing.T) {
+	in := Input{
+		Queue: &workv1.GetWorkQueueResponse{Counts: &workv1.WorkQueueCounts{}}, Item: &workv1.WorkItem{WorkItemId: "wi_1", Objective: "go on"},
+		Summary: &Summary{Text: "S", Through: "2026-03-01T12:00:00Z"}, Earlier: 9, Conversation: []Said{{Who: "Operator", Ref: "msg_1", Text: "hello"}},
+		Notes: []string{"- done: it\n"},
+	}
+	text := func() string {
+		sections, err := Render(in, DefaultBudget)
+		require.NoError(t, err)
+		return Text(sections)
+	}
+	require.Contains(t, text(), "of what was said until 2026-03-01T12:00:00Z (ReadConversation has the words):\n")
+	require.Contains(t, text(), "\n## Notes on it, from what was done\n- done: it\n")
+	require.NotContains(t, text(), "removed")
+
+	in.Since, in.DoneSince = "2026-02-03T00:00:00Z", "2026-02-04T00:00:00Z"
+	require.Contains(t, text(), "of what was said until 2026-03-01T12:00:00Z (ReadConversation has the words since 2026-02-03T00:00:00Z; older words were removed because of their age):\n")
+	require.Contains(t, text(), "[parts after that are left out; ReadConversation has what was said since 2026-02-03T00:00:00Z; what was said before was removed because of its age]\n")
+	require.Contains(t, text(), "\n## Notes on it, from what was done since 2026-02-04T00:00:00Z; your older rounds for it were removed because of their age\n- done: it\n")
+
+	in.Since, in.Summary.Through = "2026-03-02T00:00:00Z", "2026-03-01T23:59:59Z"
+	require.Contains(t, text(), "of what was said until 2026-03-01T23:59:59Z (the words were removed because of their age):\n")
+}

@@ -36,6 +36,19 @@ func (d *Digest) Add(r *agentv1.Round) {
 	}
 }
 
+// itemNotes returns the notes on the turn's item with their title, which says from when on there are some.
+func itemNotes(in Input) (title string, notes []string) {
+	title = "Notes on it, from what was done"
+	if in.DoneSince == "" {
+		return title, in.Notes
+	}
+	title += " since " + in.DoneSince + "; your older rounds for it were removed because of their age"
+	if len(in.Notes) == 0 {
+		return title, []string{"- none\n"}
+	}
+	return title, in.Notes
+}
+
 func (d *Digest) note(kind, format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf("- %s: %s\n", kind, fold(fmt.Sprintf(format, args...), noteChars)))
 }

@@ -113,7 +113,10 @@ type Input struct {
 	Conversation []Said
 	Summary      *Summary
 	Earlier      int
-	Boards       Boards
+	// Since is when the oldest utterance was said that can be read back, and DoneSince when the oldest round for the item was submitted of which
+	// there are notes, both for a model. They are empty unless what was before was removed, because it is older than history is kept.
+	Since, DoneSince string
+	Boards           Boards
 	// Inherited is what a forked child inherited; see Inherit.
 	Inherited string
 	// Attempts are the rounds of the turns that ended since the last one that completed,
@@ -215,7 +218,8 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p.share(sectionOwnWaits, len(own), ownWaitsShare, lineForms("What you wait for, beside your work items", own, p.left*ownWaitsShare/100, keepFirst)...)
 	p.share(sectionConversation, len(in.Conversation)+one(in.Summary != nil), conversationShare, conversationForms(in, p.left*conversationShare/100)...)
 	if it != nil {
-		p.share(sectionNotes, len(in.Notes), notesShare, lineForms("Notes on it, from what was done", in.Notes, p.left*notesShare/100, keepLast)...)
+		title, notes := itemNotes(in)
+		p.share(sectionNotes, len(notes), notesShare, lineForms(title, notes, p.left*notesShare/100, keepLast)...)
 		trace := callsOf(in.Trace)
 		p.share(sectionTrace, len(trace), traceShare, lineForms("What you did for it last, newest first", trace, p.left*traceShare/100, keepFirst)...)
 	}

@@ -55,6 +55,15 @@ func (c *Conversation) len() int { return len(c.places) }
 // first returns the number of the first of utterances.
 func (c *Conversation) first() int { return len(c.places) - len(c.utterances) }
 
+// Unindexed returns the wal_seqs of the utterances that the index has no more, oldest first, and that of the oldest one that it has.
+func (c *Conversation) Unindexed() []uint64 {
+	var out []uint64
+	for _, p := range c.places[:min(c.first()+1, len(c.places))] {
+		out = append(out, p.at)
+	}
+	return out
+}
+
 // place is where the text of an utterance is in the journal, and what it is about.
 type place struct {
 	at   uint64 // wal_seq of the event that queued the message or submitted the round

@@ -124,3 +124,15 @@ func TestC5_OutputSchemasAllowEveryResult(t *testing.T) {
 		require.Error(t, allows(&agentv1.ToolResult{ToolName: tool.Name, Status: StatusSuccess, SummaryText: "x", Result: wrong}), tool.Name)
 	}
 }
+
+// A result that lists history says in words that what is older was removed (SPEC A15).
+func TestA15_AResultSaysThatHistoryWasRemoved(t *testing.T) {
+	for removed, want := range map[bool]string{
+		false: "ListRounds succeeded: 1 rounds",
+		true:  "ListRounds succeeded: 1 rounds; older ones were removed because of their age and cannot be read",
+	} {
+		got, err := Succeeded(&agentv1.ToolCall{CallId: "c"}, Tool{Name: "ListRounds"}, &agentv1.ListRoundsResponse{Rounds: []*agentv1.Round{{}}, HistoryRemoved: removed})
+		require.NoError(t, err)
+		require.Equal(t, want, got.GetSummaryText())
+	}
+}

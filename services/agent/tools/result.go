@@ -89,6 +89,9 @@ func Succeeded(c *agentv1.ToolCall, t Tool, reply proto.Message) (*agentv1.ToolR
 		delete(result.GetFields(), "warnings")
 		out.SummaryText += fmt.Sprintf(", with %d warning(s)", len(ws))
 	}
+	if r, ok := reply.(interface{ GetHistoryRemoved() bool }); ok && r.GetHistoryRemoved() {
+		out.SummaryText += "; older ones were removed because of their age and cannot be read"
+	}
 	if e := cutShort(t, reply); e != nil {
 		e.Message, e.Details = out.GetSummaryText(), result
 		out.Status, out.Error, out.Result = StatusError, e, nil

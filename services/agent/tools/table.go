@@ -155,13 +155,13 @@ var coreTable = []Tool{
 	},
 	{
 		Name: "ReadConversation", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read back what operators, channels and your supervisor said to you and what you answered, newest first. A context shows only the newest part. Find older parts by words (contains), by time (since, until) or by work_item_id. A page may be empty although next_page_token is set; then go on with it.",
+		Description: "Read back what operators, channels and your supervisor said to you and what you answered, newest first. A context shows only the newest part. Find older parts by words (contains), by time (since, until) or by work_item_id. A page may be empty although next_page_token is set; then go on with it. history_removed: what was said before was removed because of its age.",
 		Plane:       "agent", Method: agentv1.AgentService_ListConversation_FullMethodName,
 		NewRequest: newMessage[agentv1.ListConversationRequest], NewResponse: newMessage[agentv1.ListConversationResponse],
 	},
 	{
 		Name: "ListRounds", Family: agentv1.ToolFamily_TOOL_FAMILY_CORE,
-		Description: "Read back your own rounds, newest first: texts, calls with their arguments, and results. Name a turn_id or a work_item_id, and a small page_size, since results are long.",
+		Description: "Read back your own rounds, newest first: texts, calls with their arguments, and results. Name a turn_id or a work_item_id, and a small page_size, since results are long. history_removed: older rounds were removed because of their age.",
 		Plane:       "agent", Method: agentv1.AgentService_ListRounds_FullMethodName,
 		NewRequest: newMessage[agentv1.ListRoundsRequest], NewResponse: newMessage[agentv1.ListRoundsResponse],
 	},

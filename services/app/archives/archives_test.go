@@ -20,6 +20,7 @@ import (
 	"quartet/pkg/journal/archive/memstore"
 	"quartet/pkg/journal/archive/s3store"
 	"quartet/pkg/journal/archive/streamstore"
+	"quartet/pkg/journal/framelog"
 	"quartet/pkg/natsd"
 	"quartet/pkg/natsd/natsdtest"
 	"quartet/services/app/archived/archivedtest"
@@ -235,4 +236,30 @@ func TestVerify_Bucket(t *testing.T) {
 	v, err = run()
 	require.NoError(t, err)
 	require.ErrorContains(t, v.Damage[0], "segments 0 to 1 are neither in the log nor in the catalog of its archive")
+}
+
+// TestSegmentNames: a segment of which lines were removed has another name, and the others keep theirs.
+func TestSegmentNames(t *testing.T) {
+	j := archivedtest.New(t, nil)
+	j.Segments(t, 2, 4, 100)
+	j.Archive(t)
+	j.Archive(t)
+	names := func() map[uint64]string {
+		found, err := archives.SegmentNames(func(plane string, partition int) (archive.Store, error) {
+			require.Equal(t, archivedtest.Partition, framelog.PartitionName(plane, partition))
+			return j.Store, nil
+		})(t.Context(), archivedtest.Plane, 0)
+		require.NoError(t, err)
+		return found
+	}
+	before := names()
+	require.Len(t, before, 2)
+	c, err := archive.Read(t.Context(), j.Store, archivedtest.Partition)
+	require.NoError(t, err)
+	first, second := c.Segments[0].GetNumber(), c.Segments[1].GetNumber()
+	_, n, err := c.Erase(t.Context(), j.Store, first, archive.Erasing{Old: true, Line: func([]byte) bool { return true }})
+	require.NoError(t, err)
+	require.Positive(t, n)
+	require.NotEqual(t, before[first], names()[first])
+	require.Equal(t, before[second], names()[second])
 }

@@ -123,3 +123,22 @@ func (r *rare) Catalog(ctx context.Context) ([]byte, uint64, error) {
 	}
 	return r.content, r.version, r.err
 }
+
+// SegmentNames returns the names of the segments that are in the archive of a partition, by their numbers.
+func SegmentNames(stores func(plane string, partition int) (archive.Store, error)) func(ctx context.Context, plane string, partition int) (map[uint64]string, error) {
+	return func(ctx context.Context, plane string, partition int) (map[uint64]string, error) {
+		store, err := stores(plane, partition)
+		if err != nil {
+			return nil, err
+		}
+		c, err := archive.Read(ctx, store, framelog.PartitionName(plane, partition))
+		if err != nil {
+			return nil, err
+		}
+		names := make(map[uint64]string, len(c.Segments))
+		for _, s := range c.Segments {
+			names[s.GetNumber()] = s.GetName()
+		}
+		return names, nil
+	}
+}

@@ -145,6 +145,8 @@ func (c Config) plane(name string, all []*identityv1.Process) (*identityv1.Plane
 	return h, []*identityv1.InstallationProblem{problem}
 }
 
+const removalRemedy = "see that every plane is served, that the archive and the snapshots can be read and written, and the log of the process that holds the partition; it is tried again by itself"
+
 // reported returns the problems that processes know of: each text once.
 func reported(all []*identityv1.Process) []*identityv1.InstallationProblem {
 	var out []*identityv1.InstallationProblem
@@ -163,6 +165,11 @@ func reported(all []*identityv1.Process) []*identityv1.InstallationProblem {
 	for _, p := range all {
 		text, remedy, _ := strings.Cut(p.GetWarning(), ". ")
 		add(text, cmp.Or(remedy, "see the log of the process"))
+	}
+	for _, p := range all {
+		for _, text := range p.GetRemovalFailures() {
+			add(text, removalRemedy)
+		}
 	}
 	return out
 }

@@ -101,3 +101,14 @@ func TestX17_JournalsThatAreNotArchived(t *testing.T) {
 		require.False(t, p.GetDown(), "everything is served")
 	}
 }
+
+// TestWhatIsNotRemovedIsAProblem: each text once, with what to do; everything is served.
+func TestWhatIsNotRemovedIsAProblem(t *testing.T) {
+	problems := reported([]*identityv1.Process{{RemovalFailures: []string{"work/0 still has old events"}}, {RemovalFailures: []string{"work/0 still has old events", "work/1 still has old events"}}})
+	require.Len(t, problems, 2)
+	require.Equal(t, "work/0 still has old events", problems[0].GetText())
+	for _, p := range problems {
+		require.NotEmpty(t, p.GetRemedy())
+		require.False(t, p.GetDown())
+	}
+}

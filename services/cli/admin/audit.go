@@ -131,7 +131,7 @@ func verifyAudit(cmd *cobra.Command, s *session.Session, client auditv1.AuditSer
 	case s.JSON():
 		p.JSONLine(last)
 	default:
-		p.Printf("%d entries are one chain. Last hash: %s\n", last.GetNumber(), last.GetHash())
+		p.Printf("%s one chain. Last hash: %s\n", terminal.Count(last.GetNumber(), "entry is", "entries are"), last.GetHash())
 	}
 	return p.Err()
 }

@@ -237,7 +237,7 @@ func showArchive(s *session.Session, cmd *cobra.Command, path string, c *backupv
 		for _, s := range c.GetStreams() {
 			rows = append(rows, []string{s.GetName(), fmt.Sprint(s.GetMessages()), output.Bytes(uint64(max(s.GetBytes(), 0)))})
 		}
-		rows = append(rows, []string{"agents' homes", fmt.Sprintf("%d files", c.GetFiles()), ""})
+		rows = append(rows, []string{"agents' homes", terminal.Count(c.GetFiles(), "file", "files"), ""})
 		p.Printf("%s  as of %s, by quartet %s, needs key %s\n", terminal.Printable(path), p.Time(c.GetCutAt()), terminal.Printable(c.GetVersion()), terminal.Printable(c.GetInstallationKeyId()))
 		p.Table("", []string{"WHAT", "MESSAGES", "SIZE"}, rows)
 	})

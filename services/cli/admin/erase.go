@@ -10,6 +10,7 @@ import (
 
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -22,6 +23,15 @@ type erased struct {
 	AgentsDeleted int    `json:"agentsDeleted"`
 	KeysRevoked   int    `json:"keysRevoked"`
 	AdminKeysLeft int    `json:"adminKeysLeft"`
+}
+
+// String returns what was done in words.
+func (e erased) String() string {
+	text := fmt.Sprintf("namespace %s: %s deleted, %s revoked\n", e.Namespace, terminal.Count(e.AgentsDeleted, "agent", "agents"), terminal.Count(e.KeysRevoked, "key", "keys"))
+	if e.AdminKeysLeft > 0 {
+		text += terminal.Count(e.AdminKeysLeft, "key of an admin is", "keys of admins are") + " left: quartet key list, quartet key revoke\n"
+	}
+	return text
 }
 
 // EraseCommand returns `quartet erase`.
@@ -51,10 +61,7 @@ command may be repeated, also after it was interrupted: it passes over what is d
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(found)
 		}
 		p := output.New(cmd.OutOrStdout())
-		p.Printf("namespace %s: %d agents deleted, %d keys revoked\n", found.Namespace, found.AgentsDeleted, found.KeysRevoked)
-		if found.AdminKeysLeft > 0 {
-			p.Printf("%d keys of admins are left: quartet key list, quartet key revoke\n", found.AdminKeysLeft)
-		}
+		p.Printf("%s", found)
 		return p.Err()
 	})
 	return input.Confirm(cmd, "deletes all agents of namespace %s and revokes its keys permanently")
@@ -105,7 +112,7 @@ func eraseNamespace(ctx context.Context, conn *grpc.ClientConn, found *erased, s
 				}
 				found.AgentsDeleted++
 				more = true
-				shown.write(fmt.Sprintf("%d agents deleted", found.AgentsDeleted))
+				shown.write(terminal.Count(found.AgentsDeleted, "agent", "agents") + " deleted")
 			}
 			return resp.GetNextPageToken(), nil
 		}); err != nil {

@@ -22,6 +22,7 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
 	"quartet/services/cli/output"
@@ -97,8 +98,9 @@ is for reading and for moving elsewhere; "quartet backup" makes what can be rest
 			return err
 		}
 		p := output.New(cmd.OutOrStdout())
-		p.Printf("%s: namespace %s with %d events, %d agents, %d files, %d tasks, %d boards, %d keys\n", filepath.Clean(args[0]), e.found.Namespace,
-			e.found.Events, e.found.Agents, e.found.Files, e.found.Tasks, e.found.Boards, e.found.Keys)
+		p.Printf("%s: namespace %s with %s, %s, %s, %s, %s, %s\n", filepath.Clean(args[0]), e.found.Namespace,
+			terminal.Count(e.found.Events, "event", "events"), terminal.Count(e.found.Agents, "agent", "agents"), terminal.Count(e.found.Files, "file", "files"),
+			terminal.Count(e.found.Tasks, "task", "tasks"), terminal.Count(e.found.Boards, "board", "boards"), terminal.Count(e.found.Keys, "key", "keys"))
 		return p.Err()
 	})
 	return cmd

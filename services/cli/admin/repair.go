@@ -239,7 +239,7 @@ func (a *RepairedArchive) show(p *output.Printer, applied bool) {
 
 // show prints what is known of a loss.
 func (l *JournalLoss) show(p *output.Printer) {
-	p.Printf("           wal_seq %d to %d, as far as is known, have no intact copy; %d events of these are known\n", l.First, l.Last, l.Known)
+	p.Printf("           wal_seq %d to %d, as far as is known, have no intact copy; known of these: %s\n", l.First, l.Last, terminal.Count(l.Known, "event", "events"))
 	for _, row := range []struct {
 		name   string
 		values []string

@@ -147,7 +147,7 @@ func journalRows(journals []*identityv1.JournalUsage, now time.Time) (rows [][]s
 		case u.GetArchiveProblem() != "":
 			archived = "cannot be read"
 		case u.GetArchivedSegments() > 0:
-			archived = fmt.Sprintf("%d segments, %.1f MiB", u.GetArchivedSegments(), float64(u.GetArchivedFrameBytes())/(1<<20))
+			archived = fmt.Sprintf("%s, %.1f MiB", terminal.Count(u.GetArchivedSegments(), "segment", "segments"), float64(u.GetArchivedFrameBytes())/(1<<20))
 			size = fmt.Sprintf("%.1f MiB", float64(u.GetArchivedBytes())/(1<<20))
 		}
 		rows = append(rows, []string{fmt.Sprintf("%s/%d", u.GetPlane(), u.GetPartition()), fmt.Sprint(u.GetSegments()), fmt.Sprintf("%.1f MiB", float64(u.GetBytes())/(1<<20)), snapshot, archived, size})
@@ -165,7 +165,7 @@ func long(d time.Duration) string {
 			return fmt.Sprintf("%d %s", n, unit.name)
 		}
 	}
-	return fmt.Sprintf("%d seconds", d/time.Second)
+	return terminal.Count(d/time.Second, "second", "seconds")
 }
 
 // heldText lists the partitions that a process holds: agent work/0,3,5.

@@ -128,13 +128,13 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 	for _, v := range all.Journals {
 		text := fmt.Sprintf("%9d frames %9d events  %s", v.Frames, v.Events, v.End)
 		if v.ArchivedSegments > 0 {
-			text += fmt.Sprintf("  archived: %d frames, %d segments", v.ArchivedFrames, v.ArchivedSegments)
+			text += "  archived: " + terminal.Count(v.ArchivedFrames, "frame", "frames") + ", " + terminal.Count(v.ArchivedSegments, "segment", "segments")
 		}
 		if v.Erased > 0 {
-			text += fmt.Sprintf("  erased: %d events", v.Erased)
+			text += "  erased: " + terminal.Count(v.Erased, "event", "events")
 		}
 		if v.Removed > 0 {
-			text += fmt.Sprintf("  removed: %d old events", v.Removed)
+			text += "  removed: " + terminal.Count(v.Removed, "old event", "old events")
 		}
 		show(v.Partition, v.Server, text, v.Damage)
 	}
@@ -150,7 +150,7 @@ func showVerified(s *session.Session, cmd *cobra.Command, all Verified) error {
 		}
 	}
 	if intact > 0 {
-		show("snapshots", "", fmt.Sprintf("%9d messages in %d streams", messages, intact), nil)
+		show("snapshots", "", fmt.Sprintf("%9d messages in %s", messages, terminal.Count(intact, "stream", "streams")), nil)
 	}
 	journals, streams := all.damaged()
 	p.Printf("journals: %d, damaged: %d; other streams: %d, damaged: %d\n", len(all.Journals), journals, len(all.Streams), streams)

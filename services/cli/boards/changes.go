@@ -70,7 +70,7 @@ func apply(s *session.Session, cmd *cobra.Command, c boardv1.BoardServiceClient,
 	// A name can be used again after its board has ended.
 	if missing || hasEnded(got.GetBoard().GetStatus()) {
 		if dry {
-			return printLine(s, cmd, fmt.Sprintf("would create %s/%s with %d steps", sessionID, f.Board, len(f.Steps)))
+			return printLine(s, cmd, fmt.Sprintf("would create %s/%s with %s", sessionID, f.Board, terminal.Count(len(f.Steps), "step", "steps")))
 		}
 		resp, err := c.CreateBoard(cmd.Context(), &boardv1.CreateBoardRequest{
 			SessionId: sessionID, RequestId: s.RequestID, BoardId: f.Board, WalName: f.Wal, Title: f.Title, Summary: f.Summary,

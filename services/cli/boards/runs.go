@@ -111,8 +111,8 @@ fails with the reason worker_timeout.`,
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
 			d := resp.GetDispatch()
-			p.Printf("%s: pool %s claims up to %d steps at once; end it with: quartet board close %s/%s %s\n",
-				d.GetDispatchId(), d.GetWorkerPoolId(), d.GetMaxParallel(), sessionID, boardID, d.GetDispatchId())
+			p.Printf("%s: pool %s claims up to %s at once; end it with: quartet board close %s/%s %s\n",
+				d.GetDispatchId(), d.GetWorkerPoolId(), terminal.Count(d.GetMaxParallel(), "step", "steps"), sessionID, boardID, d.GetDispatchId())
 		})
 	})
 	return s.Mutation(cmd)
@@ -132,7 +132,7 @@ func closeCommand(s *session.Session) *cobra.Command {
 			return err
 		}
 		return s.Show(cmd, resp, func(p *output.Printer) {
-			p.Printf("%s closed, %d runs continue\n", resp.GetDispatch().GetDispatchId(), resp.GetDispatch().GetRunning())
+			p.Printf("%s closed, %s\n", resp.GetDispatch().GetDispatchId(), terminal.Count(resp.GetDispatch().GetRunning(), "run continues", "runs continue"))
 		})
 	})
 	return s.Mutation(cmd)

@@ -198,9 +198,9 @@ after them.`,
 				return err
 			}
 			return s.Show(cmd, shown, func(p *output.Printer) {
-				p.Printf("%d lines, each follows from the one before\n", wal.Lines)
+				p.Printf("%s, each follows from the one before\n", terminal.Count(wal.Lines, "line", "lines"))
 				if wal.Torn > 0 {
-					p.Printf("%s\n", p.Paint(terminal.Yellow, fmt.Sprintf("cut off: the %d bytes after them are no complete line", wal.Torn)))
+					p.Printf("%s\n", p.Paint(terminal.Yellow, fmt.Sprintf("cut off: %s after them, no complete line", terminal.Count(wal.Torn, "byte", "bytes"))))
 				}
 				p.Printf("\n")
 				drawBoard(p, wal.Board, s.Now())

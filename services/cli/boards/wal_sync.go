@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/terminal"
 	"quartet/services/cli/output"
 )
 
@@ -68,7 +69,7 @@ func (w *walCopies) syncOne(ctx context.Context, wal *boardv1.Wal, root *os.Root
 	case local.Board != nil && local.Board.GetBoardId() != wal.GetBoardId():
 		return fmt.Errorf("it is the log of board %s, not of %s; the copy was not changed. Move it away to get a new one", local.Board.GetBoardId(), wal.GetBoardId())
 	case local.Lines > wal.GetLastWalSeq():
-		return fmt.Errorf("it has %d lines, and the server's log ends at line %d; %s", local.Lines, wal.GetLastWalSeq(), anew)
+		return fmt.Errorf("it has %s, and the server's log ends at line %d; %s", terminal.Count(local.Lines, "line", "lines"), wal.GetLastWalSeq(), anew)
 	}
 	end, err := f.Seek(-int64(local.Torn), io.SeekEnd)
 	if err != nil {
@@ -126,7 +127,7 @@ func (w *walCopies) appendLines(ctx context.Context, wal *boardv1.Wal, lines int
 	case err != nil:
 		return fmt.Errorf("the server's lines from %d on do not continue it: %w; %s", lines+1, err, anew)
 	case both.Lines != last || both.Torn > 0:
-		return fmt.Errorf("the server sent %d lines and %d bytes, and line %d as the last one; try again", both.Lines-lines, both.Torn, last)
+		return fmt.Errorf("the server sent %s and %s, and line %d as the last one; try again", terminal.Count(both.Lines-lines, "line", "lines"), terminal.Count(both.Torn, "byte", "bytes"), last)
 	}
 	if err := f.Truncate(end); err != nil {
 		return err
@@ -135,6 +136,6 @@ func (w *walCopies) appendLines(ctx context.Context, wal *boardv1.Wal, lines int
 		return err
 	}
 	w.compared[wal.GetWalName()] = true
-	p.Printf("%s: %d lines\n", name, last)
+	p.Printf("%s: %s\n", name, terminal.Count(last, "line", "lines"))
 	return f.Sync()
 }

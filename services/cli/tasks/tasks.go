@@ -1,7 +1,6 @@
 package tasks
 
 import (
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -182,7 +181,7 @@ func writeTask(p *output.Printer, t *taskv1.Task) {
 		"pool", t.GetCommand().GetPool(),
 		"labels", terminal.Printable(labelList(t.GetCommand().GetWorkerLabels())),
 		"restarts", output.Number(t.GetRestarts()),
-		"output", fmt.Sprintf("%d bytes", t.GetOutputBytes()),
+		"output", terminal.Count(t.GetOutputBytes(), "byte", "bytes"),
 		"takes input", output.Yes(t.GetAcceptsInputNow()),
 		"asked for", p.Time(t.GetCreatedAt()),
 		"started", p.Time(t.GetStartedAt()),
@@ -308,7 +307,7 @@ func inputCommand(s *session.Session) *cobra.Command {
 		}
 		if err := s.Show(cmd, resp, func(p *output.Printer) {
 			if resp.GetAcceptedInput() {
-				p.Printf("%d bytes to %s\n", resp.GetBytesWritten(), resp.GetInputTarget())
+				p.Printf("%s to %s\n", terminal.Count(resp.GetBytesWritten(), "byte", "bytes"), resp.GetInputTarget())
 			} else {
 				cmd.PrintErrf("quartet: not taken: %s\n", resp.GetReason())
 			}

@@ -267,10 +267,10 @@ func (v *view) head() string {
 	for _, a := range v.fleet.agents {
 		counts[a.GetPosture()]++
 	}
-	number := fmt.Sprintf("%d agents", len(v.fleet.agents))
+	number := terminal.Count(len(v.fleet.agents), "agent", "agents")
 	switch all := v.fleet.counts; {
 	case all != nil:
-		number = fmt.Sprintf("%d of %d agents", len(v.fleet.agents), all.GetAgents())
+		number = fmt.Sprintf("%d of %s", len(v.fleet.agents), terminal.Count(all.GetAgents(), "agent", "agents"))
 		if all.GetIncomplete() {
 			number += " so far"
 		}

@@ -95,7 +95,7 @@ func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 			return result, err
 		})
 	}()
-	p.Printf("%s serves %s with up to %d steps at once\n", o.ID, strings.Join(o.Pools, ", "), o.Capacity)
+	p.Printf("%s serves %s with up to %s at once\n", o.ID, strings.Join(o.Pools, ", "), terminal.Count(o.Capacity, "step", "steps"))
 	for {
 		select {
 		case line := <-lines:

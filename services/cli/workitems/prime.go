@@ -203,7 +203,7 @@ func inFocus(it *workv1.WorkItem) string {
 	case plan.GetBytes() == 0:
 		b.WriteString(" (empty)")
 	default:
-		fmt.Fprintf(&b, " (%d bytes, on the server %s)", plan.GetBytes(), lineOf(plan.GetPath(), primePath))
+		fmt.Fprintf(&b, " (%s, on the server %s)", terminal.Count(plan.GetBytes(), "byte", "bytes"), lineOf(plan.GetPath(), primePath))
 	}
 	b.WriteString("\n")
 	if it.GetBlockedBy() != "" {
@@ -246,7 +246,7 @@ func waitText(w *workv1.AttachedWait) string {
 		text += " " + w.GetResource()
 	}
 	if unseen := w.GetTriggerCount() - w.GetConsumedCount(); unseen > 0 {
-		text += fmt.Sprintf(", triggered %d times unseen", unseen)
+		text += ", triggered " + terminal.Count(unseen, "time", "times") + " unseen"
 	}
 	return text + output.Detail(w.GetReason())
 }

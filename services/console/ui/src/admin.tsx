@@ -61,7 +61,7 @@ function Health() {
             <Badge value={x.answer} prefix="PROCESS_ANSWER_" />
             <strong>{x.host}</strong> <code>{x.address}</code>
             <span class="dim">{x.services?.join(", ")} · {x.version} · started <Age time={x.startedAt} /></span>
-            {[...(x.notReady ?? []), ...(x.damage ?? []), ...(x.warning ? [x.warning] : [])].map((t) => <p key={t} class="note bad">{t}</p>)}
+            {[...(x.notReady ?? []), ...(x.damage ?? []), ...(x.removalFailures ?? []), ...(x.warning ? [x.warning] : [])].map((t) => <p key={t} class="note bad">{t}</p>)}
           </li>
         ))}</ul>
       </Section>

@@ -1,17 +1,19 @@
 import { useMemo, useState } from "preact/hooks";
-import { enc, get, mutate } from "./api";
+import { ApiError, enc, get, mutate } from "./api";
 import { Graph } from "./graph";
 import { go, href, type Route, useLive, usePoll, useRead } from "./hooks";
 import { useCan, whoMay } from "./session";
 import { many, words } from "./text";
 import type { Board, BoardWorker, Dispatch, Step, WorkerRun } from "./types";
-import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, More, Prose, Section, tabOf, Tabs, useAct, VirtualList } from "./ui";
+import { Age, Badge, Confirm, Dialog, Empty, ErrorNote, Field, Loading, More, Prose, Removed, Section, tabOf, Tabs, useAct, VirtualList } from "./ui";
 
 interface Inspection {
   board: Board;
   timeline?: string[];
   runs?: WorkerRun[];
   dispatches?: Dispatch[];
+  /** removed says that its log was removed, and with it its steps. */
+  removed?: boolean;
 }
 
 /** timelineMost is how many lines of the timeline are shown. */
@@ -26,8 +28,12 @@ export function BoardView({ session, id, route }: { session: string; id: string;
   const [version, setVersion] = useState(0);
   const changed = () => setVersion((v) => v + 1);
   const read = useRead<Inspection>(async (s) => {
-    const [inspection, full] = await Promise.all([get<Inspection>(path + ":inspect?timeline=" + timelineMost, s), get<{ board: Board }>(path, s)]);
-    return { ...inspection, board: { ...inspection.board, ...full.board } };
+    const steps = get<{ board?: Board }>(path, s).catch((e: unknown) => {
+      if (e instanceof ApiError && e.reason === "HISTORY_REMOVED") return { board: undefined };
+      throw e;
+    });
+    const [inspection, full] = await Promise.all([get<Inspection>(path + ":inspect?timeline=" + timelineMost, s), steps]);
+    return { ...inspection, board: { ...inspection.board, ...full.board }, removed: !full.board };
   }, [session, id], version);
   useLive({ planes: ["board"] }, (b) => b.some((e) => e.sessionId === session || e.agentId === session) && changed(), changed, can("EventService/WatchEvents"));
   const workers = usePoll<{ workers?: BoardWorker[] }>("board-workers", 10_000, can("BoardService/ListWorkers"));
@@ -75,9 +81,10 @@ export function BoardView({ session, id, route }: { session: string; id: string;
       {held.map((h) => <p key={h.pool} class="note" role="status">{many(h.steps.length, "step is", "steps are")} ready for the pool {h.pool}. <Why held={h} /></p>)}
       <Tabs label="Parts of the board" value={tab} choose={(t) => go(href(["agents", session, "boards", id], { tab: t }), true)} tabs={tabs} />
       <div id="tabpanel" role="tabpanel" aria-labelledby={"tab-" + tab} class="panel">
-        {tab === "graph" ? (steps.length ? <Graph steps={steps} open={setPicked} /> : <Empty>It has no steps.</Empty>) : null}
-        {tab === "steps" ? <Steps steps={steps} open={(s) => setPicked([s])} /> : null}
-        {tab === "timeline" ? (d.timeline?.length ? <>{d.timeline.length >= timelineMost ? <p class="dim">The last {timelineMost} lines; <code>quartet board wal read</code> has all.</p> : null}<ol class="log plain">{d.timeline.map((t, i) => <li key={i}>{t}</li>)}</ol></> : <Empty>Nothing happened yet.</Empty>) : null}
+        <Removed removed={d.removed && tab !== "runs" && tab !== "dispatches"} what="The steps and the log of this board" />
+        {d.removed ? null : tab === "graph" ? (steps.length ? <Graph steps={steps} open={setPicked} /> : <Empty>It has no steps.</Empty>) : null}
+        {tab === "steps" && !d.removed ? <Steps steps={steps} open={(s) => setPicked([s])} /> : null}
+        {tab === "timeline" && !d.removed ? (d.timeline?.length ? <>{d.timeline.length >= timelineMost ? <p class="dim">The last {timelineMost} lines; <code>quartet board wal read</code> has all.</p> : null}<ol class="log plain">{d.timeline.map((t, i) => <li key={i}>{t}</li>)}</ol></> : <Empty>Nothing happened yet.</Empty>) : null}
         {tab === "runs" ? <Runs path={path} runs={d.runs ?? []} version={version} changed={changed} /> : null}
         {tab === "dispatches" ? <Dispatches path={path} list={d.dispatches ?? []} changed={changed} /> : null}
       </div>

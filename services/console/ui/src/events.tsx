@@ -96,6 +96,7 @@ export function Events({ route }: { route: Route }) {
       </header>
       {type ? <p class="dim">only <code>{type}</code> <button type="button" class="link" onClick={() => set({ type: "" })}>all types</button></p> : null}
       {gap ? <p class="note">Some events were not shown: there were too many at once, or the stream could not go on where it was. <button type="button" class="link" onClick={() => setGap(false)}>Understood</button></p> : null}
+      {past ? <p class="dim">What was removed because it is older than history is kept (<code>history-days</code>) is not among these.</p> : null}
       {list.length ? <div class="through" onPointerDown={press}><VirtualList rows={list} label="Events, newest first" row={(e) => <Row key={e.eventId} event={e} open={() => setShown(e)} />} /></div>
         : <Empty>{state === "live" ? "Nothing happened since this page was opened." : "Waiting for the stream of events…"}</Empty>}
       {shown ? (

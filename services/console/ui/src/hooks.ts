@@ -125,31 +125,35 @@ export function useRead<T>(read: (signal: AbortSignal) => Promise<T>, keys: unkn
 export interface Pages<T> extends Read<T[]> {
   /** more reads further ones; undefined if there are none. */
   more?: () => void;
+  /** removed says that the list ends here because older entries were removed. */
+  removed?: boolean;
 }
 
 /**
  * usePages reads a list as useRead does, as far as it was asked for: a number of rows at first, and as many again with each call of more. page
- * returns the rows of a page and the token of the next one, empty at the end.
+ * returns the rows of a page and the token of the next one, empty at the end, and there whether older ones were removed.
  */
-export function usePages<T>(page: (token: string, size: number, signal: AbortSignal) => Promise<{ rows?: T[]; next?: string }>, step: number, keys: unknown[], version = 0): Pages<T> {
+export function usePages<T>(page: (token: string, size: number, signal: AbortSignal) => Promise<{ rows?: T[]; next?: string; removed?: boolean }>, step: number, keys: unknown[], version = 0): Pages<T> {
   const key = JSON.stringify(keys);
   const [asked, ask] = useState({ key, rows: step });
   const wanted = asked.key === key ? asked.rows : step;
   const read = useRead(async (signal) => {
     const rows: T[] = [];
     let token = "";
+    let removed: boolean | undefined;
     do {
       const p = await page(token, Math.min(500, wanted - rows.length), signal);
       rows.push(...(p.rows ?? []));
       token = p.next ?? "";
+      removed = p.removed;
     } while (token && rows.length < wanted);
-    return { key, rows, end: !token };
+    return { key, rows, end: !token, removed };
   }, [key, wanted], version);
   // While further ones are read the list stays.
   const last = useRef(read.data);
   if (read.data) last.current = read.data;
   const d = last.current?.key === key ? last.current : undefined;
-  return { ...read, data: d?.rows, more: d && !d.end ? () => ask({ key, rows: d.rows.length + step }) : undefined };
+  return { ...read, data: d?.rows, more: d && !d.end ? () => ask({ key, rows: d.rows.length + step }) : undefined, removed: d?.removed };
 }
 
 /**

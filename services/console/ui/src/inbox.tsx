@@ -5,7 +5,7 @@ import { agentPath, attentions, type FleetAgent, type Found } from "./fleet";
 import { href, usePages, useRead } from "./hooks";
 import { because, many, words } from "./text";
 import type { Agent, Board, Message, Utterance, Wait } from "./types";
-import { Age, Badge, Empty, ErrorNote, Loading, More, Prose, Section } from "./ui";
+import { Age, Badge, Empty, ErrorNote, Loading, More, Prose, Removed, Section } from "./ui";
 import { WaitCard } from "./waiting";
 
 interface Asking {
@@ -147,8 +147,8 @@ function Question({ agent, wait: w, changed, sent }: { agent: Agent; wait: Wait;
   const [open, setOpen] = useState(false);
   const said = usePages<Utterance>(async (page_token, page_size, s) => {
     if (!open) return {};
-    const p = await get<{ utterances?: Utterance[]; nextPageToken?: string }>(agentPath(agent.agentId) + "/conversation" + query({ page_size, page_token, work_item_id: w.workItemId }), s);
-    return { rows: p.utterances, next: p.nextPageToken };
+    const p = await get<{ utterances?: Utterance[]; nextPageToken?: string; historyRemoved?: boolean }>(agentPath(agent.agentId) + "/conversation" + query({ page_size, page_token, work_item_id: w.workItemId }), s);
+    return { rows: p.utterances, next: p.nextPageToken, removed: p.historyRemoved };
   }, 8, [open]);
   return (
     <article class="message question">
@@ -162,6 +162,7 @@ function Question({ agent, wait: w, changed, sent }: { agent: Agent; wait: Wait;
         <summary>Conversation</summary>
         <ErrorNote error={said.error} />
         {said.more ? <p><button type="button" class="link" onClick={said.more}>Earlier</button></p> : null}
+        <Removed removed={said.removed} oldest={said.data?.at(-1)?.createdAt} what={said.data?.length ? "Words" : "All words"} />
         {[...(said.data ?? [])].reverse().map((u, i) => (
           <div key={i} class={"said " + (u.speaker === "SPEAKER_AGENT" ? "out" : "in")}><span class="speaker">{words(u.speaker, "SPEAKER_")}</span><Prose text={u.text} most={600} /></div>
         ))}

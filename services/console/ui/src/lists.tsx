@@ -5,7 +5,7 @@ import { agentPath } from "./fleet";
 import { go, href, usePages, useRead } from "./hooks";
 import { words } from "./text";
 import type { Board, Brief, Delegation, Task } from "./types";
-import { Age, Badge, Clock, Empty, ErrorNote, Loading, More, Prose, Section } from "./ui";
+import { Age, Badge, Clock, Empty, ErrorNote, Loading, More, Prose, Removed, Section } from "./ui";
 
 /** Part is a part of the page of an agent, which is read again with each version. */
 export interface Part {
@@ -108,8 +108,8 @@ export function Children({ id, version }: Part) {
 /** Briefs shows what an agent reported. */
 export function Briefs({ id, version }: Part) {
   const b = usePages<Brief>(async (page_token, page_size, s) => {
-    const p = await get<{ briefs?: Brief[]; nextPageToken?: string }>(agentPath(id) + "/briefs" + query({ page_size, page_token }), s);
-    return { rows: p.briefs, next: p.nextPageToken };
+    const p = await get<{ briefs?: Brief[]; nextPageToken?: string; historyRemoved?: boolean }>(agentPath(id) + "/briefs" + query({ page_size, page_token }), s);
+    return { rows: p.briefs, next: p.nextPageToken, removed: p.historyRemoved };
   }, 50, [id], version);
   return (
     <Section title="Briefs">
@@ -122,8 +122,9 @@ export function Briefs({ id, version }: Part) {
           </header>
           <Prose text={x.text} />
         </article>
-      )) : b.loading ? <Loading /> : <Empty>It reported nothing yet.</Empty>}
+      )) : b.loading ? <Loading /> : b.removed ? null : <Empty>It reported nothing yet.</Empty>}
       <More shown={b.data?.length ?? 0} more={b.more} what="briefs" />
+      <Removed removed={b.removed} oldest={b.data?.at(-1)?.createdAt} what={b.data?.length ? "Briefs" : "All briefs"} />
     </Section>
   );
 }

@@ -342,6 +342,7 @@ export interface Process {
   startedAt?: string;
   reportedAt?: string;
   damage?: string[];
+  removalFailures?: string[];
   notReady?: string[];
   warning?: string;
   answer?: string;

@@ -114,6 +114,12 @@ export function More({ shown, total, more, what }: { shown: number; total?: numb
   return <p class="more"><button type="button" onClick={more}>Show more</button> <span class="dim">{count(shown)} {total && total > shown ? "of " + count(total) + " " : ""}{what} are shown.</span></p>;
 }
 
+/** Removed says that a list ends because older entries were removed. oldest is when the oldest one was made that is there. */
+export function Removed({ removed, oldest, what }: { removed?: boolean; oldest?: string; what: string }) {
+  if (!removed) return null;
+  return <p class="dim">{oldest ? <>{what} before <Clock time={oldest} /> were removed</> : <>{what} were removed</>}: they are older than history is kept (<code>history-days</code>).</p>;
+}
+
 /** Loading stands for what is being read. */
 export function Loading() {
   return <p class="empty" role="status">Loading…</p>;

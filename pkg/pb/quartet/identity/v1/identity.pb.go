@@ -431,9 +431,12 @@ type Process struct {
 	// The name that its certificate has, if that is not the host in its address.
 	CertificateName string `protobuf:"bytes,14,opt,name=certificate_name,json=certificateName,proto3" json:"certificate_name,omitempty"`
 	// What it answered when it was asked: set if ListProcesses examined the installation.
-	Answer        ProcessAnswer `protobuf:"varint,15,opt,name=answer,proto3,enum=quartet.identity.v1.ProcessAnswer" json:"answer,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Answer ProcessAnswer `protobuf:"varint,15,opt,name=answer,proto3,enum=quartet.identity.v1.ProcessAnswer" json:"answer,omitempty"`
+	// What is still stored because it could not be removed in the last attempt, and why: events that are older than history-days, or those of deleted
+	// agents (erase-after). One text for each partition. It is tried again.
+	RemovalFailures []string `protobuf:"bytes,16,rep,name=removal_failures,json=removalFailures,proto3" json:"removal_failures,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
@@ -569,6 +572,13 @@ func (x *Process) GetAnswer() ProcessAnswer {
 		return x.Answer
 	}
 	return ProcessAnswer_PROCESS_ANSWER_UNSPECIFIED
+}
+
+func (x *Process) GetRemovalFailures() []string {
+	if x != nil {
+		return x.RemovalFailures
+	}
+	return nil
 }
 
 // HeldPartition is a partition of a plane that a process holds.
@@ -1146,7 +1156,7 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\brevision\x18\r \x01(\x03R\brevision\x12.\n" +
 	"\x13installation_key_id\x18\x0e \x01(\tR\x11installationKeyId\x12\x1b\n" +
 	"\tagent_ids\x18\x0f \x03(\tR\bagentIds\x12\x14\n" +
-	"\x05tools\x18\x10 \x03(\tR\x05tools\"\xe1\x04\n" +
+	"\x05tools\x18\x10 \x03(\tR\x05tools\"\x8c\x05\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -1166,7 +1176,8 @@ const file_quartet_identity_v1_identity_proto_rawDesc = "" +
 	"\tnot_ready\x18\f \x03(\tR\bnotReady\x12\x18\n" +
 	"\awarning\x18\r \x01(\tR\awarning\x12)\n" +
 	"\x10certificate_name\x18\x0e \x01(\tR\x0fcertificateName\x12:\n" +
-	"\x06answer\x18\x0f \x01(\x0e2\".quartet.identity.v1.ProcessAnswerR\x06answer\"\x84\x01\n" +
+	"\x06answer\x18\x0f \x01(\x0e2\".quartet.identity.v1.ProcessAnswerR\x06answer\x12)\n" +
+	"\x10removal_failures\x18\x10 \x03(\tR\x0fremovalFailures\"\x84\x01\n" +
 	"\rHeldPartition\x12\x14\n" +
 	"\x05plane\x18\x01 \x01(\tR\x05plane\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12?\n" +

@@ -1,0 +1,4 @@
+package history
+
+// Followers has, by plane, the planes that follow its journal.
+var Followers = followers

@@ -1,0 +1,121 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"go.uber.org/zap"
+
+	"quartet/pkg/clock"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
+)
+
+// recountPeriod is how often it is looked whether archives have segments anew. What is removed is old, or was deleted a day ago, so that nobody
+// waits for it; and each look reads the catalogs of all partitions.
+const recountPeriod = 5 * time.Minute
+
+// Archived returns the names of the segments that are in the archive of a partition, by their numbers. A segment of which events were removed has
+// another name from then on.
+type Archived func(ctx context.Context, plane string, partition int) (map[uint64]string, error)
+
+// lookAgain counts the bytes of the partitions again of which events were removed, again and again until ctx ends.
+func (c *counts) lookAgain(ctx context.Context) {
+	wall := clock.System()
+	for {
+		timer := wall.TimerAt(wall.Now().Add(recountPeriod))
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if err := c.recount(ctx); err != nil && ctx.Err() == nil {
+			c.logger.Warn("what namespaces hold is not counted again after events were removed; it is tried again", zap.Error(err))
+		}
+	}
+}
+
+// recount counts the bytes of those partitions again of which the archive has segments anew since they were counted. At most one call at a time.
+func (c *counts) recount(ctx context.Context) error {
+	c.following.Lock()
+	known := maps.Clone(c.names)
+	var sources []journal.Source
+	for _, of := range c.sources {
+		sources = append(sources, of...)
+	}
+	c.following.Unlock()
+	var errs []error
+	for _, src := range sources {
+		names, err := c.archived(ctx, src.Plane(), src.Partition())
+		if before, is := known[src]; err == nil && (!is || anew(before, names)) {
+			err = c.recountBytes(ctx, src)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", framelog.PartitionName(src.Plane(), src.Partition()), err))
+			continue
+		}
+		c.following.Lock()
+		c.names[src] = names
+		c.following.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// anew reports whether a segment has another name than before.
+func anew(before, now map[uint64]string) bool {
+	for number, name := range before {
+		if other, has := now[number]; has && other != name {
+			return true
+		}
+	}
+	return false
+}
+
+// errCounted ends following.
+var errCounted = errors.New("quota: everything is counted")
+
+// recountBytes counts the bytes of a source again, from its beginning to where it was counted, while following goes on.
+func (c *counts) recountBytes(ctx context.Context, src journal.Source) error {
+	c.mu.Lock()
+	through, before := c.through[src], maps.Clone(c.bytes[src])
+	c.mu.Unlock()
+	if through == 0 {
+		return nil
+	}
+	now := map[string]int64{}
+	err := src.Follow(ctx, framelog.End{}, func(at framelog.End, lines []journal.Line) error {
+		for _, line := range lines {
+			if ev, err := line.Envelope(); err == nil && !journal.Internal(ev.Type) && ev.WalSeq <= through {
+				now[ev.Namespace] += size(line)
+			}
+		}
+		if at.WalSeq >= through {
+			return errCounted
+		}
+		return nil
+	})
+	if !errors.Is(err, errCounted) {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for namespace, was := range before { // no line is added to what was counted
+		c.bytes[src][namespace] += now[namespace] - was
+		of := c.held[namespace]
+		of[MiB] += now[namespace] - was
+		if of[MiB] == 0 && of[Agents] == 0 && of[OpenItems] == 0 {
+			delete(c.held, namespace) // as if it had never been there
+		}
+		if c.bytes[src][namespace] == 0 {
+			delete(c.bytes[src], namespace)
+		}
+	}
+	return nil
+}
+
+// size returns what a line counts for.
+func size(line journal.Line) int64 { return int64(len(line.Text)) + 1 }
