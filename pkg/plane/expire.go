@@ -34,8 +34,8 @@ func (h History) Of(namespace string) time.Duration {
 	return h.Default
 }
 
-// shortest returns the shortest time for which something is kept, 0 if everything is kept.
-func (h History) shortest() time.Duration {
+// Shortest returns the shortest time for which something is kept, 0 if everything is kept.
+func (h History) Shortest() time.Duration {
 	shortest := h.Default
 	for _, d := range h.Namespaces {
 		if d > 0 && (shortest == 0 || d < shortest) {
@@ -66,7 +66,7 @@ func (h History) before(now time.Time) func(namespace string) time.Time {
 
 // expire removes old events of all partitions until ctx ends.
 func (e *Engine[S]) expire(ctx context.Context) {
-	pause := min(max(e.deps.History.shortest()/10, minExpirePause), maxExpirePause)
+	pause := min(max(e.deps.History.Shortest()/10, minExpirePause), maxExpirePause)
 	for next := min(pause, firstExpirePause); ; next = pause {
 		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(next))
 		select {
@@ -87,7 +87,7 @@ func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 	for _, p := range e.parts.All() {
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), now.Add(-e.deps.History.longest()), through)
+			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.Shortest()), now.Add(-e.deps.History.longest()), through)
 		}
 		if err != nil && !errors.Is(err, journal.ErrNotHeld) {
 			errs = append(errs, err)
