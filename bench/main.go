@@ -72,6 +72,9 @@ func (o *options) parse(only, callers string) error {
 	if o.only, err = regexp.Compile(only); err != nil {
 		return fmt.Errorf("--only: %w", err)
 	}
+	if o.factor < 1 || o.months < 0 {
+		return fmt.Errorf("--factor is %d and --months %d; they must be at least 1 and 0", o.factor, o.months)
+	}
 	for _, n := range strings.Split(callers, ",") {
 		c, err := strconv.Atoi(n)
 		if err != nil || c < 1 {

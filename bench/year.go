@@ -24,7 +24,7 @@ import (
 // What a year of busy agents is, and how it is made small enough to be lived through.
 //
 // An installation of 200 busy agents writes 0.75 GB to its journals each day, in segments of 64 MiB, with 128 MiB of EVENTS, and keeps its
-// history for 30 days. All amounts are divided by one factor: what is written each day, the number of agents, segments, snapshots and EVENTS.
+// history for 30 days. All amounts are divided by one factor: what is written each day, segments, snapshots and EVENTS.
 // Settings have whole MiB; what would be less is 1 MiB, as of an installation with segment-mib and snapshot-mib of as many MiB as the factor.
 //
 // Time is not divided: the server has a clock on which a day passes at once when the work of that day is done (QUARTET_TEST_CLOCK_PASSED), so
@@ -37,8 +37,7 @@ import (
 const (
 	yearAgents    = 200
 	busyAt        = 8_800
-	dailyMB       = 750 // of 200 busy agents, unscaled
-	turnsPerMonth = 32  // of each agent
+	turnsPerMonth = 32 // of each agent
 	daysPerMonth  = 30
 	yearRunners   = 16
 	quietFor      = 150 * time.Millisecond

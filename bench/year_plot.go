@@ -26,10 +26,10 @@ const yearSection = `
 
 ![Disk, memory and start over the months of a year](benchmarks/year.svg)
 
-What an installation of 200 busy agents, which write 0.75 GB a day, takes at the end of each month, with all amounts divided by one factor: what is
-written, agents, segments, snapshots and EVENTS. Time is not divided: on the server's clock, which tests can move on, a day passes at once when its work
-is done, and history-days is 30. [The figures](benchmarks/year.md) and the plot are made again by
-` + "`make bench ARGS=\"--year --only year: --year-dir docs/benchmarks\"`" + `, in half an hour; ` + "`--factor`" + ` is the factor, 440 by default.
+What an installation of 200 busy agents, which write 0.75 GB a day, takes at the end of each month, with what is written, segments, snapshots and EVENTS divided by one factor. Settings have
+whole MiB: what would be less is 1 MiB. Agents are 200 at a factor of 44 and proportionally fewer at others, so that what is kept of each by number, as its newest 64 turns and 256 messages, is full in the
+second month. Time is not divided: on the server's clock, which tests can move on, a day passes at once when its work is done, and history-days is 30.
+[The figures](benchmarks/year.md) and the plot are made again by ` + "`make bench ARGS=\"--year --only year: --year-dir docs/benchmarks\"`" + `, in half an hour; ` + "`--factor`" + ` is 440 by default.
 `
 
 // yearTable returns the text of docs/benchmarks/year.md.
