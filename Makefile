@@ -158,6 +158,7 @@ test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/
 test-race:
 	$(GO_TEST) -race -p 2 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROCESSES) $(READING) $(LARGE) $(CLUSTER))")
 	$(GO_TEST) -race -p 2 -short $(LARGE) ./tests/sim
+	$(GO_TEST) -race -tags=clockstep ./pkg/clock
 
 # One package at a time: each starts as many processes as there are processors.
 test-processes:

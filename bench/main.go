@@ -31,6 +31,10 @@ type options struct {
 	mem      string
 	years    bool
 	sleepers int
+	year     bool
+	months   int
+	factor   int
+	yearDir  string
 }
 
 func main() {
@@ -45,6 +49,10 @@ func main() {
 	flag.StringVar(&o.mem, "memprofile", "", "write what was allocated into this file")
 	flag.IntVar(&o.sleepers, "sleepers", 100_000, "how many sleeping agents --years makes")
 	flag.BoolVar(&o.years, "years", false, "measure as well what a million updates and a million completed items leave behind; a quarter of an hour")
+	flag.BoolVar(&o.year, "year", false, "measure as well what a year of 200 busy agents leaves behind month by month; half an hour")
+	flag.IntVar(&o.months, "months", 12, "how many months --year lives through")
+	flag.IntVar(&o.factor, "factor", 440, "by what --year divides all amounts")
+	flag.StringVar(&o.yearDir, "year-dir", "", "write the table and the plot of --year into this directory, as docs/benchmarks")
 	flag.Parse()
 	if err := o.parse(*only, *callers); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -63,6 +71,9 @@ func (o *options) parse(only, callers string) error {
 	var err error
 	if o.only, err = regexp.Compile(only); err != nil {
 		return fmt.Errorf("--only: %w", err)
+	}
+	if o.factor < 1 || o.months < 0 {
+		return fmt.Errorf("--factor is %d and --months %d; they must be at least 1 and 0", o.factor, o.months)
 	}
 	for _, n := range strings.Split(callers, ",") {
 		c, err := strconv.Atoi(n)
@@ -92,7 +103,7 @@ func run(ctx context.Context, o options) error {
 		rows = append(rows, r)
 		fmt.Println(r.plain())
 	}
-	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns, measureAttacks, measureYears, measureTokens} {
+	for _, measure := range []func(context.Context, options, func(row)) error{measureQuartet, measureInstances, measureRivals, measureSteps, measureIdle, measureScale, measureTurns, measureAttacks, measureYears, measureYear, measureTokens} {
 		if err := measure(ctx, o, say); err != nil {
 			return err
 		}
@@ -182,6 +193,7 @@ func document(rows []row, o options) string {
 			fmt.Fprintf(&b, "- %s: %s\n", r.name, r.note)
 		}
 	}
+	b.WriteString(yearSection)
 	b.WriteString(tokenTable(rows))
 	return b.String()
 }

@@ -5,12 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -241,7 +238,7 @@ func (y *years) each(ctx context.Context, from, to int, fn func(ctx context.Cont
 // rest lets the server rest, kills and starts it a few times, and describes what it takes.
 func (y *years) rest(ctx context.Context, until time.Duration) (string, error) {
 	<-time.After(until)
-	before, err := y.resident()
+	before, err := residentOf(y.srv.PID())
 	if err != nil {
 		return "", err
 	}
@@ -257,31 +254,17 @@ func (y *years) rest(ctx context.Context, until time.Duration) (string, error) {
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	loaded, err := y.resident()
+	loaded, err := residentOf(y.srv.PID())
 	if err != nil {
 		return "", err
 	}
 	<-time.After(until)
-	after, err := y.resident()
+	after, err := residentOf(y.srv.PID())
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d MB on disk, %d of it EVENTS; RSS %d MB at rest, %d MB when started again, %d MB at rest then; ready %s after SIGKILL (median of %d)",
 		onDisk(y.srv.DataDir)/1e6, onDisk(filepath.Join(y.srv.DataDir, "nats", "jetstream", "$G", "streams", bus.Stream))/1e6, before/1e6, loaded/1e6, after/1e6, took[starts/2].Round(10*time.Millisecond), starts), nil
-}
-
-// resident returns the resident memory of the server in bytes; 0 where /proc does not say it.
-func (y *years) resident() (int64, error) {
-	if runtime.GOOS != "linux" {
-		return 0, nil
-	}
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(y.srv.PID()) + "/status")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(raw), "VmRSS:")
-	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	return kib << 10, err
 }
 
 // onDisk returns how many bytes the files below a directory have.

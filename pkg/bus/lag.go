@@ -123,9 +123,9 @@ func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jet
 	return Lag{}, nil
 }
 
-// CopiedThrough returns the wal_seq up to which EVENTS has the journal of a partition; math.MaxUint64 if there is nothing that it does not have.
-// It asks the NATS servers, and returns an error if they do not know.
-func CopiedThrough(ctx context.Context, nc *nats.Conn, plane string, partition int) (uint64, error) {
+// CopiedThrough returns the wal_seq up to which EVENTS has the journal of a partition; math.MaxUint64 if there is nothing that it does not have, or
+// need, of what is older than old. It asks the NATS servers, and returns an error if they do not know.
+func CopiedThrough(ctx context.Context, nc *nats.Conn, plane string, partition int, old time.Duration) (uint64, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return 0, fmt.Errorf("bus: %w", err)
@@ -137,7 +137,11 @@ func CopiedThrough(ctx context.Context, nc *nats.Conn, plane string, partition i
 	if end.WalSeq > 0 {
 		return end.WalSeq, nil
 	}
-	// A position is kept as long as events are. Without one the newest frame tells: it is never archived, and is copied if it is not older.
+	// A position is kept as long as events are, which is not long for a journal that is seldom written beside busy ones. Without one a publisher begins
+	// maxAge ago. What is newer the newest frame tells: it is never archived, and is copied if it is not older.
+	if old >= maxAge {
+		return math.MaxUint64, nil
+	}
 	lag, err := LagOf(ctx, js, plane, partition, time.Now())
 	if err == nil && lag.Frames > 0 {
 		err = fmt.Errorf("bus: how far %s has the journal of %s/%d is not known: %d frames are not copied", Stream, plane, partition, lag.Frames)

@@ -1,6 +1,7 @@
 package bus_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -47,4 +48,29 @@ func TestX10_HowFarEventsIsBehind(t *testing.T) {
 	require.Zero(t, lag(time.Now().Add(time.Hour)), "a fence has nothing to copy")
 	_, err = bus.LagOf(t.Context(), r.js, "nowhere", 0, time.Now())
 	require.ErrorContains(t, err, "how far EVENTS is behind the journal of nowhere/0")
+}
+
+// TestX10_EventsOfAQuietJournal: the position of a journal that is seldom written leaves EVENTS with the events of busy ones. History that is kept
+// for longer than EVENTS keeps events is removed all the same: without a position nobody copies what is so old.
+func TestX10_EventsOfAQuietJournal(t *testing.T) {
+	r := setup(t)
+	r.put(t, "keeper", "v")
+	through := func(old time.Duration) (uint64, error) {
+		return bus.CopiedThrough(t.Context(), r.nc, "test", 0, old)
+	}
+	pub := r.start(t)
+	require.Eventually(t, func() bool { n, err := through(48 * time.Hour); return err == nil && n < math.MaxUint64 }, 20*time.Second, 10*time.Millisecond)
+	known, err := through(30 * 24 * time.Hour)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, known, "a position that is there counts, however old it is")
+	pub.Stop()
+
+	s, err := r.js.Stream(t.Context(), bus.Stream)
+	require.NoError(t, err)
+	require.NoError(t, s.Purge(t.Context()))
+	_, err = through(48 * time.Hour)
+	require.ErrorContains(t, err, "how far EVENTS has the journal of test/0 is not known")
+	known, err = through(7 * 24 * time.Hour)
+	require.NoError(t, err)
+	require.EqualValues(t, uint64(math.MaxUint64), known)
 }

@@ -29,7 +29,7 @@ func System() Clock { return system{} }
 
 func (system) Now() time.Time { return now() }
 
-func (system) TimerAt(t time.Time) Timer { return systemTimer{time.NewTimer(t.Sub(now()))} }
+func (system) TimerAt(t time.Time) Timer { return timerAt(t) }
 
 type systemTimer struct{ t *time.Timer }
 
@@ -39,7 +39,7 @@ func (s systemTimer) Stop() bool          { return s.t.Stop() }
 // Monotonic returns times whose differences are how much time has passed on c: of the machine's clock also while it is set.
 func Monotonic(c Clock) func() time.Time {
 	if _, ok := c.(system); ok {
-		return time.Now
+		return elapsed
 	}
 	return c.Now
 }
@@ -47,7 +47,7 @@ func Monotonic(c Clock) func() time.Time {
 // AfterFunc calls f in a goroutine of its own when d has passed on c. If stop is called
 // before, f is not called, unless its goroutine has started already.
 func AfterFunc(c Clock, d time.Duration, f func()) (stop func()) {
-	if _, ok := c.(system); ok {
+	if _, ok := c.(system); ok && !passes {
 		t := time.AfterFunc(d, f)
 		return func() { t.Stop() }
 	}

@@ -20,7 +20,7 @@ var step struct {
 	next time.Time // when it is read again
 }
 
-// now returns the time of the machine, moved by the step. It has no monotonic reading: a duration between two times is that
+// now returns the time of the machine, moved by the step and by what has passed beyond it. It has no monotonic reading: a duration between two times is that
 // of their clocks, as for times that were stored.
 func now() time.Time {
 	real := time.Now()
@@ -34,5 +34,5 @@ func now() time.Time {
 			}
 		}
 	}
-	return real.Round(0).Add(step.by)
+	return real.Round(0).Add(step.by + passed.read())
 }

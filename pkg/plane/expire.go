@@ -32,8 +32,8 @@ func (h History) Of(namespace string) time.Duration {
 	return h.Default
 }
 
-// shortest returns the shortest time for which something is kept, 0 if everything is kept.
-func (h History) shortest() time.Duration {
+// Shortest returns the shortest time for which something is kept, 0 if everything is kept.
+func (h History) Shortest() time.Duration {
 	shortest := h.Default
 	for _, d := range h.Namespaces {
 		if d > 0 && (shortest == 0 || d < shortest) {
@@ -64,8 +64,13 @@ func (h History) before(now time.Time) func(namespace string) time.Time {
 
 // expire removes old events of all partitions until ctx ends.
 func (e *Engine[S]) expire(ctx context.Context) {
+<<<<<<< HEAD
 	pause := min(max(e.deps.History.shortest()/10, minExpirePause), maxExpirePause)
 	for next := min(pause, firstExpirePause); ; {
+=======
+	pause := min(max(e.deps.History.Shortest()/10, minExpirePause), maxExpirePause)
+	for next := min(pause, firstExpirePause); ; next = pause {
+>>>>>>> year
 		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(next))
 		select {
 		case <-timer.C():
@@ -88,7 +93,14 @@ func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 		var removed int64
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
+<<<<<<< HEAD
 			removed, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), now.Add(-e.deps.History.longest()), through)
+=======
+			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.Shortest()), now.Add(-e.deps.History.longest()), through)
+		}
+		if err != nil && !errors.Is(err, journal.ErrNotHeld) {
+			errs = append(errs, err)
+>>>>>>> year
 		}
 		errs = append(errs, e.expired.done(ctx, p.Index(), removed, err, e.deps.Clock.Now()))
 	}

@@ -99,7 +99,7 @@ func (d *Deps) Complete() error {
 	if d.Log == nil || d.Sources == nil {
 		return errors.New("plane: Deps needs Log and Sources")
 	}
-	if d.History.shortest() > 0 && d.ReadThrough == nil {
+	if d.History.Shortest() > 0 && d.ReadThrough == nil {
 		return errors.New("plane: Deps needs ReadThrough with a History")
 	}
 	if d.Partitions == nil {
@@ -244,7 +244,7 @@ func (e *Engine[S]) Follow(ctx context.Context) error {
 	if _, erases := any(e.cfg.New()).(journal.Erasable); erases && e.deps.EraseAfter > 0 {
 		e.running.Go(func() { e.erase(follow) })
 	}
-	if _, retains := any(e.cfg.New()).(journal.Retaining); retains && e.deps.History.shortest() > 0 {
+	if _, retains := any(e.cfg.New()).(journal.Retaining); retains && e.deps.History.Shortest() > 0 {
 		e.running.Go(func() { e.expire(follow) })
 	}
 	return nil

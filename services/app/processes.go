@@ -152,7 +152,7 @@ func (w *wiring) readThrough(ctx context.Context, plane string, partition int) (
 	}}
 	if w.cfg.Publish && plane != identity.Plane {
 		floor.Copied = func(ctx context.Context, plane string, partition int) (uint64, error) {
-			return bus.CopiedThrough(ctx, w.broker.readers, plane, partition)
+			return bus.CopiedThrough(ctx, w.broker.readers, plane, partition, w.deps.History.Shortest())
 		}
 	}
 	return floor.ReadThrough(ctx, plane, partition)

@@ -36,8 +36,6 @@ func newShown(fresh func() *State, seen *pagestest.Seen) *shown {
 
 var keeperKey = plane.KeyOf("acme", owner)
 
-func itemKey(id string) plane.Key { return plane.KeyOf("acme", id) }
-
 // apply applies an event that gives an item a record.
 func (s *shown) apply(t require.TestingT, rec *workv1.WorkItemRecord, payload any) {
 	s.seq++

@@ -2,6 +2,7 @@ package scrub_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -143,6 +144,40 @@ func TestScrubReadsTheArchive_WhileItGrows(t *testing.T) {
 				require.Greater(t, after, 4)
 			}
 		}
+	}
+}
+
+// TestScrubReadsASegmentThatIsClosedMeanwhile: the stream of the next segment is there before a segment is closed. A pass that knows both, and reads
+// the first one before its last frames are written, finds them when it comes to the next one. A frame of them that is gone is damage.
+func TestScrubReadsASegmentThatIsClosedMeanwhile(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		r := newArchiveRig(t)
+		r.Segments(t, 1, 3, 10)
+		r.Write(t, 3, 10)
+		open := r.End.Segment
+		_, err := r.Log.Prepare(t.Context(), open) // as a writer does before it closes the segment
+		require.NoError(t, err)
+		waits := 0
+		r.reading = func() {
+			if waits++; waits != 2 { // the open segment was read
+				return
+			}
+			before, err := os.ReadFile(r.block(t, open))
+			require.NoError(t, err)
+			r.Write(t, 2, 10)
+			r.Roll(t)
+			r.Write(t, 2, 10)
+			if lost {
+				require.NoError(t, os.WriteFile(r.block(t, open), before, 0o600))
+			}
+		}
+		require.NoError(t, r.scrubber.Pass(t.Context()))
+		require.Greater(t, waits, 2, "the next segment was read")
+		if lost {
+			require.ErrorContains(t, r.damage, "wal_seq 7 to 8 are missing")
+			continue
+		}
+		require.NoError(t, r.damage)
 	}
 }
 

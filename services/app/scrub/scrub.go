@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -164,6 +165,13 @@ type pass struct {
 	plane    string
 	journals []*progress // by partition
 	broken   error       // a part of a block that cannot be read
+	read     []read      // what was read of the log, in order
+}
+
+// read is a segment that was read, and its last block then, which may have been written since.
+type read struct {
+	datadir.Segment
+	last int
 }
 
 // progress is how far the journal of a partition was read, and the first damage to it.
@@ -203,6 +211,9 @@ func (p *pass) run(ctx context.Context) error {
 			if err := p.block(ctx, seg, file, i == len(files)-1); err != nil {
 				return err
 			}
+		}
+		if n := len(files); n > 0 {
+			p.read = append(p.read, read{seg, files[n-1].Index})
 		}
 	}
 	for _, j := range p.journals {
@@ -250,7 +261,7 @@ func (p *pass) block(ctx context.Context, seg datadir.Segment, file blockfile.Fi
 		return err
 	}
 	gaps, err := blockfile.Read(stream, file.Index, b, []string{jetlog.SubjectPrefix(p.plane)}, func(r blockfile.Record) error {
-		return p.frame(ctx, r)
+		return p.frame(ctx, seg, r)
 	})
 	if err != nil {
 		return err
@@ -287,18 +298,72 @@ func (s *Scrubber) pace(ctx context.Context, n int) error {
 	return ctx.Err()
 }
 
-// frame verifies a frame.
-func (p *pass) frame(ctx context.Context, r blockfile.Record) error {
+// frame verifies a frame of a segment.
+func (p *pass) frame(ctx context.Context, seg datadir.Segment, r blockfile.Record) error {
 	of, found := jetlog.ParseSubject(r.Subject)
 	if !r.Message() || !found || of.Partition >= len(p.journals) {
 		return nil
 	}
+	j := p.journals[of.Partition]
+	if err := p.closed(ctx, seg, of.Partition); err != nil {
+		return err
+	}
 	p.frames.Inc()
+	return j.Frame(ctx, r.Seq, decode(r))
+}
+
+func decode(r blockfile.Record) framelog.Frame {
 	h, err := nats.DecodeHeadersMsg(r.Header)
 	if err != nil {
 		h = nats.Header{} // a frame without a header continues no other
 	}
-	return p.journals[of.Partition].Frame(ctx, r.Seq, jetlog.Decode(h, r.Body))
+	return jetlog.Decode(h, r.Body)
+}
+
+// closed reads what was written to the segment before seg since that was read. The stream of a segment is there before the one before it is
+// closed, so a pass may know both and read the first one too early. Once seg has a frame, nothing more is written to it.
+func (p *pass) closed(ctx context.Context, seg datadir.Segment, partition int) error {
+	j := p.journals[partition]
+	if j.End.Segment >= seg.Segment {
+		return nil
+	}
+	i := slices.IndexFunc(p.read, func(r read) bool {
+		return r.Segment.Segment == j.End.Segment && (r.Shared || r.Partition == partition)
+	})
+	if i < 0 {
+		return nil
+	}
+	before := p.read[i]
+	p.read[i].last = math.MaxInt // it is read again once
+	files, err := blockfile.Files(filepath.Join(before.Dir, "msgs"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if file.Index < before.last {
+			continue
+		}
+		b, err := os.ReadFile(file.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the chain tells
+		}
+		if err != nil {
+			return err
+		}
+		_, err = blockfile.Read(before.Stream(), file.Index, b, []string{jetlog.SubjectPrefix(p.plane)}, func(r blockfile.Record) error {
+			of, found := jetlog.ParseSubject(r.Subject)
+			if !r.Message() || !found || of.Partition != partition || r.Seq <= j.End.Seq {
+				return nil
+			}
+			p.frames.Inc()
+			return j.Frame(ctx, r.Seq, decode(r))
+		})
+		if err != nil {
+			return err
+		}
+		p.bytes.Add(float64(len(b)))
+	}
+	return nil
 }
 
 // report reports the partitions of the plane, and returns how many are damaged.
