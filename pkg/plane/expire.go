@@ -64,13 +64,8 @@ func (h History) before(now time.Time) func(namespace string) time.Time {
 
 // expire removes old events of all partitions until ctx ends.
 func (e *Engine[S]) expire(ctx context.Context) {
-<<<<<<< HEAD
-	pause := min(max(e.deps.History.shortest()/10, minExpirePause), maxExpirePause)
-	for next := min(pause, firstExpirePause); ; {
-=======
 	pause := min(max(e.deps.History.Shortest()/10, minExpirePause), maxExpirePause)
-	for next := min(pause, firstExpirePause); ; next = pause {
->>>>>>> year
+	for next := min(pause, firstExpirePause); ; {
 		timer := e.deps.WaitClock.TimerAt(e.deps.WaitClock.Now().Add(next))
 		select {
 		case <-timer.C():
@@ -93,14 +88,7 @@ func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 		var removed int64
 		through, err := e.deps.ReadThrough(ctx, e.cfg.Plane, p.Index())
 		if err == nil {
-<<<<<<< HEAD
-			removed, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.shortest()), now.Add(-e.deps.History.longest()), through)
-=======
-			_, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.Shortest()), now.Add(-e.deps.History.longest()), through)
-		}
-		if err != nil && !errors.Is(err, journal.ErrNotHeld) {
-			errs = append(errs, err)
->>>>>>> year
+			removed, err = p.Expire(ctx, e.deps.History.before(now), now.Add(-e.deps.History.Shortest()), now.Add(-e.deps.History.longest()), through)
 		}
 		errs = append(errs, e.expired.done(ctx, p.Index(), removed, err, e.deps.Clock.Now()))
 	}
