@@ -89,7 +89,7 @@ func measureYear(ctx context.Context, o options, say func(row)) error {
 		m := month{n: n}
 		began := time.Now()
 		if n > 0 {
-			if err := l.month(ctx, n); err != nil {
+			if err := l.month(ctx); err != nil {
 				return fmt.Errorf("month %d: %w", n, err)
 			}
 			m.turns = l.turns()

@@ -144,7 +144,7 @@ func (l *life) turns() int {
 }
 
 // month lives through the days of a month. Runners take turns from its beginning to its end.
-func (l *life) month(ctx context.Context, n int) error {
+func (l *life) month(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)

@@ -72,5 +72,5 @@ func TestX10_EventsOfAQuietJournal(t *testing.T) {
 	require.ErrorContains(t, err, "how far EVENTS has the journal of test/0 is not known")
 	known, err = through(7 * 24 * time.Hour)
 	require.NoError(t, err)
-	require.EqualValues(t, uint64(math.MaxUint64), known)
+	require.Equal(t, uint64(math.MaxUint64), known)
 }
