@@ -59,7 +59,7 @@ func NewIndex(f *File) *Index {
 // Len returns the number of entries.
 func (x *Index) Len() int { return x.len }
 
-// Add adds an entry that the Index does not have.
+// Add adds an entry. One that the Index has already is there once more, and is removed as often.
 func (x *Index) Add(hash, number uint64) {
 	x.len++
 	b, e := x.bucket(hash), entry{hash, number}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal/framelog"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane/planetest"
@@ -153,4 +154,30 @@ func TestA15_NotNeededIsForGood(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, dropped)
+}
+
+// unreachable is a log whose single frames cannot be read, as from an archive in a bucket that does not answer.
+type unreachable struct{ framelog.Log }
+
+func (l unreachable) Get(ctx context.Context, _ uint64) (framelog.Frame, error) {
+	<-ctx.Done()
+	return framelog.Frame{}, ctx.Err()
+}
+
+// A context does not wait for an archive that cannot be reached only to say what was removed (SPEC A15.2).
+func TestA15_AContextWithoutTheArchive(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	for i := range 300 {
+		r.send("keeper", fmt.Sprint("question ", i), normal)
+		r.finish(r.take("keeper"), done)
+	}
+	r.journals.Wrap = func(_ string, inner framelog.Log) framelog.Log { return unreachable{inner} }
+	r.restart() // nothing is cached
+	for range 2 {
+		got, err := r.service.GetContext(r.operator(), &agentv1.GetContextRequest{AgentId: "keeper"})
+		require.NoError(t, err)
+		require.Contains(t, got.GetContext().GetText(), "question 299")
+		require.Contains(t, got.GetContext().GetText(), "ReadConversation has all of it")
+	}
 }

@@ -110,11 +110,10 @@ func (s *Service) addConversation(ctx context.Context, k ref.Agent, p *Projectio
 	if p.earlier == 0 && p.summary == nil {
 		return nil // nothing is referred to that is not shown
 	}
-	since, err := s.conversationSince(ctx, k)
-	if err == nil && !since.IsZero() {
+	if since := s.conversationSince(ctx, k); !since.IsZero() {
 		p.since = stamp(since)
 	}
-	return err
+	return nil
 }
 
 func saidIn(r *agentv1.Round) prompt.Said {

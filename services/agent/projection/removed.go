@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"quartet/pkg/journal"
 	"quartet/pkg/plane"
 	"quartet/services/agent/ref"
@@ -17,6 +19,9 @@ const (
 	maxRemoved = 1024
 	// removedTerm is for how long that is remembered. Old events are removed less often.
 	removedTerm = time.Hour
+	// searchTerm bounds how long a context waits for it, and searchAgain is when it is tried again if it could not be read in that time.
+	searchTerm  = time.Second
+	searchAgain = time.Minute
 )
 
 // removedCache remembers from when on conversations can be read. It may be discarded at any time.
@@ -53,22 +58,36 @@ func (c *removedCache) put(k ref.Agent, r removedBefore) {
 }
 
 // conversationSince returns the time of the oldest utterance that can still be read back, or zero if none was removed. Utterances are removed by
-// age, so it is searched for; what the index has is never removed.
-func (s *Service) conversationSince(ctx context.Context, k ref.Agent) (time.Time, error) {
+// age, so it is searched for; what the index has is never removed. The oldest ones may be in an archive that cannot be reached now: a turn does not
+// wait for it, and its context says what was known before.
+func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time {
 	now := s.deps.Clock.Now()
-	if r, known := s.removed.get(k); known && (s.deps.History.Of(k.Namespace) == 0 || now.Sub(r.looked) < removedTerm) {
-		return r.since, nil
+	r, known := s.removed.get(k)
+	if known && (s.deps.History.Of(k.Namespace) == 0 || now.Sub(r.looked) < removedTerm) {
+		return r.since
 	}
+	ctx, cancel := context.WithTimeout(ctx, searchTerm)
+	defer cancel()
+	since, err := s.searchSince(ctx, k)
+	if err != nil {
+		s.deps.Logger.Warn("what was removed of a conversation is not known; contexts say what was known before", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
+		since, now = r.since, now.Add(searchAgain-removedTerm)
+	}
+	s.removed.put(k, removedBefore{looked: now, since: since})
+	return since
+}
+
+// searchSince is conversationSince that remembers nothing. Where nothing was removed it reads one utterance.
+func (s *Service) searchSince(ctx context.Context, k ref.Agent) (since time.Time, err error) {
 	old, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) ([]uint64, error) {
 		if a := st.Lookup(k); a != nil {
 			return a.Conversation.Unindexed(), nil
 		}
 		return nil, nil
 	})
-	if err != nil {
+	if err != nil || len(old) == 0 {
 		return time.Time{}, err
 	}
-	var since time.Time
 	there := func(n int) bool {
 		var events []*journal.Event
 		if err == nil {
@@ -80,13 +99,13 @@ func (s *Service) conversationSince(ctx context.Context, k ref.Agent) (time.Time
 		since = events[0].CreatedAt
 		return true
 	}
-	// The search ends at the oldest one that is there, and its time is the last that was read of those that are.
-	if n := sort.Search(len(old), there); n == 0 {
-		since = time.Time{}
+	if there(0) {
+		return time.Time{}, nil
 	}
+	// The search ends at the oldest one that is there, and its time is the last that was read of those that are.
+	sort.Search(len(old), there)
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.removed.put(k, removedBefore{looked: now, since: since})
 	return since, nil
 }
