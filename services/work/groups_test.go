@@ -166,22 +166,27 @@ func TestW10_GroupsOfCompletedItems(t *testing.T) {
 	require.Positive(t, packed)
 }
 
-// manyCompleted is a history of an agent that completes one item after the other, so that two groups are packed.
-func manyCompleted(t *testing.T, seen *pagestest.Seen) *shown {
+// manyCompleted is a history of an agent that completes one item after the other, so that some groups are packed.
+func manyCompleted(t *testing.T, groups int, seen *pagestest.Seen) *shown {
 	s := newShown(evicting(t), seen)
-	for n := range 2*groupItems + recentItems {
+	for n := range groups*groupItems + recentItems {
 		at := timestamppb.New(time.Unix(int64(n+1), 0))
 		rec := &workv1.WorkItemRecord{WorkItemId: fmt.Sprint("wi_", n), AgentId: owner, State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED, CreatedAt: at, UpdatedAt: at}
 		s.apply(t, rec, &workv1.WorkItemCompleted{WorkItem: rec})
 	}
-	require.Equal(t, 2*groupItems, s.state.Paged.agents.Get(keeperKey).packed)
+	require.Equal(t, groups*groupItems, s.state.Paged.agents.Get(keeperKey).packed)
 	require.NoError(t, s.state.Check())
 	return s
 }
 
+// An event of an item in one block is the one after which the last group of the block before is packed. The page of that block is touched.
+func TestAGroupIsPackedBecauseOfAnotherBlock(t *testing.T) {
+	manyCompleted(t, pageGroups, nil)
+}
+
 // A page in which groups of items are packed is read as it was written, or is an error.
 func TestPagesOfGroups(t *testing.T) {
-	s := manyCompleted(t, nil)
+	s := manyCompleted(t, 2, nil)
 	o := blockOf(keeperKey, 0)
 	page := func() *workv1.AgentWorkPage { return proto.CloneOf(s.state.Paged.Page(o).(*workv1.AgentWorkPage)) }
 	require.Len(t, page().GetPacked(), 2)

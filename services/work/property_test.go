@@ -62,7 +62,7 @@ func TestX7_RandomHistories(t *testing.T) {
 		require.NoError(rt, pagestest.Same(live, replayed.Paged))
 		checkState(rt, live)
 	}
-	manyCompleted(t, &seen)
+	manyCompleted(t, 2, &seen)
 	rapid.Check(t, history)
 	for range 20 { // a few histories need not have every field
 		if len(seen.Missing(&workv1.AgentWorkPage{})) == 0 {
