@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Service is something that is started and stopped.
@@ -28,6 +31,9 @@ type Service interface {
 type Module struct {
 	Service Service
 	Needs   []string // names of modules that must run before this one starts
+	// Beside modules that follow each other in the start order are started at the same time, as many as there are processors. None of
+	// them needs another one.
+	Beside bool
 }
 
 // Func is a Service that consists of functions. A nil function succeeds.
@@ -72,7 +78,7 @@ var ErrNotStarted = errors.New("life: not started")
 // concurrent use, and exclude each other. A stopped Group may be started again if its
 // services may.
 type Group struct {
-	order []Service
+	order []Module
 
 	turn sync.Mutex // held through Start and Stop
 	up   bool       // guarded by turn: everything in order has been started
@@ -117,7 +123,7 @@ func NewGroup(modules ...Module) (*Group, error) {
 			}
 		}
 		done[name] = true
-		g.order = append(g.order, m.Service)
+		g.order = append(g.order, m)
 		return nil
 	}
 	for _, m := range modules {
@@ -131,13 +137,13 @@ func NewGroup(modules ...Module) (*Group, error) {
 // Order returns the names in start order.
 func (g *Group) Order() []string {
 	names := make([]string, len(g.order))
-	for i, s := range g.order {
-		names[i] = s.Name()
+	for i, m := range g.order {
+		names[i] = m.Service.Name()
 	}
 	return names
 }
 
-// Start starts the modules in order. If one fails, those before it are stopped in reverse
+// Start starts the modules in order. If one fails, those that run are stopped in reverse
 // order, and the error names the one that failed. It does nothing if the Group runs.
 func (g *Group) Start(ctx context.Context) error {
 	g.turn.Lock()
@@ -147,25 +153,51 @@ func (g *Group) Start(ctx context.Context) error {
 	if g.up {
 		return nil
 	}
-	for _, s := range g.order {
-		err := ctx.Err()
-		if err == nil {
-			err = s.Start(ctx)
+	for i := 0; i < len(g.order); {
+		next := i + 1
+		for g.order[i].Beside && next < len(g.order) && g.order[next].Beside {
+			next++
 		}
-		if err != nil {
-			err = fmt.Errorf("start %s: %w", s.Name(), err)
+		if err := g.start(ctx, g.order[i:next]); err != nil {
 			// The modules are stopped even if ctx has ended.
 			return errors.Join(err, g.unwind(context.WithoutCancel(ctx)))
 		}
-		g.mu.Lock()
-		g.started = append(g.started, s)
-		g.mu.Unlock()
+		i = next
 	}
 	g.up = true
 	g.mu.Lock()
 	g.running = true
 	g.mu.Unlock()
 	return nil
+}
+
+// start starts some modules at the same time, and notes in order those that run.
+func (g *Group) start(ctx context.Context, modules []Module) error {
+	run := make([]bool, len(modules))
+	all, starting := errgroup.WithContext(ctx)
+	all.SetLimit(runtime.GOMAXPROCS(0))
+	for i, m := range modules {
+		all.Go(func() error {
+			err := starting.Err()
+			if err == nil {
+				err = m.Service.Start(starting)
+			}
+			if err != nil {
+				return fmt.Errorf("start %s: %w", m.Service.Name(), err)
+			}
+			run[i] = true
+			return nil
+		})
+	}
+	err := all.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, m := range modules {
+		if run[i] {
+			g.started = append(g.started, m.Service)
+		}
+	}
+	return err
 }
 
 // Stop stops the modules in reverse order, also after errors, which it joins. Ready returns

@@ -3,6 +3,7 @@ package life_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -50,6 +51,40 @@ func TestOrderIsDerivedAndReversed(t *testing.T) {
 		"start nats", "start work", "start agent", "start gateway", "start alone",
 		"stop alone", "stop gateway", "stop agent", "stop work", "stop nats",
 	}, j.lines)
+}
+
+// Modules that are beside each other are started at the same time, as far as there are processors, and are stopped in reverse order.
+func TestModulesBesideEachOther(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
+	j := &journal{}
+	var meet sync.WaitGroup
+	meet.Add(3)
+	beside := func(name string, fails bool) life.Module {
+		return life.Module{Needs: []string{"nats"}, Beside: true, Service: life.Func{
+			Label: name,
+			OnStart: func(ctx context.Context) error {
+				meet.Done()
+				meet.Wait() // all three have begun
+				if fails {
+					return errors.New("no disk")
+				}
+				return nil
+			},
+			OnStop: func(context.Context) error { j.add("stop " + name); return nil },
+		}}
+	}
+	g, err := life.NewGroup(j.module("nats"), beside("agent", false), beside("work", false), beside("task", false), j.module("rpc", "agent", "work", "task"))
+	require.NoError(t, err)
+	require.NoError(t, g.Start(t.Context()))
+	require.NoError(t, g.Stop(t.Context()))
+	require.Equal(t, []string{"start nats", "start rpc", "stop rpc", "stop task", "stop work", "stop agent", "stop nats"}, j.lines)
+
+	j.lines = nil
+	meet.Add(3)
+	g, err = life.NewGroup(j.module("nats"), beside("agent", false), beside("work", true), beside("task", false), j.module("rpc", "agent", "work", "task"))
+	require.NoError(t, err)
+	require.EqualError(t, g.Start(t.Context()), "start work: no disk")
+	require.Equal(t, []string{"start nats", "stop task", "stop agent", "stop nats"}, j.lines)
 }
 
 func TestBadTablesAreRefused(t *testing.T) {

@@ -225,6 +225,7 @@ func (t *table) add(row serviceRow) error {
 		row.needs = []string{"leases"}
 	}
 	t.module(s, row.needs...)
+	t.modules[len(t.modules)-1].Beside = row.needs[0] == "nats" // they load what they have
 	return nil
 }
 
