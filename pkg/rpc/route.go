@@ -118,6 +118,12 @@ func (r *router) unary(ctx context.Context, full string, req proto.Message) (pro
 	case sent:
 		return r.here(ctx, n, full, req)
 	case !r.search[full]:
+		if q, names := req.(interface{ GetPartition() int32 }); names {
+			if n = int(q.GetPartition()); n < 0 || n >= r.Size() {
+				return nil, fault.Invalid("partition", strconv.Itoa(n), "must be the number of a partition of "+r.Service+", 0 to "+strconv.Itoa(r.Size()-1))
+			}
+			return r.at(ctx, n, full, req)
+		}
 		resp, err := r.at(ctx, r.owner(ctx, req), full, req)
 		if r.Missing != nil && r.Size() > 1 && errors.Is(err, fault.NotFound) {
 			err = r.Missing(ctx, req, err)

@@ -17,6 +17,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/rpc"
 )
 
@@ -30,6 +31,22 @@ type held struct {
 	mu       sync.Mutex
 	requests []string
 	answer   func(ctx context.Context) error // before it answers; nil: nothing
+}
+
+// heldWork is a partition of another service of the same instance.
+type heldWork struct {
+	workv1.UnimplementedWorkServiceServer
+	name string
+}
+
+func (h *heldWork) ListPendingAgents(context.Context, *workv1.ListPendingAgentsRequest) (*workv1.ListPendingAgentsResponse, error) {
+	return &workv1.ListPendingAgentsResponse{NextPageToken: h.name}, nil
+}
+
+// register puts both services of a partition on an instance.
+func (h *held) register(r grpc.ServiceRegistrar) {
+	agentv1.RegisterAgentServiceServer(r, h)
+	workv1.RegisterWorkServiceServer(r, &heldWork{name: h.name})
 }
 
 func (h *held) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
@@ -94,7 +111,7 @@ func newTown(t *testing.T) *town {
 	w := &town{t: t, keys: rpc.NewKeyring(nil, false), changed: make(chan struct{}), locals: map[string]*rpc.Instance{}}
 	network := rpc.NewNetwork(rpc.NetworkConfig{Service: "town"})
 	t.Cleanup(func() { require.NoError(t, network.Close()) })
-	shape, err := rpc.NewInstance(func(r grpc.ServiceRegistrar) { agentv1.RegisterAgentServiceServer(r, &held{}) })
+	shape, err := rpc.NewInstance((&held{}).register)
 	require.NoError(t, err)
 	for i := range 2 {
 		server := rpc.NewServer(rpc.Config{Auth: w.keys})
@@ -135,7 +152,7 @@ func newTown(t *testing.T) *town {
 
 // give puts a partition to an instance.
 func (w *town) give(n, instance int, h *held) *rpc.Instance {
-	in, err := rpc.NewInstance(func(r grpc.ServiceRegistrar) { agentv1.RegisterAgentServiceServer(r, h) })
+	in, err := rpc.NewInstance(h.register)
 	require.NoError(w.t, err)
 	w.move(func() {
 		w.locals[h.name] = in
@@ -308,6 +325,28 @@ func TestR6_RequestsWithoutAnAgentAreSearched(t *testing.T) {
 	w.give(1, 1, &held{name: "one", answer: no})
 	_, err := w.agents(0).GetAgent(ctx, &agentv1.GetAgentRequest{})
 	require.ErrorIs(t, err, fault.NotFound)
+}
+
+// A request that names a partition reaches its holder.
+func TestR6_RequestsThatNameAPartition(t *testing.T) {
+	w := newTown(t)
+	ctx := w.as(soon(t))
+	w.give(0, 0, &held{name: "zero"})
+	w.give(1, 1, &held{name: "one"})
+	for asked := range 2 {
+		works := workv1.NewWorkServiceClient(w.conn[asked])
+		for n, want := range []string{"zero", "one"} {
+			r, err := works.ListPendingAgents(ctx, &workv1.ListPendingAgentsRequest{Partition: int32(n)})
+			require.NoError(t, err)
+			require.Equal(t, want, r.GetNextPageToken())
+		}
+		for _, n := range []int32{-1, 2} {
+			_, err := works.ListPendingAgents(ctx, &workv1.ListPendingAgentsRequest{Partition: n})
+			require.ErrorIs(t, err, fault.InvalidArgument)
+			require.Equal(t, "partition", fault.From(err).Violations()[0].Field)
+			require.ErrorContains(t, err, "0 to 1")
+		}
+	}
 }
 
 // Who drains an instance waits for its calls, and those that come later find the

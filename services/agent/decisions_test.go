@@ -161,6 +161,50 @@ func TestX14_ASweepSeesEveryAgent(t *testing.T) {
 	}
 }
 
+// With pending_only, a sweep reads the agents about which something is to be decided, whatever their work, and no other.
+func TestX14_ASweepOfPendingDecisions(t *testing.T) {
+	r := newRig(t)
+	pending := func() (found []string) {
+		t.Helper()
+		req := &agentv1.GetFactsRequest{PendingOnly: true}
+		for {
+			resp, err := r.service.GetFacts(r.scheduler(), req)
+			require.NoError(t, err)
+			for _, f := range resp.GetFacts() {
+				found = append(found, f.GetAgent().GetAgentId())
+			}
+			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+				return found
+			}
+		}
+	}
+	idle := func() {
+		t.Helper()
+		d := &agentv1.Decision{Action: agentv1.DecisionAction_DECISION_ACTION_IDLE, Reason: "all_waiting"}
+		require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, r.offer(r.facts("keeper").GetFactsRevision(), d).GetResult())
+	}
+	r.spawn("keeper")
+	require.Equal(t, []string{"keeper"}, pending(), "no decision was ever made")
+	idle()
+	require.Empty(t, pending())
+	r.send("keeper", "x", normal)
+	require.Empty(t, pending(), "a message gives it a turn in any case")
+	a := r.take("keeper")
+	require.Empty(t, pending(), "it has a turn")
+	r.finish(a, done)
+	require.Equal(t, []string{"keeper"}, pending(), "a turn has ended")
+	idle()
+	require.Empty(t, pending())
+	r.hear(said(&waitingv1.TriggerDelivered{Trigger: &waitingv1.Trigger{TriggerId: "trg_1"}, WakeAgent: true}))
+	require.Equal(t, []string{"keeper"}, pending(), "a wait has woken it")
+	_, err := r.service.PauseAgent(r.operator(), &agentv1.PauseAgentRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Empty(t, pending(), "it is paused")
+	_, err = r.service.ResumeAgent(r.operator(), &agentv1.ResumeAgentRequest{AgentId: "keeper"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"keeper"}, pending())
+}
+
 // The triggers that completed turns were shown are facts until the waiting plane knows.
 func TestP7_FactsNameWhatTurnsWereShown(t *testing.T) {
 	r := newRig(t)

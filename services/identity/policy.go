@@ -35,7 +35,7 @@ var policy = map[string]map[string]string{
 	"quartet.work.v1.WorkService": {
 		"CreateWorkItem": "AOGS", "UpdateWorkItem": "AOGS", "CompleteWorkItem": "AOGS", "PickWorkItem": "AGS",
 		"GetWorkItem": "AORGS", "ListWorkItems": "AORGS", "GetWorkQueue": "AORGS", "ListWorkItemHistory": "AORGS",
-		"PromoteReport": between, "AttachWait": between, "ConsumeRecheck": between, "FindWorkItem": between,
+		"PromoteReport": between, "AttachWait": between, "ConsumeRecheck": between, "FindWorkItem": between, "ListPendingAgents": between,
 	},
 	"quartet.work.v1.HomeService": {
 		"ReadFile": "AORGS", "ListFiles": "AORGS", "GrepFiles": "AORGS", "WriteFile": "AOGS", "EditFile": "AOGS",

@@ -50,6 +50,8 @@ type site struct {
 	hung     sync.Map     // agents for which the work plane does not answer
 	hanging  atomic.Int32
 	sweeps   atomic.Int32 // first pages of all agents that were read
+	listDown atomic.Bool  // the work plane cannot list the agents with pending work
+	looks    sync.Map     // how often each agent was evaluated, an *atomic.Int32
 	sources  func(plane string) ([]journal.Source, error)
 	agentLog *faultlog.Log
 	// looking, if armed, holds the next look at an agent up until it is let go.
@@ -152,6 +154,13 @@ func (f flaky) GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest,
 	return f.WorkServiceClient.GetWorkQueue(ctx, in, opts...)
 }
 
+func (f flaky) ListPendingAgents(ctx context.Context, in *workv1.ListPendingAgentsRequest, opts ...grpc.CallOption) (*workv1.ListPendingAgentsResponse, error) {
+	if f.site.listDown.Load() {
+		return nil, fault.Storage.New("the journal is damaged")
+	}
+	return f.WorkServiceClient.ListPendingAgents(ctx, in, opts...)
+}
+
 // counted is the agent plane as a scheduler reaches it.
 type counted struct {
 	agentv1.AgentServiceClient
@@ -161,6 +170,10 @@ type counted struct {
 func (c counted) GetFacts(ctx context.Context, in *agentv1.GetFactsRequest, opts ...grpc.CallOption) (*agentv1.GetFactsResponse, error) {
 	if in.GetAgentId() == "" && in.GetPageToken() == "" {
 		c.site.sweeps.Add(1)
+	}
+	if in.GetAgentId() != "" {
+		n, _ := c.site.looks.LoadOrStore(in.GetAgentId(), new(atomic.Int32))
+		n.(*atomic.Int32).Add(1) //nolint:forcetypeassert // stored above
 	}
 	if in.GetAhead() {
 		c.site.looking.aheads.Add(1)
@@ -277,6 +290,74 @@ func TestD1_WhatWasMissedIsSwept(t *testing.T) {
 	require.NoError(t, first.Stop(context.Background()))
 	s.schedule()
 	require.Equal(t, map[agentv1.TickReason]int{pickQueued: 1}, s.ticks("keeper"))
+}
+
+// looked returns how often an agent was evaluated so far.
+func (s *site) looked(agentID string) int {
+	n, has := s.looks.Load(agentID)
+	if !has {
+		return 0
+	}
+	return int(n.(*atomic.Int32).Load()) //nolint:forcetypeassert // see counted
+}
+
+// A sweep evaluates the agents that have something pending, and reads no other: not at the start, and not later. Reminders ahead are timers. Where the
+// work plane cannot say whose work is pending, all agents are evaluated (SPEC D1).
+func TestD1_ASweepReadsWhoHasSomethingPending(t *testing.T) {
+	s := newSite(t)
+	settled := func(agentID, reason string) {
+		t.Helper()
+		s.eventually(func() bool { return s.facts(agentID).GetLastDecision().GetReason() == reason })
+	}
+	first := s.schedule()
+	for _, agentID := range []string{"asleep", "reminded", "stuck", "late"} {
+		s.spawn(agentID)
+		settled(agentID, "no_work_items")
+	}
+	reminded, why := s.create("reminded", "ship"), "no key"
+	_, err := s.works.UpdateWorkItem(planetest.AsAgent(t.Context(), "reminded"), &workv1.UpdateWorkItemRequest{AgentId: "reminded", WorkItemId: reminded, BlockedBy: &why, RecheckAt: timestamppb.New(epoch.Add(time.Hour))})
+	require.NoError(t, err)
+	// It was runnable for a moment, and may have a tick, which is dropped.
+	if a, err := s.agents.AcquireTurn(s.as(rpc.RoleRunner), &agentv1.AcquireTurnRequest{AgentIds: []string{"reminded"}, Wait: durationpb.New(time.Millisecond)}); err == nil && a.GetTurn() != nil {
+		s.finish(a)
+	}
+	settled("reminded", "all_waiting")
+	s.create("stuck", "ship")
+	for range 3 {
+		s.finish(s.take("stuck"))
+	}
+	settled("stuck", "no_progress")
+	first.Quiesce()
+	require.NoError(t, first.Stop(context.Background()))
+	s.create("late", "ship") // nobody is told
+
+	before := map[string]int{}
+	for _, agentID := range []string{"asleep", "reminded", "stuck", "late"} {
+		before[agentID] = s.looked(agentID)
+	}
+	sc := s.schedule()
+	sc.Quiesce()
+	require.True(t, s.facts("late").GetTickPending(), "what was missed is found")
+	require.Greater(t, s.looked("stuck"), before["stuck"], "its work is pending")
+	require.Equal(t, before["asleep"], s.looked("asleep"))
+	require.Equal(t, before["reminded"], s.looked("reminded"))
+
+	sweeps := s.sweeps.Load()
+	s.eventually(func() bool {
+		s.clk.Advance(10 * time.Second)
+		return s.sweeps.Load() > sweeps
+	})
+	sc.Quiesce()
+	require.Equal(t, before["asleep"], s.looked("asleep"))
+	require.Equal(t, before["reminded"], s.looked("reminded"))
+	s.clk.Advance(time.Hour)
+	require.Equal(t, recheck, s.take("reminded").GetMessage().GetTick().GetReason())
+
+	s.listDown.Store(true)
+	s.eventually(func() bool {
+		s.clk.Advance(10 * time.Second)
+		return s.looked("asleep") > before["asleep"]
+	})
 }
 
 // Three turns without a call leave the agent alone until something new comes (SPEC D4).

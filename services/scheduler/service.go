@@ -33,6 +33,7 @@ type Agents interface {
 // Work is the part of the work plane that the scheduler uses.
 type Work interface {
 	GetWorkQueue(ctx context.Context, in *workv1.GetWorkQueueRequest, opts ...grpc.CallOption) (*workv1.GetWorkQueueResponse, error)
+	ListPendingAgents(ctx context.Context, in *workv1.ListPendingAgentsRequest, opts ...grpc.CallOption) (*workv1.ListPendingAgentsResponse, error)
 	ConsumeRecheck(ctx context.Context, in *workv1.ConsumeRecheckRequest, opts ...grpc.CallOption) (*workv1.ConsumeRecheckResponse, error)
 }
 
@@ -72,8 +73,10 @@ type Service struct {
 	metrics    *metrics
 	evaluators evaluators
 	rechecks   *clock.Due // timers of reminders and of retries, by alarmKey
-	stop       context.CancelFunc
-	running    sync.WaitGroup
+	// workPartitions is how many partitions the work plane has.
+	workPartitions int
+	stop           context.CancelFunc
+	running        sync.WaitGroup
 
 	mu    sync.Mutex
 	swept bool              // the first sweep has marked every agent
@@ -123,6 +126,9 @@ func (s *Service) Start(ctx context.Context) error {
 		sources, err := s.deps.Sources(plane)
 		if err != nil {
 			return errors.Join(err, s.Stop(ctx))
+		}
+		if plane == "work" {
+			s.workPartitions = len(sources)
 		}
 		for _, src := range sources {
 			// The end is read before the first sweep begins: later events are received,

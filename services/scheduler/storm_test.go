@@ -135,10 +135,11 @@ func TestD4_AQuietSystemIsSilent(t *testing.T) {
 	}
 	s.decided("no-progress", "no_progress")
 	s.eventually(func() bool { return s.facts("queued").GetTickPending() })
-	for agentID, reason := range map[string]string{"idle": "no_work_items", "waits": "all_waiting", "blocked": "all_waiting", "asks": "waiting_for_operator", "reminded": "all_waiting"} {
+	for agentID, reason := range map[string]string{"idle": "no_work_items", "waits": "all_waiting", "blocked": "all_waiting", "asks": "waiting_for_operator", "reminded": "all_waiting", "runs": "no_work_items"} {
 		s.decided(agentID, reason)
 	}
 	require.NoError(t, sc.Ready())
+	sc.Quiesce()
 
 	before := s.ends()
 	for range 120 { // one hour of sweeps of 30 s

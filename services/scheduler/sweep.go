@@ -4,7 +4,10 @@ import (
 	"context"
 	"time"
 
+	"go.uber.org/zap"
+
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
 )
 
@@ -14,7 +17,7 @@ import (
 // one, after a start, is not paced (SPEC X14).
 const sweepPace = 40 * time.Millisecond
 
-// sweep marks all agents for evaluation, at the start and then periodically, until ctx ends: a
+// sweep marks agents for evaluation, at the start and then periodically, until ctx ends: a
 // lost event costs time, never a wake (SPEC D1, X14). A sweep that failed is repeated after at
 // most a second.
 func (s *Service) sweep(ctx context.Context) {
@@ -50,12 +53,23 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 	}
 }
 
-// sweepOnce marks all agents, page by page. After each page but the last it waits pace times
-// the number of the page's agents. It stops at the first error, or when ctx ends.
+// sweepOnce marks the agents about which something may be to be decided: those of which the work plane says so, and those of which the agent plane
+// does. For all others, Plan would make the decision that was recorded before, so they are not read. If the work plane cannot list a partition, all
+// agents are marked. It stops at the first error of the agent plane, or when ctx ends.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
+	listed := true
+	for n := range s.workPartitions {
+		if err := s.sweepWork(ctx, n, pace); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			s.deps.Logger.Warn("the agents with pending work cannot be listed; all agents are evaluated", zap.Int("partition", n), zap.Error(err))
+			listed = false
+		}
+	}
 	token := ""
 	for {
-		page, err := s.deps.Agents.GetFacts(ctx, &agentv1.GetFactsRequest{PageToken: token})
+		page, err := s.listFacts(ctx, &agentv1.GetFactsRequest{PageToken: token, PendingOnly: listed})
 		if err != nil {
 			return err
 		}
@@ -65,8 +79,61 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 		if token = page.GetNextPageToken(); token == "" {
 			return nil
 		}
-		if pace > 0 && !s.pause(ctx, s.deps.Clock.Now().Add(time.Duration(len(page.GetFacts()))*pace)) {
-			return ctx.Err()
+		if err := s.rest(ctx, pace, len(page.GetFacts())); err != nil {
+			return err
 		}
 	}
+}
+
+// sweepWork marks the agents of a partition of the work plane whose work may call for a turn, and sets the timers of those that only have reminders
+// ahead.
+func (s *Service) sweepWork(ctx context.Context, partition int, pace time.Duration) error {
+	token := ""
+	for {
+		page, err := s.listPending(ctx, &workv1.ListPendingAgentsRequest{Partition: int32(partition), PageToken: token})
+		if err != nil {
+			return err
+		}
+		marked := 0
+		for _, a := range page.GetAgents() {
+			k := plane.KeyOf(a.GetNamespace(), a.GetAgentId())
+			if at := a.GetRecheckAt(); at != nil && at.AsTime().After(s.deps.Clock.Now()) {
+				s.rechecks.Set(alarmKey("recheck", k), at.AsTime())
+				continue
+			}
+			s.dirty.markLow(k)
+			marked++
+		}
+		if token = page.GetNextPageToken(); token == "" {
+			return nil
+		}
+		if err := s.rest(ctx, pace, marked); err != nil {
+			return err
+		}
+	}
+}
+
+// listTerm bounds the call for a page of a sweep.
+const listTerm = 10 * time.Second
+
+// listFacts calls GetFacts within listTerm.
+func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTerm)
+	defer cancel()
+	return s.deps.Agents.GetFacts(ctx, req)
+}
+
+// listPending calls ListPendingAgents within listTerm.
+func (s *Service) listPending(ctx context.Context, req *workv1.ListPendingAgentsRequest) (*workv1.ListPendingAgentsResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTerm)
+	defer cancel()
+	return s.deps.Work.ListPendingAgents(ctx, req)
+}
+
+// rest waits pace times n. It returns an error when ctx ends.
+func (s *Service) rest(ctx context.Context, pace time.Duration, n int) error {
+	if pace > 0 && n > 0 && !s.pause(ctx, s.deps.Clock.Now().Add(time.Duration(n)*pace)) {
+		return ctx.Err()
+	}
+	return nil
 }

@@ -39,7 +39,7 @@ func TestA11_WriteReadEditListGrep(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, none.GetFiles(), "a home that was never written to is empty")
 
-	w, err := r.write("notes/a/one.md", "first line\nsecond line\n", absent)
+	w, err := r.write("notes/a/one.md", "first line\nsecond line\n", homes.Absent)
 	require.NoError(t, err)
 	require.True(t, w.GetCreated())
 	onDisk, err := os.ReadFile(filepath.Join(r.dir(), "notes/a/one.md"))
@@ -186,7 +186,7 @@ func TestA11_PreconditionsAndLimits(t *testing.T) {
 	r := newRig(t)
 	w, err := r.write("f", "one", "")
 	require.NoError(t, err)
-	_, err = r.write("f", "two", absent)
+	_, err = r.write("f", "two", homes.Absent)
 	require.ErrorIs(t, err, fault.HashMismatch)
 	require.Equal(t, w.GetFile().GetSha256(), fault.From(err).Metadata()["sha256"])
 	_, err = r.write("f", "two", strings.Repeat("0", 64))
@@ -267,7 +267,7 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 // which file; one within its budget searches everything; one whose caller has left ends.
 func TestA11_ASearchHasABudget(t *testing.T) {
 	r := newRig(t)
-	_, err := r.write("a/000.md", "needle\n", absent)
+	_, err := r.write("a/000.md", "needle\n", homes.Absent)
 	require.NoError(t, err)
 	line := strings.Repeat("x", 1023) + "\n" // few lines, which the race detector slows down
 	large := bytes.Repeat([]byte(line), maxLarge/len(line))

@@ -24,6 +24,7 @@ type summary struct {
 	items   uint32
 	open    bool // whether it has open items
 	deleted bool
+	due     due
 }
 
 // UseFile gives an empty state the file that has evicted agents. Without one, no agent is evicted.
@@ -115,7 +116,7 @@ func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, 
 			p.Items = append(p.Items, g.entries()...)
 		}
 	}
-	return p, summary{number: a.number, items: uint32(a.size()), open: a.open.size() > 0, deleted: a.deleted}, true
+	return p, summary{number: a.number, items: uint32(a.size()), open: a.open.size() > 0, deleted: a.deleted, due: a.due()}, true
 }
 
 // evictedAgent returns the agent of a page that evictedPage returned. It changes nothing of the state.

@@ -53,8 +53,12 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 	return s.listFacts(ctx, req)
 }
 
-// mostEvicted is how many agents a page has that are not in memory: while they are read, the partition can write nothing.
-const mostEvicted = 100
+const (
+	// mostEvicted is how many agents a page has that are not in memory: while they are read, the partition can write nothing.
+	mostEvicted = 100
+	// mostSkipped is how many agents a page leaves out.
+	mostSkipped = 10_000
+)
 
 func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*agentv1.GetFactsResponse, error) {
 	from, err := page.Position("facts", req.GetPageToken(), 3)
@@ -71,17 +75,21 @@ func (s *Service) listFacts(ctx context.Context, req *agentv1.GetFactsRequest) (
 	resp, _, err := journal.View(ctx, s.engine.All()[part], func(st *state.State) (*agentv1.GetFactsResponse, error) {
 		resp := &agentv1.GetFactsResponse{}
 		var last ref.Agent
-		read := 0
+		read, skipped := 0, 0
 		st.IDs.AscendGreaterOrEqual(after, func(k ref.Agent) bool {
 			if k == after {
 				return true
 			}
 			lifecycle, evicted := st.Evicted(k)
-			if len(resp.GetFacts()) == page.MaxSize || evicted && read == mostEvicted {
+			if len(resp.GetFacts()) == page.MaxSize || evicted && read == mostEvicted || skipped == mostSkipped {
 				resp.NextPageToken = page.Token("facts", fmt.Sprint(part), last.Namespace, last.ID)
 				return false
 			}
 			last = k
+			if req.GetPendingOnly() && !st.DecisionPending(k) {
+				skipped++
+				return true
+			}
 			if evicted {
 				if lifecycle == agentv1.Lifecycle_LIFECYCLE_DELETED {
 					return true

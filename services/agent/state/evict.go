@@ -18,6 +18,7 @@ var _ pages.Resident = (*State)(nil)
 type summary struct {
 	control   uint8 // an agentv1.Control
 	lifecycle uint8 // an agentv1.Lifecycle
+	pending   bool  // see Agent.DecisionPending
 	queued    int32 // messages
 	oldest    int64 // when the first message of a band was made that is the oldest of these, in microseconds; 0: there is none
 }
@@ -41,7 +42,7 @@ func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool
 		return nil, summary{}, false
 	}
 	l := a.load()
-	left := summary{control: uint8(l.Control), lifecycle: uint8(a.Record.GetLifecycle()), queued: int32(l.Queued)}
+	left := summary{control: uint8(l.Control), lifecycle: uint8(a.Record.GetLifecycle()), pending: a.DecisionPending(), queued: int32(l.Queued)}
 	if !l.Oldest.IsZero() {
 		left.oldest = l.Oldest.UnixMicro()
 	}
@@ -55,6 +56,25 @@ func (s *State) Resident() iter.Seq2[ref.Agent, *Agent] { return s.agents.Reside
 func (s *State) Evicted(k ref.Agent) (agentv1.Lifecycle, bool) {
 	e, is := s.agents.Summary(k)
 	return agentv1.Lifecycle(e.lifecycle), is
+}
+
+// DecisionPending reports whether something is to be decided about the agent, even if its work does not call for a turn. It is false for an agent
+// that is not active, is paused or stopped, has a turn or a message, or was decided to be idle and has had no turn and no wake since.
+func (a *Agent) DecisionPending() bool {
+	control := a.Record.GetControl()
+	if !a.IsActive() || control == agentv1.Control_CONTROL_PAUSED || control == agentv1.Control_CONTROL_STOPPED || a.OpenTurn != nil || a.Lane.Len() > 0 {
+		return false
+	}
+	last := a.Decisions.Last()
+	return a.Wake != nil || last.GetAction() != agentv1.DecisionAction_DECISION_ACTION_IDLE || last.GetLastTurnId() != a.Record.GetLastTurnId()
+}
+
+// DecisionPending is Agent.DecisionPending for an agent that exists. It does not read an evicted one.
+func (s *State) DecisionPending(k ref.Agent) bool {
+	if e, evicted := s.agents.Summary(k); evicted {
+		return e.pending
+	}
+	return s.agents.Peek(k).DecisionPending()
 }
 
 // Load is what an agent has to do.

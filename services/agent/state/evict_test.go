@@ -21,6 +21,7 @@ func (l *life) requireSameLoad(namespace, agentID string) {
 	require.Equal(l.t, want.Oldest.UnixMicro(), got.Oldest.UnixMicro())
 	want.Oldest = got.Oldest
 	require.Equal(l.t, want, got)
+	require.Equal(l.t, inMemory.DecisionPending(k), l.state.DecisionPending(k))
 	if lifecycle, evicted := l.state.Evicted(k); evicted {
 		l.evicted[lifecycle]++
 		require.Equal(l.t, l.state.Lookup(k).Record.GetLifecycle(), lifecycle)

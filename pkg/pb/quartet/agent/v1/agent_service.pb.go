@@ -2592,7 +2592,11 @@ type GetFactsRequest struct {
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// With agent_id: includes facts that are not durable yet. For a caller that offers a decision on
 	// them, which is stored after they are.
-	Ahead         bool `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead bool `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// Without agent_id: leaves out the agents about which nothing is to be decided unless their work calls
+	// for it (see ListPendingAgents): those that are not active, are paused or stopped, have a turn or a message, or were decided to
+	// be idle, and have had no turn and no wake since. It reads nobody of them who is not in memory. A page may then be empty and not be the last.
+	PendingOnly   bool `protobuf:"varint,4,opt,name=pending_only,json=pendingOnly,proto3" json:"pending_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2644,6 +2648,13 @@ func (x *GetFactsRequest) GetPageToken() string {
 func (x *GetFactsRequest) GetAhead() bool {
 	if x != nil {
 		return x.Ahead
+	}
+	return false
+}
+
+func (x *GetFactsRequest) GetPendingOnly() bool {
+	if x != nil {
+		return x.PendingOnly
 	}
 	return false
 }
@@ -4877,12 +4888,13 @@ const file_quartet_agent_v1_agent_service_proto_rawDesc = "" +
 	"workItemId\x12\x14\n" +
 	"\x05turns\x18\x02 \x01(\x05R\x05turns\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x03R\brevision\"a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\"\x84\x01\n" +
 	"\x0fGetFactsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05ahead\x18\x03 \x01(\bR\x05ahead\"\x80\x01\n" +
+	"\x05ahead\x18\x03 \x01(\bR\x05ahead\x12!\n" +
+	"\fpending_only\x18\x04 \x01(\bR\vpendingOnly\"\x80\x01\n" +
 	"\x10GetFactsResponse\x122\n" +
 	"\x05facts\x18\x01 \x03(\v2\x1c.quartet.agent.v1.AgentFactsR\x05facts\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageTokenJ\x04\b\x02\x10\x03R\n" +

@@ -2063,6 +2063,180 @@ func (x *FindWorkItemResponse) GetAgentId() string {
 	return ""
 }
 
+// ListPendingAgentsRequest asks for a page of agents.
+type ListPendingAgentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The partition of the plane, from 0 on.
+	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// The next_page_token of the page before; empty for the first page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPendingAgentsRequest) Reset() {
+	*x = ListPendingAgentsRequest{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPendingAgentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPendingAgentsRequest) ProtoMessage() {}
+
+func (x *ListPendingAgentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPendingAgentsRequest.ProtoReflect.Descriptor instead.
+func (*ListPendingAgentsRequest) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListPendingAgentsRequest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ListPendingAgentsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListPendingAgentsResponse returns a page of agents, in no particular order.
+type ListPendingAgentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agents. A page may have none and not be the last.
+	Agents []*PendingAgent `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
+	// The page_token of the next page; empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPendingAgentsResponse) Reset() {
+	*x = ListPendingAgentsResponse{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPendingAgentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPendingAgentsResponse) ProtoMessage() {}
+
+func (x *ListPendingAgentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPendingAgentsResponse.ProtoReflect.Descriptor instead.
+func (*ListPendingAgentsResponse) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListPendingAgentsResponse) GetAgents() []*PendingAgent {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *ListPendingAgentsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// PendingAgent is an agent whose work may call for a turn.
+type PendingAgent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace of the agent.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The agent.
+	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// When its earliest reminder is due, if nothing but reminders is pending; unset otherwise.
+	RecheckAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=recheck_at,json=recheckAt,proto3" json:"recheck_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PendingAgent) Reset() {
+	*x = PendingAgent{}
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PendingAgent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PendingAgent) ProtoMessage() {}
+
+func (x *PendingAgent) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_work_v1_work_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PendingAgent.ProtoReflect.Descriptor instead.
+func (*PendingAgent) Descriptor() ([]byte, []int) {
+	return file_quartet_work_v1_work_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PendingAgent) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PendingAgent) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *PendingAgent) GetRecheckAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RecheckAt
+	}
+	return nil
+}
+
 var File_quartet_work_v1_work_service_proto protoreflect.FileDescriptor
 
 const file_quartet_work_v1_work_service_proto_rawDesc = "" +
@@ -2237,7 +2411,19 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\fwork_item_id\x18\x01 \x01(\tR\n" +
 	"workItemId\"1\n" +
 	"\x14FindWorkItemResponse\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId*\xaa\x02\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\"W\n" +
+	"\x18ListPendingAgentsRequest\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"z\n" +
+	"\x19ListPendingAgentsResponse\x125\n" +
+	"\x06agents\x18\x01 \x03(\v2\x1d.quartet.work.v1.PendingAgentR\x06agents\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x82\x01\n" +
+	"\fPendingAgent\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x19\n" +
+	"\bagent_id\x18\x02 \x01(\tR\aagentId\x129\n" +
+	"\n" +
+	"recheck_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\trecheckAt*\xaa\x02\n" +
 	"\x0eWorkItemFilter\x12 \n" +
 	"\x1cWORK_ITEM_FILTER_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORK_ITEM_FILTER_ALL\x10\x01\x12\x19\n" +
@@ -2247,7 +2433,8 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\x17WORK_ITEM_FILTER_QUEUED\x10\x05\x12\x1c\n" +
 	"\x18WORK_ITEM_FILTER_BLOCKED\x10\x06\x12)\n" +
 	"%WORK_ITEM_FILTER_WAITING_FOR_OPERATOR\x10\a\x12\x1d\n" +
-	"\x19WORK_ITEM_FILTER_RUNNABLE\x10\b2\x99\t\n" +
+	"\x19WORK_ITEM_FILTER_RUNNABLE\x10\b2\x85\n" +
+	"\n" +
 	"\vWorkService\x12a\n" +
 	"\x0eCreateWorkItem\x12&.quartet.work.v1.CreateWorkItemRequest\x1a'.quartet.work.v1.CreateWorkItemResponse\x12X\n" +
 	"\vGetWorkItem\x12#.quartet.work.v1.GetWorkItemRequest\x1a$.quartet.work.v1.GetWorkItemResponse\x12^\n" +
@@ -2261,7 +2448,8 @@ const file_quartet_work_v1_work_service_proto_rawDesc = "" +
 	"\n" +
 	"AttachWait\x12\".quartet.work.v1.AttachWaitRequest\x1a#.quartet.work.v1.AttachWaitResponse\x12a\n" +
 	"\x0eConsumeRecheck\x12&.quartet.work.v1.ConsumeRecheckRequest\x1a'.quartet.work.v1.ConsumeRecheckResponse\x12[\n" +
-	"\fFindWorkItem\x12$.quartet.work.v1.FindWorkItemRequest\x1a%.quartet.work.v1.FindWorkItemResponseB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
+	"\fFindWorkItem\x12$.quartet.work.v1.FindWorkItemRequest\x1a%.quartet.work.v1.FindWorkItemResponse\x12j\n" +
+	"\x11ListPendingAgents\x12).quartet.work.v1.ListPendingAgentsRequest\x1a*.quartet.work.v1.ListPendingAgentsResponseB'Z%quartet/pkg/pb/quartet/work/v1;workv1b\x06proto3"
 
 var (
 	file_quartet_work_v1_work_service_proto_rawDescOnce sync.Once
@@ -2276,7 +2464,7 @@ func file_quartet_work_v1_work_service_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_work_v1_work_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_quartet_work_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(WorkItemFilter)(0),                 // 0: quartet.work.v1.WorkItemFilter
 	(*TodoList)(nil),                    // 1: quartet.work.v1.TodoList
@@ -2306,84 +2494,91 @@ var file_quartet_work_v1_work_service_proto_goTypes = []any{
 	(*ListWorkItemHistoryResponse)(nil), // 25: quartet.work.v1.ListWorkItemHistoryResponse
 	(*FindWorkItemRequest)(nil),         // 26: quartet.work.v1.FindWorkItemRequest
 	(*FindWorkItemResponse)(nil),        // 27: quartet.work.v1.FindWorkItemResponse
-	(*TodoItem)(nil),                    // 28: quartet.work.v1.TodoItem
-	(PlanStatus)(0),                     // 29: quartet.work.v1.PlanStatus
-	(*WorkItem)(nil),                    // 30: quartet.work.v1.WorkItem
-	(*Warning)(nil),                     // 31: quartet.work.v1.Warning
-	(*timestamppb.Timestamp)(nil),       // 32: google.protobuf.Timestamp
-	(*AttachedWait)(nil),                // 33: quartet.work.v1.AttachedWait
-	(AttachRefusal)(0),                  // 34: quartet.work.v1.AttachRefusal
-	(*WorkItemMutation)(nil),            // 35: quartet.work.v1.WorkItemMutation
+	(*ListPendingAgentsRequest)(nil),    // 28: quartet.work.v1.ListPendingAgentsRequest
+	(*ListPendingAgentsResponse)(nil),   // 29: quartet.work.v1.ListPendingAgentsResponse
+	(*PendingAgent)(nil),                // 30: quartet.work.v1.PendingAgent
+	(*TodoItem)(nil),                    // 31: quartet.work.v1.TodoItem
+	(PlanStatus)(0),                     // 32: quartet.work.v1.PlanStatus
+	(*WorkItem)(nil),                    // 33: quartet.work.v1.WorkItem
+	(*Warning)(nil),                     // 34: quartet.work.v1.Warning
+	(*timestamppb.Timestamp)(nil),       // 35: google.protobuf.Timestamp
+	(*AttachedWait)(nil),                // 36: quartet.work.v1.AttachedWait
+	(AttachRefusal)(0),                  // 37: quartet.work.v1.AttachRefusal
+	(*WorkItemMutation)(nil),            // 38: quartet.work.v1.WorkItemMutation
 }
 var file_quartet_work_v1_work_service_proto_depIdxs = []int32{
-	28, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
-	29, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
-	28, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
-	30, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	31, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	30, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	31, // 0: quartet.work.v1.TodoList.items:type_name -> quartet.work.v1.TodoItem
+	32, // 1: quartet.work.v1.CreateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	31, // 2: quartet.work.v1.CreateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoItem
+	33, // 3: quartet.work.v1.CreateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	34, // 4: quartet.work.v1.CreateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	33, // 5: quartet.work.v1.GetWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
 	0,  // 6: quartet.work.v1.ListWorkItemsRequest.filter:type_name -> quartet.work.v1.WorkItemFilter
-	30, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
-	30, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	30, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
-	31, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	29, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
+	33, // 7: quartet.work.v1.ListWorkItemsResponse.work_items:type_name -> quartet.work.v1.WorkItem
+	33, // 8: quartet.work.v1.PickWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	33, // 9: quartet.work.v1.PickWorkItemResponse.previous_work_item:type_name -> quartet.work.v1.WorkItem
+	34, // 10: quartet.work.v1.PickWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	32, // 11: quartet.work.v1.UpdateWorkItemRequest.plan_status:type_name -> quartet.work.v1.PlanStatus
 	1,  // 12: quartet.work.v1.UpdateWorkItemRequest.todo_list:type_name -> quartet.work.v1.TodoList
-	32, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	30, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	31, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	30, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	31, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
-	31, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
-	30, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	35, // 13: quartet.work.v1.UpdateWorkItemRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	33, // 14: quartet.work.v1.UpdateWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	34, // 15: quartet.work.v1.UpdateWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	33, // 16: quartet.work.v1.CompleteWorkItemResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	34, // 17: quartet.work.v1.CompleteWorkItemResponse.warnings:type_name -> quartet.work.v1.Warning
+	34, // 18: quartet.work.v1.PromoteReportRequest.warnings:type_name -> quartet.work.v1.Warning
+	33, // 19: quartet.work.v1.PromoteReportResponse.work_item:type_name -> quartet.work.v1.WorkItem
 	17, // 20: quartet.work.v1.GetWorkQueueRequest.passed_over:type_name -> quartet.work.v1.PassedOver
-	32, // 21: quartet.work.v1.PassedOver.unless_written_after:type_name -> google.protobuf.Timestamp
-	30, // 22: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
-	30, // 23: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
-	30, // 24: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
-	30, // 25: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
-	30, // 26: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
-	30, // 27: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
+	35, // 21: quartet.work.v1.PassedOver.unless_written_after:type_name -> google.protobuf.Timestamp
+	33, // 22: quartet.work.v1.GetWorkQueueResponse.current:type_name -> quartet.work.v1.WorkItem
+	33, // 23: quartet.work.v1.GetWorkQueueResponse.triggered_blocked:type_name -> quartet.work.v1.WorkItem
+	33, // 24: quartet.work.v1.GetWorkQueueResponse.queued_runnable:type_name -> quartet.work.v1.WorkItem
+	33, // 25: quartet.work.v1.GetWorkQueueResponse.waiting_for_operator:type_name -> quartet.work.v1.WorkItem
+	33, // 26: quartet.work.v1.GetWorkQueueResponse.blocked:type_name -> quartet.work.v1.WorkItem
+	33, // 27: quartet.work.v1.GetWorkQueueResponse.completed_recent:type_name -> quartet.work.v1.WorkItem
 	18, // 28: quartet.work.v1.GetWorkQueueResponse.counts:type_name -> quartet.work.v1.WorkQueueCounts
-	30, // 29: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
-	32, // 30: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
-	30, // 31: quartet.work.v1.GetWorkQueueResponse.named:type_name -> quartet.work.v1.WorkItem
-	30, // 32: quartet.work.v1.GetWorkQueueResponse.passed_over:type_name -> quartet.work.v1.WorkItem
-	33, // 33: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
-	30, // 34: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	34, // 35: quartet.work.v1.AttachWaitResponse.reason:type_name -> quartet.work.v1.AttachRefusal
-	32, // 36: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
-	30, // 37: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
-	35, // 38: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
-	2,  // 39: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
-	4,  // 40: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
-	6,  // 41: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
-	8,  // 42: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
-	10, // 43: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
-	12, // 44: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
-	14, // 45: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
-	16, // 46: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
-	24, // 47: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
-	20, // 48: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
-	22, // 49: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
-	26, // 50: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
-	3,  // 51: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
-	5,  // 52: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
-	7,  // 53: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
-	9,  // 54: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
-	11, // 55: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
-	13, // 56: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
-	15, // 57: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
-	19, // 58: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
-	25, // 59: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
-	21, // 60: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
-	23, // 61: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
-	27, // 62: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
-	51, // [51:63] is the sub-list for method output_type
-	39, // [39:51] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	33, // 29: quartet.work.v1.GetWorkQueueResponse.rechecks:type_name -> quartet.work.v1.WorkItem
+	35, // 30: quartet.work.v1.GetWorkQueueResponse.changed_at:type_name -> google.protobuf.Timestamp
+	33, // 31: quartet.work.v1.GetWorkQueueResponse.named:type_name -> quartet.work.v1.WorkItem
+	33, // 32: quartet.work.v1.GetWorkQueueResponse.passed_over:type_name -> quartet.work.v1.WorkItem
+	36, // 33: quartet.work.v1.AttachWaitRequest.wait:type_name -> quartet.work.v1.AttachedWait
+	33, // 34: quartet.work.v1.AttachWaitResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	37, // 35: quartet.work.v1.AttachWaitResponse.reason:type_name -> quartet.work.v1.AttachRefusal
+	35, // 36: quartet.work.v1.ConsumeRecheckRequest.recheck_at:type_name -> google.protobuf.Timestamp
+	33, // 37: quartet.work.v1.ConsumeRecheckResponse.work_item:type_name -> quartet.work.v1.WorkItem
+	38, // 38: quartet.work.v1.ListWorkItemHistoryResponse.mutations:type_name -> quartet.work.v1.WorkItemMutation
+	30, // 39: quartet.work.v1.ListPendingAgentsResponse.agents:type_name -> quartet.work.v1.PendingAgent
+	35, // 40: quartet.work.v1.PendingAgent.recheck_at:type_name -> google.protobuf.Timestamp
+	2,  // 41: quartet.work.v1.WorkService.CreateWorkItem:input_type -> quartet.work.v1.CreateWorkItemRequest
+	4,  // 42: quartet.work.v1.WorkService.GetWorkItem:input_type -> quartet.work.v1.GetWorkItemRequest
+	6,  // 43: quartet.work.v1.WorkService.ListWorkItems:input_type -> quartet.work.v1.ListWorkItemsRequest
+	8,  // 44: quartet.work.v1.WorkService.PickWorkItem:input_type -> quartet.work.v1.PickWorkItemRequest
+	10, // 45: quartet.work.v1.WorkService.UpdateWorkItem:input_type -> quartet.work.v1.UpdateWorkItemRequest
+	12, // 46: quartet.work.v1.WorkService.CompleteWorkItem:input_type -> quartet.work.v1.CompleteWorkItemRequest
+	14, // 47: quartet.work.v1.WorkService.PromoteReport:input_type -> quartet.work.v1.PromoteReportRequest
+	16, // 48: quartet.work.v1.WorkService.GetWorkQueue:input_type -> quartet.work.v1.GetWorkQueueRequest
+	24, // 49: quartet.work.v1.WorkService.ListWorkItemHistory:input_type -> quartet.work.v1.ListWorkItemHistoryRequest
+	20, // 50: quartet.work.v1.WorkService.AttachWait:input_type -> quartet.work.v1.AttachWaitRequest
+	22, // 51: quartet.work.v1.WorkService.ConsumeRecheck:input_type -> quartet.work.v1.ConsumeRecheckRequest
+	26, // 52: quartet.work.v1.WorkService.FindWorkItem:input_type -> quartet.work.v1.FindWorkItemRequest
+	28, // 53: quartet.work.v1.WorkService.ListPendingAgents:input_type -> quartet.work.v1.ListPendingAgentsRequest
+	3,  // 54: quartet.work.v1.WorkService.CreateWorkItem:output_type -> quartet.work.v1.CreateWorkItemResponse
+	5,  // 55: quartet.work.v1.WorkService.GetWorkItem:output_type -> quartet.work.v1.GetWorkItemResponse
+	7,  // 56: quartet.work.v1.WorkService.ListWorkItems:output_type -> quartet.work.v1.ListWorkItemsResponse
+	9,  // 57: quartet.work.v1.WorkService.PickWorkItem:output_type -> quartet.work.v1.PickWorkItemResponse
+	11, // 58: quartet.work.v1.WorkService.UpdateWorkItem:output_type -> quartet.work.v1.UpdateWorkItemResponse
+	13, // 59: quartet.work.v1.WorkService.CompleteWorkItem:output_type -> quartet.work.v1.CompleteWorkItemResponse
+	15, // 60: quartet.work.v1.WorkService.PromoteReport:output_type -> quartet.work.v1.PromoteReportResponse
+	19, // 61: quartet.work.v1.WorkService.GetWorkQueue:output_type -> quartet.work.v1.GetWorkQueueResponse
+	25, // 62: quartet.work.v1.WorkService.ListWorkItemHistory:output_type -> quartet.work.v1.ListWorkItemHistoryResponse
+	21, // 63: quartet.work.v1.WorkService.AttachWait:output_type -> quartet.work.v1.AttachWaitResponse
+	23, // 64: quartet.work.v1.WorkService.ConsumeRecheck:output_type -> quartet.work.v1.ConsumeRecheckResponse
+	27, // 65: quartet.work.v1.WorkService.FindWorkItem:output_type -> quartet.work.v1.FindWorkItemResponse
+	29, // 66: quartet.work.v1.WorkService.ListPendingAgents:output_type -> quartet.work.v1.ListPendingAgentsResponse
+	54, // [54:67] is the sub-list for method output_type
+	41, // [41:54] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_quartet_work_v1_work_service_proto_init() }
@@ -2400,7 +2595,7 @@ func file_quartet_work_v1_work_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_work_v1_work_service_proto_rawDesc), len(file_quartet_work_v1_work_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	WorkService_AttachWait_FullMethodName          = "/quartet.work.v1.WorkService/AttachWait"
 	WorkService_ConsumeRecheck_FullMethodName      = "/quartet.work.v1.WorkService/ConsumeRecheck"
 	WorkService_FindWorkItem_FullMethodName        = "/quartet.work.v1.WorkService/FindWorkItem"
+	WorkService_ListPendingAgents_FullMethodName   = "/quartet.work.v1.WorkService/ListPendingAgents"
 )
 
 // WorkServiceClient is the client API for WorkService service.
@@ -78,6 +79,11 @@ type WorkServiceClient interface {
 	// that is not its own is told so, wherever the item lies. Role: service.
 	// Errors: NOT_FOUND.
 	FindWorkItem(ctx context.Context, in *FindWorkItemRequest, opts ...grpc.CallOption) (*FindWorkItemResponse, error)
+	// ListPendingAgents lists the agents of a partition, of all namespaces, whose work may call
+	// for a turn: those with an item that is runnable, a blocked item with deliveries that no turn
+	// has seen, or a reminder that was not given. It reads nobody who is not in memory. Role: service.
+	// Errors: INVALID_ARGUMENT, CURSOR_INVALID.
+	ListPendingAgents(ctx context.Context, in *ListPendingAgentsRequest, opts ...grpc.CallOption) (*ListPendingAgentsResponse, error)
 }
 
 type workServiceClient struct {
@@ -208,6 +214,16 @@ func (c *workServiceClient) FindWorkItem(ctx context.Context, in *FindWorkItemRe
 	return out, nil
 }
 
+func (c *workServiceClient) ListPendingAgents(ctx context.Context, in *ListPendingAgentsRequest, opts ...grpc.CallOption) (*ListPendingAgentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPendingAgentsResponse)
+	err := c.cc.Invoke(ctx, WorkService_ListPendingAgents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WorkServiceServer is the server API for WorkService service.
 // All implementations must embed UnimplementedWorkServiceServer
 // for forward compatibility.
@@ -253,6 +269,11 @@ type WorkServiceServer interface {
 	// that is not its own is told so, wherever the item lies. Role: service.
 	// Errors: NOT_FOUND.
 	FindWorkItem(context.Context, *FindWorkItemRequest) (*FindWorkItemResponse, error)
+	// ListPendingAgents lists the agents of a partition, of all namespaces, whose work may call
+	// for a turn: those with an item that is runnable, a blocked item with deliveries that no turn
+	// has seen, or a reminder that was not given. It reads nobody who is not in memory. Role: service.
+	// Errors: INVALID_ARGUMENT, CURSOR_INVALID.
+	ListPendingAgents(context.Context, *ListPendingAgentsRequest) (*ListPendingAgentsResponse, error)
 	mustEmbedUnimplementedWorkServiceServer()
 }
 
@@ -298,6 +319,9 @@ func (UnimplementedWorkServiceServer) ConsumeRecheck(context.Context, *ConsumeRe
 }
 func (UnimplementedWorkServiceServer) FindWorkItem(context.Context, *FindWorkItemRequest) (*FindWorkItemResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FindWorkItem not implemented")
+}
+func (UnimplementedWorkServiceServer) ListPendingAgents(context.Context, *ListPendingAgentsRequest) (*ListPendingAgentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPendingAgents not implemented")
 }
 func (UnimplementedWorkServiceServer) mustEmbedUnimplementedWorkServiceServer() {}
 func (UnimplementedWorkServiceServer) testEmbeddedByValue()                     {}
@@ -536,6 +560,24 @@ func _WorkService_FindWorkItem_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WorkService_ListPendingAgents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPendingAgentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkServiceServer).ListPendingAgents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkService_ListPendingAgents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkServiceServer).ListPendingAgents(ctx, req.(*ListPendingAgentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WorkService_ServiceDesc is the grpc.ServiceDesc for WorkService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -590,6 +632,10 @@ var WorkService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FindWorkItem",
 			Handler:    _WorkService_FindWorkItem_Handler,
+		},
+		{
+			MethodName: "ListPendingAgents",
+			Handler:    _WorkService_ListPendingAgents_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

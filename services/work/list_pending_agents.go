@@ -1,0 +1,104 @@
+package work
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/page"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+	"quartet/pkg/rpc"
+)
+
+// lookedAt is how many agents ListPendingAgents looks at for a page.
+const lookedAt = 10_000
+
+// due says whether the work of an agent may call for a turn, so that the scheduler has to decide about it. It is part of the summary of an evicted agent.
+type due struct {
+	now     bool  // an item is runnable, or has deliveries that no turn has seen
+	recheck int64 // when the earliest reminder is due, in microseconds; 0 without one
+}
+
+// due returns what may call for a turn of the agent.
+func (a *agentWork) due() (d due) {
+	if a.deleted {
+		return due{}
+	}
+	d.now = a.classes[workv1.CandidateClass_CANDIDATE_CLASS_QUEUED_RUNNABLE].size()+a.classes[workv1.CandidateClass_CANDIDATE_CLASS_TRIGGERED_BLOCKED].size() > 0
+	a.rechecks.each(byRecheck, nil, func(rec *workv1.WorkItemRecord) bool {
+		d.recheck = byRecheck.at(rec)
+		return false
+	})
+	return d
+}
+
+// dueOf returns what may call for a turn of an agent that exists. It does not read an evicted one.
+func (s *State) dueOf(k plane.Key) due {
+	if left, evicted := s.agents.Summary(k); evicted {
+		return left.due
+	}
+	return s.agents.Peek(k).due()
+}
+
+// pending returns the agents whose work may call for a turn, among so many of those with a number from first on. next is the number that follows
+// them, 0 after the last one.
+func (s *State) pending(first, most int) (found []*workv1.PendingAgent, next int) {
+	for n := first; n < len(s.numbers.keys); n++ {
+		if n-first == most || len(found) == page.MaxSize {
+			return found, n
+		}
+		k := s.numbers.keys[n]
+		if k == (plane.Key{}) {
+			continue
+		}
+		switch d := s.dueOf(k); {
+		case d.now:
+			found = append(found, &workv1.PendingAgent{Namespace: k.Namespace, AgentId: k.ID})
+		case d.recheck != 0:
+			found = append(found, &workv1.PendingAgent{Namespace: k.Namespace, AgentId: k.ID, RecheckAt: timestamppb.New(time.UnixMicro(d.recheck))})
+		}
+	}
+	return found, 0
+}
+
+// ListPendingAgents lists the agents whose work may call for a turn. Only services may call it. An agent that is added while the list is read may be
+// left out: the event that adds it tells the caller.
+func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPendingAgentsRequest) (*workv1.ListPendingAgentsResponse, error) {
+	if err := rpc.RequireService(ctx); err != nil {
+		return nil, err
+	}
+	part, first := 0, 0
+	from, err := page.Position("pending-agents", req.GetPageToken(), 2)
+	if err != nil {
+		return nil, err
+	}
+	if from != nil {
+		var err1, err2 error
+		part, err1 = strconv.Atoi(from[0])
+		first, err2 = strconv.Atoi(from[1])
+		if err1 != nil || err2 != nil || part < 0 || first < 0 || part >= len(s.engine.All()) {
+			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
+		}
+	}
+	next := 0
+	found, _, err := journal.View(ctx, s.engine.All()[part], func(st *State) (found []*workv1.PendingAgent, _ error) {
+		found, next = st.pending(first, lookedAt)
+		return found, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := &workv1.ListPendingAgentsResponse{Agents: found}
+	switch {
+	case next > 0:
+		resp.NextPageToken = page.Token("pending-agents", strconv.Itoa(part), strconv.Itoa(next))
+	case part+1 < len(s.engine.All()):
+		resp.NextPageToken = page.Token("pending-agents", strconv.Itoa(part+1), "0")
+	}
+	return resp, nil
+}
