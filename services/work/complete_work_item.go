@@ -54,8 +54,15 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 	if err != nil {
 		return nil, err
 	}
+	s.discardPlan(plane.KeyOf(actor.Namespace, req.GetAgentId()), req.GetWorkItemId())
 	s.plans.Attach(actor.Namespace, resp.GetWorkItem(), homes.AsIs)
 	return resp, nil
+}
+
+// discardPlan removes the plan file of a completed item if it is empty, while nobody writes it through the API.
+func (s *Service) discardPlan(k plane.Key, itemID string) {
+	defer s.files.Lock(fileKey{k, homes.PlanPath(itemID)})()
+	s.plans.Discard(k.Namespace, k.ID, itemID)
 }
 
 // decideComplete is the rule of CompleteWorkItem. running are the tasks of the item that have

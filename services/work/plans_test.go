@@ -129,11 +129,49 @@ func TestW3_AMissingPlanIsMadeWhenItIsLookedAt(t *testing.T) {
 	require.FileExists(t, r.planPath(itemID))
 
 	// Of a completed item nothing is made any more.
+	require.NoError(t, os.RemoveAll(filepath.Dir(r.planPath(itemID))))
 	_, err = r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
 	require.NoError(t, err)
-	require.NoError(t, os.Remove(r.planPath(itemID)))
 	require.Equal(t, "missing", r.get(itemID).GetPlanArtifact().GetProblem())
 	require.NoFileExists(t, r.planPath(itemID))
+}
+
+// The empty plan file of an item that is completed is removed with its folder. One with content, and a folder with other files, stay.
+func TestW2_AnEmptyPlanIsRemovedWithItsItem(t *testing.T) {
+	r := newRig(t)
+	complete := func(itemID string) *workv1.PlanArtifact {
+		t.Helper()
+		resp, err := r.client.CompleteWorkItem(r.ctx, &workv1.CompleteWorkItemRequest{AgentId: "keeper", WorkItemId: itemID})
+		require.NoError(t, err)
+		return resp.GetWorkItem().GetPlanArtifact()
+	}
+	empty, planned, other, late := r.create("a").GetWorkItemId(), r.create("b").GetWorkItemId(), r.create("c").GetWorkItemId(), r.create("d").GetWorkItemId()
+	r.writePlan(planned, "# plan")
+	note := filepath.Join(filepath.Dir(r.planPath(other)), "note.md")
+	require.NoError(t, os.WriteFile(note, []byte("x"), 0o600))
+	a := complete(empty)
+	require.Equal(t, "missing", a.GetProblem())
+	require.Zero(t, a.GetBytes())
+	require.NoDirExists(t, filepath.Dir(r.planPath(empty)))
+
+	require.Equal(t, sha("# plan"), complete(planned).GetSha256())
+	require.FileExists(t, r.planPath(planned))
+
+	complete(other)
+	require.NoFileExists(t, r.planPath(other))
+	require.FileExists(t, note)
+	require.Equal(t, "missing", r.get(other).GetPlanArtifact().GetProblem())
+
+	// What a crash left is removed by the repeated call, and what the agent writes later is shown.
+	complete(late)
+	require.NoError(t, os.MkdirAll(filepath.Dir(r.planPath(late)), 0o750))
+	require.NoError(t, os.WriteFile(r.planPath(late), nil, 0o600))
+	complete(late)
+	require.NoDirExists(t, filepath.Dir(r.planPath(late)))
+	_, err := r.files().WriteFile(r.ctx, &workv1.WriteFileRequest{AgentId: "keeper", Path: "work-items/" + late + "/plan.md", Text: "after all"})
+	require.NoError(t, err)
+	complete(late)
+	require.Equal(t, sha("after all"), r.get(late).GetPlanArtifact().GetSha256())
 }
 
 func TestW3_WhatIsNoPlanIsSaidAndNotShown(t *testing.T) {

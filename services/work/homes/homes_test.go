@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 	"pgregory.net/rapid"
 
 	"quartet/pkg/fault"
@@ -50,6 +52,70 @@ func TestA11_AHomeIsMadeOnTheFirstWriteOnly(t *testing.T) {
 	again, err := d.Open("acme", "keeper", false)
 	require.NoError(t, err)
 	again.Close()
+}
+
+// A plan that is removed because it is empty, and is written by another program at that moment, is there afterwards.
+func TestW2_WhatIsWrittenWhileAnEmptyPlanIsRemovedStays(t *testing.T) {
+	d, h := open(t)
+	p := NewPlans(d)
+	p.discards.SetLimit(rate.Inf)
+	paths, kept := make([]string, 100), map[string]bool{}
+	for n := range paths {
+		itemID := fmt.Sprint("wi_", n)
+		h.ensurePlan(planName(itemID))
+		paths[n] = filepath.Join(h.path, planName(itemID))
+		written := make(chan error)
+		go func() { written <- os.WriteFile(paths[n], []byte("a plan"), 0o600) }()
+		p.Discard("acme", "keeper", itemID)
+		kept[paths[n]] = <-written == nil
+	}
+	left := func() int {
+		all, err := os.ReadDir(filepath.Join(h.path, "work-items"))
+		require.NoError(t, err)
+		return len(all)
+	}
+	before := left()
+	p.clear(time.Now().Add(-asideTerm))
+	require.Equal(t, before, left(), "they are kept aside for a while")
+	p.clear(time.Now())
+	for path, was := range kept {
+		if !was {
+			require.NoDirExists(t, filepath.Dir(path))
+			continue
+		}
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "a plan", string(b))
+	}
+	require.Empty(t, p.aside)
+}
+
+// Somebody who opened the empty plan before it was removed may write to it afterwards: it comes back, unless there is another one by then.
+func TestW2_APlanThatWasOpenComesBack(t *testing.T) {
+	d, h := open(t)
+	p := NewPlans(d)
+	for itemID, other := range map[string]bool{"wi_1": false, "wi_2": true} {
+		h.ensurePlan(planName(itemID))
+		path := filepath.Join(h.path, planName(itemID))
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		require.NoError(t, err)
+		p.Discard("acme", "keeper", itemID)
+		require.NoDirExists(t, filepath.Dir(path))
+		_, err = f.WriteString("a plan")
+		require.NoError(t, errors.Join(err, f.Close()))
+		want := "a plan"
+		if other {
+			want = "another plan"
+			_, err := h.Write(PlanPath(itemID), []byte(want), 0o640, "x")
+			require.NoError(t, err)
+		}
+		p.clear(time.Now())
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, string(b))
+		_, err = h.root.Lstat(asideName(itemID))
+		require.Equal(t, other, err == nil, "what cannot be put back stays aside")
+	}
 }
 
 func TestA11_WriteReplacesTheWholeFile(t *testing.T) {

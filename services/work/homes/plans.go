@@ -17,7 +17,8 @@ import (
 const (
 	// Making a folder and a file takes 250 µs on ext4, a hundred times what the journal
 	// takes for an item. Up to this rate the file is made before the response; above it,
-	// whoever reads or picks the item first makes it. See docs/adr/0004.
+	// whoever reads or picks the item first makes it. Empty files of completed items are removed
+	// up to the same rate. See docs/adr/0004.
 	eagerPerSecond = 20
 	eagerBurst     = 64
 	// planCacheEntries bounds the cache of descriptors.
@@ -28,11 +29,13 @@ const (
 // <namespace>/<agent>/work-items/<item>/plan.md below the directory of homes. The file is
 // the authority and belongs to the agent: Plans never writes to one that exists.
 type Plans struct {
-	dir   *Dir
-	eager *rate.Limiter
+	dir      *Dir
+	eager    *rate.Limiter
+	discards *rate.Limiter
 
 	mu    sync.Mutex
 	cache map[item]described
+	aside []aside // oldest first
 }
 
 // item names a work item, which belongs to the same agent for as long as it exists.
@@ -46,7 +49,7 @@ type described struct {
 
 // NewPlans returns the plans below dir.
 func NewPlans(dir *Dir) *Plans {
-	return &Plans{dir: dir, cache: map[item]described{}, eager: rate.NewLimiter(eagerPerSecond, eagerBurst)}
+	return &Plans{dir: dir, cache: map[item]described{}, eager: rate.NewLimiter(eagerPerSecond, eagerBurst), discards: rate.NewLimiter(eagerPerSecond, eagerBurst)}
 }
 
 // describes reports whether reading st again would find the same content. A file that
@@ -92,6 +95,9 @@ func seedError(name string, err error) error {
 	return fault.Storage.Newf("the plan file %s could not be written; nothing was created", name).
 		With("outcome", "none").WithCause(err)
 }
+
+// PlanPath returns the path of the plan file of an item in its agent's home.
+func PlanPath(itemID string) string { return filepath.ToSlash(planName(itemID)) }
 
 // Effort says how much Attach does for a descriptor.
 type Effort int

@@ -1,0 +1,96 @@
+package homes
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// asideTerm is how long an empty plan file is kept aside before it is removed. A program that opened it before may still write to it.
+	asideTerm = time.Minute
+	// mostAside bounds how many are kept aside.
+	mostAside = 4096
+)
+
+// aside is the plan file of a completed item that is kept aside.
+type aside struct {
+	item
+	agentID string
+	since   time.Time
+}
+
+// asideName returns the path of a file that is kept aside, relative to the agent's home.
+func asideName(itemID string) string { return filepath.Join("work-items", stagedPrefix+itemID) }
+
+// Discard removes the plan file of a completed item, and its folder if nothing else is in it, if the file is empty and the rate of eagerPerSecond is
+// kept: an agent that completes items for years would otherwise leave a folder for each. The file is kept aside for asideTerm; it comes back if
+// somebody had opened it and wrote to it. A file that cannot be removed stays.
+func (p *Plans) Discard(namespace, agentID, itemID string) {
+	p.clear(time.Now().Add(-asideTerm))
+	name := planName(itemID)
+	if st, err := os.Lstat(filepath.Join(p.dir.path, namespace, agentID, name)); err != nil || !isEmptyFile(st) || !p.discards.Allow() {
+		return
+	}
+	h, err := p.dir.Open(namespace, agentID, false)
+	if err != nil {
+		return
+	}
+	defer h.Close()
+	if st, err := h.root.Lstat(name); err != nil || !isEmptyFile(st) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.aside) == mostAside || h.root.Rename(name, asideName(itemID)) != nil {
+		return
+	}
+	_ = h.root.Remove(filepath.Dir(name))
+	p.aside = append(p.aside, aside{item{namespace, itemID}, agentID, time.Now()})
+}
+
+// clear removes the files that have been kept aside since a time or longer, and puts back those that are not empty any more.
+func (p *Plans) clear(until time.Time) {
+	p.mu.Lock()
+	n := 0
+	for n < len(p.aside) && !p.aside[n].since.After(until) {
+		n++
+	}
+	due := p.aside[:n:n]
+	if p.aside = p.aside[n:]; len(p.aside) == 0 {
+		p.aside = nil
+	}
+	p.mu.Unlock()
+	for _, a := range due {
+		if h, err := p.dir.Open(a.namespace, a.agentID, false); err == nil {
+			h.clear(a.id)
+			h.Close()
+		}
+	}
+}
+
+// clear removes a file that was kept aside, or puts it back. If there is another plan by now, the one with content stays aside.
+func (h *Home) clear(itemID string) {
+	from, name := asideName(itemID), planName(itemID)
+	st, err := h.root.Lstat(from)
+	if err != nil {
+		return
+	}
+	if !isEmptyFile(st) {
+		if h.root.MkdirAll(filepath.Dir(name), 0o750) != nil {
+			return
+		}
+		if err := h.root.Link(from, name); errors.Is(err, fs.ErrExist) {
+			return
+		} else if err != nil { // the file system has no links
+			_ = h.root.Rename(from, name)
+			return
+		}
+	}
+	_ = h.root.Remove(from)
+}
+
+// isEmptyFile reports whether st describes a regular file without content.
+func isEmptyFile(st fs.FileInfo) bool { return st.Mode().IsRegular() && st.Size() == 0 }
