@@ -56,7 +56,7 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner
 			}
 		}
 		s.agents.Delete(k)
-		s.numbers.give(a.number)
+		s.numbers.Give(a.number)
 	}
 }
 

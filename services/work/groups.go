@@ -58,7 +58,7 @@ func (s *State) item(namespace, itemID string) *item {
 // packedItem returns the item that State.packed has, as a copy, and where it is; nil if there is none. Others may have the same hash.
 func (s *State) packedItem(k plane.Key) (*item, packedAt) {
 	for at := range s.packedUnder(k) {
-		if it := s.agents.Get(s.numbers.keys[at.agent]).find(int(at.group), k.ID); it != nil {
+		if it := s.agents.Get(s.numbers.Key(at.agent)).find(int(at.group), k.ID); it != nil {
 			return it, at
 		}
 	}
@@ -70,7 +70,7 @@ func (s *State) packedUnder(k plane.Key) iter.Seq[packedAt] {
 	return func(yield func(packedAt) bool) {
 		for n := range s.packed.Find(s.hashOf(k)) {
 			at := packedAt{uint32(n >> 32), uint32(n)}
-			if s.numbers.keys[at.agent].Namespace == k.Namespace && !yield(at) {
+			if s.numbers.Key(at.agent).Namespace == k.Namespace && !yield(at) {
 				return
 			}
 		}
@@ -109,7 +109,7 @@ func (s *State) edited(namespace, itemID string) *item {
 	if it == nil {
 		return nil
 	}
-	a := s.agents.Edit(s.numbers.keys[at.agent])
+	a := s.agents.Edit(s.numbers.Key(at.agent))
 	if a.groups[at.group].packed != nil {
 		s.unpack(namespace, a, int(at.group))
 	}

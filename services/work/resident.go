@@ -41,30 +41,6 @@ func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 // Counts returns how many agents are resident, how many are evicted, and how often an evicted one was read.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
-// numbers are short names of agents. A number stays the same while its agent is evicted, and is used again after the agent was erased.
-type numbers struct {
-	keys   []plane.Key // by number
-	unused []uint32
-}
-
-// take returns a number for an agent.
-func (n *numbers) take(k plane.Key) uint32 {
-	if last := len(n.unused) - 1; last >= 0 {
-		number := n.unused[last]
-		n.unused = n.unused[:last]
-		n.keys[number] = k
-		return number
-	}
-	n.keys = append(n.keys, k)
-	return uint32(len(n.keys) - 1)
-}
-
-// give returns a number of which nothing is in State.packed any more.
-func (n *numbers) give(number uint32) {
-	n.keys[number] = plane.Key{}
-	n.unused = append(n.unused, number)
-}
-
 // isDeleted reports whether an agent is deleted, or is being deleted. It reads no evicted one.
 func (s *State) isDeleted(k plane.Key) bool {
 	if left, evicted := s.agents.Summary(k); evicted {
@@ -81,7 +57,7 @@ func (s *State) isOpen(k plane.Key) bool {
 		return !derive.Completed(it.rec)
 	}
 	for at := range s.packedUnder(k) {
-		of := s.numbers.keys[at.agent]
+		of := s.numbers.Key(at.agent)
 		if left, evicted := s.agents.Summary(of); !evicted || !left.open {
 			continue
 		}
@@ -193,7 +169,7 @@ func (s *State) Comparable() any {
 		agents map[plane.Key]agentWork
 	}{maps.Clone(s.items), map[uint64][]itemAt{}, map[plane.Key]agentWork{}}
 	for h, n := range s.packed.All() {
-		all.packed[h] = append(all.packed[h], itemAt{s.numbers.keys[n>>32], uint32(n)})
+		all.packed[h] = append(all.packed[h], itemAt{s.numbers.Key(uint32(n >> 32)), uint32(n)})
 	}
 	for k := range s.agents.Keys() {
 		a := *s.agents.Peek(k)

@@ -24,7 +24,7 @@ type State struct {
 	items   map[plane.Key]*item                          // of resident agents, by namespace and item id, but for those in packed groups
 	packed  *resident.Index                              // all others: where items in packed groups are, and all of evicted agents; by hashOf
 	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
-	numbers numbers                                      // of agents
+	numbers resident.Numbers[plane.Key]                  // of agents
 	hash    func(namespace, id string) uint64            // packed.Hash; tests have one that makes the same hash of two ids
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
@@ -169,7 +169,7 @@ func (s *State) fold(ev *journal.Event) error {
 func (s *State) agent(k plane.Key) *agentWork {
 	a := s.agents.Edit(k)
 	if a == nil {
-		a = &agentWork{namespace: k.Namespace, number: s.numbers.take(k)}
+		a = &agentWork{namespace: k.Namespace, number: s.numbers.Take(k)}
 		s.agents.Put(k, a)
 	}
 	return a
