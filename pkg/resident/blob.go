@@ -15,13 +15,16 @@ type Blob struct {
 }
 
 // NewBlob stores bytes that are not changed any more in a File; nil: in memory.
-func NewBlob(f *File, b []byte) Blob {
-	if f != nil && len(b) > 0 {
-		if p, err := f.put(b); err == nil {
+func NewBlob(f *File, b []byte) Blob { return Blob{kept: b}.In(f) }
+
+// In returns the Blob with its bytes in a File, if they are in memory and it can be written now.
+func (b Blob) In(f *File) Blob {
+	if f != nil && len(b.kept) > 0 {
+		if p, err := f.put(b.kept); err == nil {
 			return Blob{file: f, stored: p}
 		}
 	}
-	return Blob{kept: b}
+	return b
 }
 
 // IsZero reports whether a Blob has no bytes.

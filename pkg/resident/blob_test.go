@@ -60,9 +60,10 @@ func TestBlobIsFreed(t *testing.T) {
 	first := NewBlob(f, noise(1000))
 	size := f.Size()
 	first.Free()
-	second := NewBlob(f, noise(1000))
+	second := NewBlob(nil, noise(1000)).In(f)
 	require.Equal(t, size, f.Size())
 	require.Equal(t, first.stored, second.stored)
+	require.Equal(t, second, second.In(newFile(t)), "it is in a file")
 }
 
 // A Blob that cannot be read is the panic that has a partition loaded again.
