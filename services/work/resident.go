@@ -14,8 +14,8 @@ import (
 	"quartet/services/work/derive"
 )
 
-// evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads all, which takes
-// a millisecond for a thousand items. Nearly all items of a larger agent are packed anyway.
+// evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads all that are
+// not packed, which takes a millisecond for a thousand items. Nearly all items of a larger agent are packed anyway.
 const evictedGroups = 64
 
 // summary is what is in memory of an evicted agent, beside the places of its items in State.packed.
@@ -29,7 +29,7 @@ type summary struct {
 // UseFile gives an empty state the file that has evicted agents. Without one, no agent is evicted.
 func (s *State) UseFile(f *resident.File) {
 	s.agents.Use(f)
-	s.packed = resident.NewIndex(f)
+	s.packed, s.file = resident.NewIndex(f), f
 }
 
 // Evict looks at so many agents and evicts those that were not used since it looked at them before, or all if unused is false. It returns how many
@@ -62,7 +62,7 @@ func (s *State) isOpen(k plane.Key) bool {
 			continue
 		}
 		a := s.agents.Peek(of)
-		if a.groups[at.group].packed != nil {
+		if !a.groups[at.group].packed.IsZero() {
 			continue
 		}
 		if it := a.find(int(at.group), k.ID); it != nil {
@@ -73,9 +73,10 @@ func (s *State) isOpen(k plane.Key) bool {
 }
 
 // evictedPage returns a page with everything that an agent has: what its head and its blocks of items have, in one, but that each packed group has
-// its number among all groups, and no hashes, since these stay in State.packed. It returns false for an agent that stays resident: a large one, and
+// its number among all groups, instead of its content where that is, and no hashes, since these stay in State.packed. It returns false for an agent that stays resident: a large one, and
 // one of which some page was not added yet, so that items are missing before others.
 func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, bool) {
+	a.store(s.file)
 	if len(a.groups) > evictedGroups {
 		return nil, summary{}, false
 	}
@@ -83,8 +84,8 @@ func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, 
 	for n := range a.groups {
 		g := &a.groups[n]
 		switch {
-		case g.packed != nil:
-			p.Packed = append(p.Packed, g.page(n, nil))
+		case !g.packed.IsZero():
+			p.Packed = append(p.Packed, g.page(n, g.packed.Ref(), nil))
 		case len(g.items) == 0 || len(g.items) < groupItems && n < len(a.groups)-1 || slices.Contains(g.items, nil):
 			return nil, summary{}, false
 		default:
@@ -106,7 +107,11 @@ func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error
 	items, packed := p.GetItems(), p.GetPacked()
 	for len(items)+len(packed) > 0 {
 		if len(packed) > 0 && int(packed[0].GetGroup()) == len(a.groups) {
-			a.groups = append(a.groups, groupOf(packed[0]))
+			content, err := resident.BlobOf(s.file, packed[0].GetContent())
+			if err != nil {
+				return nil, fmt.Errorf("work: agent %s/%s: group %d: %w", k.Namespace, k.ID, packed[0].GetGroup(), err)
+			}
+			a.groups = append(a.groups, groupOf(packed[0], content))
 			a.packed += groupItems
 			packed = packed[1:]
 			continue
@@ -127,7 +132,7 @@ func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error
 func (s *State) evicted(k plane.Key, a *agentWork) {
 	for n := range a.groups {
 		g := &a.groups[n]
-		if g.packed == nil {
+		if g.packed.IsZero() {
 			s.addToPacked(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)})
 		}
 		for _, it := range g.items {
@@ -139,7 +144,7 @@ func (s *State) evicted(k plane.Key, a *agentWork) {
 // loaded moves them back.
 func (s *State) loaded(k plane.Key, a *agentWork) {
 	for n := range a.groups {
-		if g := &a.groups[n]; g.packed == nil {
+		if g := &a.groups[n]; g.packed.IsZero() {
 			s.removeFromPacked(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)})
 		}
 		for _, it := range a.groups[n].items {

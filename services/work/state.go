@@ -25,6 +25,7 @@ type State struct {
 	packed  *resident.Index                              // all others: where items in packed groups are, and all of evicted agents; by hashOf
 	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
 	numbers resident.Numbers[plane.Key]                  // of agents
+	file    *resident.File                               // that has the bytes of packed groups; nil: they are in memory
 	hash    func(namespace, id string) uint64            // packed.Hash; tests have one that makes the same hash of two ids
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
@@ -211,7 +212,7 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 // append adds an item without a record.
 func (a *agentWork) append(history past.Seqs) *item {
 	last := len(a.groups) - 1
-	if last < 0 || a.groups[last].packed != nil || len(a.groups[last].items) == groupItems {
+	if last < 0 || !a.groups[last].packed.IsZero() || len(a.groups[last].items) == groupItems {
 		a.groups = append(a.groups, group{})
 		last++
 	}
@@ -227,7 +228,7 @@ func (a *agentWork) size() int {
 		return 0
 	}
 	n := len(a.groups) * groupItems
-	if last := &a.groups[len(a.groups)-1]; last.packed == nil {
+	if last := &a.groups[len(a.groups)-1]; last.packed.IsZero() {
 		n -= groupItems - len(last.items)
 	}
 	return n
