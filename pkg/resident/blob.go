@@ -15,24 +15,32 @@ type Blob struct {
 }
 
 // NewBlob stores bytes that are not changed any more in a File; nil: in memory.
-func NewBlob(f *File, b []byte) Blob { return Blob{kept: b}.In(f) }
-
-// In returns the Blob with its bytes in a File, if they are in memory and it can be written now.
-func (b Blob) In(f *File) Blob {
-	if f != nil && len(b.kept) > 0 {
-		if p, err := f.put(b.kept); err == nil {
-			return Blob{file: f, stored: p}
-		}
-	}
-	return b
+func NewBlob(f *File, b []byte) Blob {
+	stored, _ := Blob{kept: b}.Store(f)
+	return stored
 }
 
+// Store returns the Blob with its bytes in a File, if they are in memory. An error is one of the file, and the Blob is the same then.
+func (b Blob) Store(f *File) (Blob, error) {
+	if f == nil || len(b.kept) == 0 {
+		return b, nil
+	}
+	p, err := f.put(b.kept)
+	if err != nil {
+		return b, err
+	}
+	return Blob{file: f, stored: p}, nil
+}
+
+// Stored reports whether the bytes are in a File.
+func (b Blob) Stored() bool { return b.stored != (place{}) }
+
 // IsZero reports whether a Blob has no bytes.
-func (b Blob) IsZero() bool { return b.stored == (place{}) && len(b.kept) == 0 }
+func (b Blob) IsZero() bool { return !b.Stored() && len(b.kept) == 0 }
 
 // Bytes returns the bytes, which the caller must not change. A file that cannot be read is a panic with ErrUnreadable.
 func (b Blob) Bytes() []byte {
-	if b.stored == (place{}) {
+	if !b.Stored() {
 		return b.kept
 	}
 	plain, err := b.file.get(b.stored, nil)
@@ -44,7 +52,7 @@ func (b Blob) Bytes() []byte {
 
 // Free makes the place of a Blob available for others. No copy of it may be used any more.
 func (b Blob) Free() {
-	if b.stored != (place{}) {
+	if b.Stored() {
 		b.file.remove(b.stored)
 	}
 }
@@ -60,7 +68,7 @@ const (
 
 // Ref returns bytes from which BlobOf makes the same Blob: for values of a Map that have Blobs of its File.
 func (b Blob) Ref() []byte {
-	if b.stored == (place{}) {
+	if !b.Stored() {
 		return append([]byte{refKept}, b.kept...)
 	}
 	ref := binary.LittleEndian.AppendUint32([]byte{refStored}, b.stored.at)

@@ -24,7 +24,9 @@ func TestBlob(t *testing.T) {
 			content := noise(5000)
 			b := NewBlob(test.file, content)
 			require.False(t, b.IsZero())
-			require.Equal(t, test.stored, b.kept == nil)
+			require.Equal(t, test.stored, b.Stored())
+			_, err := b.Store(test.file)
+			require.Equal(t, test.file == nil || test.stored, err == nil)
 			if test.stored {
 				require.Positive(t, test.file.Bytes())
 			}
@@ -60,10 +62,13 @@ func TestBlobIsFreed(t *testing.T) {
 	first := NewBlob(f, noise(1000))
 	size := f.Size()
 	first.Free()
-	second := NewBlob(nil, noise(1000)).In(f)
+	second, err := NewBlob(nil, noise(1000)).Store(f)
+	require.NoError(t, err)
 	require.Equal(t, size, f.Size())
 	require.Equal(t, first.stored, second.stored)
-	require.Equal(t, second, second.In(newFile(t)), "it is in a file")
+	again, err := second.Store(newFile(t))
+	require.NoError(t, err)
+	require.Equal(t, second, again, "it is in a file")
 }
 
 // A Blob that cannot be read is the panic that has a partition loaded again.

@@ -242,7 +242,7 @@ func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
 // store stores the packed groups whose bytes are in memory, since the file could not be written before.
 func (a *agentWork) store(f *resident.File) {
 	for n := range a.groups {
-		a.groups[n].packed = a.groups[n].packed.In(f)
+		a.groups[n].packed, _ = a.groups[n].packed.Store(f)
 	}
 }
 

@@ -61,7 +61,7 @@ func (s *State) evictedPage(_ Owner, of *ownerTasks) (proto.Message, summary, bo
 		g := &of.groups[n]
 		switch {
 		case !g.packed.IsZero():
-			if g.packed = g.packed.In(s.file); can {
+			if g.packed, _ = g.packed.Store(s.file); can {
 				p.Packed = append(p.Packed, g.page(n, g.packed.Ref(), nil))
 			}
 		case len(g.records) == 0 || len(g.records) < groupTasks && n < len(of.groups)-1 || slices.Contains(g.records, nil):
