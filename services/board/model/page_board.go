@@ -20,7 +20,7 @@ import (
 // page returns the page of a board of a session.
 func (b *Board) page(se *session) *boardv1.StoredBoard {
 	if b.content == closed {
-		return b.shelved()
+		return b.storedPage()
 	}
 	out := &boardv1.StoredBoard{
 		SessionId: b.Key.Session, WalName: b.Key.WAL, BoardId: b.ID, Title: b.title, Summary: b.summary, DefaultWorkerPoolId: b.DefaultPool,
@@ -108,7 +108,7 @@ func (s *State) addBoardPage(o pages.Owner, p *boardv1.StoredBoard) error {
 		if err := s.insertBoard(b, false); err != nil {
 			return err
 		}
-		s.shelve(b)
+		s.offload(b)
 		return nil
 	}
 	if err := b.setSteps(p); err != nil {
@@ -232,7 +232,7 @@ func (s *State) setRuns(b *Board, p *boardv1.StoredBoard) error {
 func (s *State) insertBoard(b *Board, superseded bool) error {
 	se := s.sessionOf(b)
 	b.LeaseTerm = s.term
-	s.shelf.boards++
+	s.contents.boards++
 	se.name(b)
 	se.WALs = insertBy(se.WALs, b, func(b *Board) uint64 { return b.first })
 	if Ended(b.Status) {

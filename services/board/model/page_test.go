@@ -293,6 +293,7 @@ func TestPagesOfRandomHistories(t *testing.T) {
 		_, err := j.st.EraseDeleted()
 		require.NoError(t, err)
 	})
+	require.Equal(t, content{}, *closed, "it is shared by all boards that have ended")
 }
 
 // randomEvents draws events.

@@ -26,7 +26,7 @@ type State struct {
 	Deleted   map[Key]bool        // sessions whose orchestrator was deleted
 	DeletedAt map[Key]time.Time   // when this plane read that
 	awaited   map[BoardKey]*Board // boards that pages named and whose own page was not read yet
-	shelf     shelf
+	contents  contents
 }
 
 // Key names a session, a run or a pool within a namespace.
@@ -166,7 +166,7 @@ func (se *session) activate(b *Board) {
 func (s *State) addBoard(b *Board) {
 	se := s.sessionOf(b)
 	b.LeaseTerm = s.term
-	s.shelf.boards++
+	s.contents.boards++
 	se.activate(b)
 	se.Order = append(se.Order, b)
 	se.WALs = append(se.WALs, b)
@@ -195,5 +195,5 @@ func (s *State) closeBoard(b *Board, at time.Time) {
 		se.Order = nil
 	}
 	se.Ended = append(se.Ended, b)
-	s.shelve(b)
+	s.offload(b)
 }
