@@ -55,7 +55,7 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	pool, err := viewBoard(ctx, s, k, req.GetBoardId(), "", func(_ *model.State, b *model.Board) (string, error) {
-		return cmp.Or(req.GetWorkerPoolId(), b.DefaultPool), nil
+		return cmp.Or(req.GetWorkerPoolId(), b.Whole().DefaultPool), nil
 	})
 	if err != nil {
 		return nil, err

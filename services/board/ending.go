@@ -33,7 +33,7 @@ func (s *Service) awaitEnd(ctx context.Context, bk model.BoardKey, boardID strin
 			idle  bool // no run holds a step any more
 		}
 		now, err := viewSession(ctx, s, k, func(st *model.State) (progress, error) {
-			b := st.Sessions[k].ByWAL[bk.WAL]
+			b := st.Sessions[k].WAL(bk.WAL)
 			return progress{b.Overview(), model.Ended(b.Status), b.Terminating != nil && len(b.HoldingRuns()) == 0}, nil
 		})
 		if err != nil {
@@ -63,7 +63,7 @@ func (s *Service) readEnd(ctx context.Context, bk model.BoardKey, b *boardv1.Boa
 	result := ended{board: b}
 	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
 	positions, err := viewSession(ctx, s, k, func(st *model.State) ([]uint64, error) {
-		b := st.Sessions[k].ByWAL[bk.WAL]
+		b := st.Sessions[k].WAL(bk.WAL).Whole()
 		// The lines that end steps precede the last line, which ends the board.
 		steps := int64(b.Count[model.StepFailed] + b.Count[model.StepCancelled])
 		return b.LinePositions(max(0, b.Lines-1-steps), int(steps)+1), nil
@@ -107,7 +107,7 @@ func endingKey(k model.BoardKey) string {
 func (s *Service) stopWorkers(bk model.BoardKey) {
 	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
 	runs, err := viewSession(s.ctx, s, k, func(st *model.State) ([]string, error) {
-		if b := st.Sessions[k].ByWAL[bk.WAL]; b.Terminating != nil {
+		if b := st.Sessions[k].WAL(bk.WAL); b.Terminating != nil {
 			return b.Terminating.GetRunIds(), nil
 		}
 		return nil, nil
@@ -148,10 +148,10 @@ func (s *Service) writeEnd(ctx context.Context, bk model.BoardKey, timeout bool)
 	}
 	t, err := viewSession(ctx, s, k, func(st *model.State) (terminating, error) {
 		se := st.Sessions[k]
-		if se == nil || se.ByWAL[bk.WAL] == nil || se.ByWAL[bk.WAL].Terminating == nil {
+		if se == nil || se.WAL(bk.WAL) == nil || se.WAL(bk.WAL).Terminating == nil {
 			return terminating{}, nil
 		}
-		b := se.ByWAL[bk.WAL]
+		b := se.WAL(bk.WAL)
 		return terminating{b.ID, b.EndedBy}, nil
 	})
 	if err != nil || t.boardID == "" {

@@ -158,11 +158,7 @@ func (r *remover) remove(ctx context.Context, o model.Owner) error {
 // leftOf returns the ended commands of an agent that may have output.
 func (s *Service) leftOf(ctx context.Context, o model.Owner) ([]string, error) {
 	ids, _, err := plane.View(ctx, s.engine, o.ID, func(st *model.State) (ids []string, err error) {
-		of := st.Agents[o]
-		if of == nil {
-			return nil, nil
-		}
-		for r := range of.All() {
+		for r := range st.TasksOf(o) {
 			if t := r.Task; model.Terminal(t.GetState()) && !model.IsChild(t) && t.GetOutputBytes() > 0 && !s.removed(t) {
 				ids = append(ids, t.GetTaskId())
 			}

@@ -48,15 +48,16 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner
 		ownersOf(k, a.size(), touch)
 		for i := range a.groups {
 			entries := a.groups[i].entries()
-			if a.groups[i].packed != nil {
+			if g := &a.groups[i]; !g.packed.IsZero() {
 				s.removeFromPacked(s.idHashes(k.Namespace, entries), packedAt{a.number, uint32(i)})
+				g.packed.Free()
 			}
 			for _, e := range entries {
 				delete(s.items, plane.KeyOf(k.Namespace, e.GetWorkItem().GetWorkItemId()))
 			}
 		}
 		s.agents.Delete(k)
-		s.numbers.give(a.number)
+		s.numbers.Give(a.number)
 	}
 }
 

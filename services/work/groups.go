@@ -10,6 +10,7 @@ import (
 	"quartet/pkg/packed"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/resident"
 	"quartet/services/work/derive"
 	"quartet/services/work/past"
 )
@@ -25,8 +26,8 @@ const (
 // group is a number of items of an agent that were added one after the other. Once all are completed, and none is among the agent's
 // recentItems, the group is packed: its items are in no tree and in no map, and take a tenth of the memory.
 type group struct {
-	items  []*item // nil if the group is packed
-	packed []byte  // an AgentWorkPage with the items; nil if the group is not packed
+	items  []*item       // nil if the group is packed
+	packed resident.Blob // an AgentWorkPage with the items; zero if the group is not packed
 	// oldest and newest are the times of creation, in microseconds, of the first and the last item of a packed group.
 	oldest, newest int64
 }
@@ -58,7 +59,7 @@ func (s *State) item(namespace, itemID string) *item {
 // packedItem returns the item that State.packed has, as a copy, and where it is; nil if there is none. Others may have the same hash.
 func (s *State) packedItem(k plane.Key) (*item, packedAt) {
 	for at := range s.packedUnder(k) {
-		if it := s.agents.Get(s.numbers.keys[at.agent]).find(int(at.group), k.ID); it != nil {
+		if it := s.agents.Get(s.numbers.Key(at.agent)).find(int(at.group), k.ID); it != nil {
 			return it, at
 		}
 	}
@@ -70,7 +71,7 @@ func (s *State) packedUnder(k plane.Key) iter.Seq[packedAt] {
 	return func(yield func(packedAt) bool) {
 		for n := range s.packed.Find(s.hashOf(k)) {
 			at := packedAt{uint32(n >> 32), uint32(n)}
-			if s.numbers.keys[at.agent].Namespace == k.Namespace && !yield(at) {
+			if s.numbers.Key(at.agent).Namespace == k.Namespace && !yield(at) {
 				return
 			}
 		}
@@ -80,7 +81,7 @@ func (s *State) packedUnder(k plane.Key) iter.Seq[packedAt] {
 // find returns the item of a group with an id, nil if there is none. That of a packed group is a copy.
 func (a *agentWork) find(n int, itemID string) *item {
 	g := &a.groups[n]
-	if g.packed == nil {
+	if g.packed.IsZero() {
 		if i := slices.IndexFunc(g.items, func(it *item) bool { return it.rec.GetWorkItemId() == itemID }); i >= 0 {
 			return g.items[i]
 		}
@@ -109,8 +110,8 @@ func (s *State) edited(namespace, itemID string) *item {
 	if it == nil {
 		return nil
 	}
-	a := s.agents.Edit(s.numbers.keys[at.agent])
-	if a.groups[at.group].packed != nil {
+	a := s.agents.Edit(s.numbers.Key(at.agent))
+	if !a.groups[at.group].packed.IsZero() {
 		s.unpack(namespace, a, int(at.group))
 	}
 	return s.items[k]
@@ -118,9 +119,9 @@ func (s *State) edited(namespace, itemID string) *item {
 
 // entries returns the items of a group.
 func (g *group) entries() []*workv1.WorkItemEntry {
-	if g.packed != nil {
+	if !g.packed.IsZero() {
 		var page workv1.AgentWorkPage
-		packed.Read(g.packed, &page)
+		packed.Read(g.packed.Bytes(), &page)
 		return page.GetItems()
 	}
 	entries, all := make([]workv1.WorkItemEntry, len(g.items)), make([]*workv1.WorkItemEntry, len(g.items))
@@ -145,14 +146,14 @@ func (a *agentWork) groupAt(n int) *group {
 	return &a.groups[n]
 }
 
-// page returns a packed group as a page has it.
-func (g *group) page(n int, hashes []uint64) *workv1.PackedWorkItems {
-	return &workv1.PackedWorkItems{Group: uint32(n), Content: g.packed, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: hashes}
+// page returns a packed group as a page has it, with a number, content and hashes of ids.
+func (g *group) page(n int, content []byte, hashes []uint64) *workv1.PackedWorkItems {
+	return &workv1.PackedWorkItems{Group: uint32(n), Content: content, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: hashes}
 }
 
-// groupOf returns the packed group that a page has.
-func groupOf(p *workv1.PackedWorkItems) group {
-	return group{packed: p.GetContent(), oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
+// groupOf returns the packed group that a page has, with its content.
+func groupOf(p *workv1.PackedWorkItems, content resident.Blob) group {
+	return group{packed: content, oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
 }
 
 // addToPacked adds a group to State.packed.
@@ -185,11 +186,11 @@ func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) er
 	}
 	n := block*pageGroups + int(p.GetGroup())
 	g := a.groupAt(n)
-	if g.packed != nil || len(g.items) > 0 {
+	if !g.packed.IsZero() || len(g.items) > 0 {
 		return fmt.Errorf("group %d is there twice", p.GetGroup())
 	}
 	s.addToPacked(p.GetIdHashes(), packedAt{a.number, uint32(n)})
-	*g = groupOf(p)
+	*g = groupOf(p, resident.NewBlob(s.file, p.GetContent()))
 	a.packed += groupItems
 	return nil
 }
@@ -234,14 +235,22 @@ func (s *State) pack(k plane.Key, a *agentWork, n int) bool {
 		delete(s.items, plane.KeyOf(k.Namespace, it.rec.GetWorkItemId()))
 	}
 	a.packed += len(g.items)
-	g.items, g.packed = nil, b
+	g.items, g.packed = nil, resident.NewBlob(s.file, b)
 	return true
+}
+
+// store stores the packed groups whose bytes are in memory, since the file could not be written before.
+func (a *agentWork) store(f *resident.File) {
+	for n := range a.groups {
+		a.groups[n].packed, _ = a.groups[n].packed.Store(f)
+	}
 }
 
 // unpack puts the items of a packed group back to where items are changed.
 func (s *State) unpack(namespace string, a *agentWork, n int) {
 	entries := a.groups[n].entries()
 	g := &a.groups[n]
+	g.packed.Free()
 	*g = group{items: make([]*item, len(entries))}
 	a.packed -= len(entries)
 	s.removeFromPacked(s.idHashes(namespace, entries), packedAt{a.number, uint32(n)})
@@ -270,7 +279,7 @@ func (a *agentWork) eachPacked(after *workv1.WorkItemRecord, visit func(rec *wor
 	}
 	var groups []*group // with items behind after
 	for i := range a.groups {
-		if g := &a.groups[i]; g.packed != nil && (after == nil || g.newest >= derive.CreatedAt(after)) {
+		if g := &a.groups[i]; !g.packed.IsZero() && (after == nil || g.newest >= derive.CreatedAt(after)) {
 			groups = append(groups, g)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/journal/pages/pagestest"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/resident"
 	"quartet/services/work/derive"
 )
 
@@ -231,6 +232,6 @@ func TestGroupsOfOneHash(t *testing.T) {
 
 // A group whose bytes were changed in memory stops the call that needs it.
 func TestGroupsThatWereChanged(t *testing.T) {
-	g := &group{packed: []byte("no packed group")}
+	g := &group{packed: resident.NewBlob(nil, []byte("no packed group"))}
 	require.PanicsWithValue(t, "packed: what was kept in memory cannot be read: packed: the checksum is another one", func() { g.entries() })
 }

@@ -48,11 +48,11 @@ func (s *State) dueOf(k plane.Key) due {
 // pending returns the agents whose work may call for a turn, among so many of those with a number from first on. next is the number that follows
 // them, 0 after the last one.
 func (s *State) pending(first, most int) (found []*workv1.PendingAgent, next int) {
-	for n := first; n < len(s.numbers.keys); n++ {
+	for n := first; n < s.numbers.End(); n++ {
 		if n-first == most || len(found) == page.MaxSize {
 			return found, n
 		}
-		k := s.numbers.keys[n]
+		k := s.numbers.Key(uint32(n))
 		if k == (plane.Key{}) {
 			continue
 		}

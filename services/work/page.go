@@ -142,10 +142,10 @@ func (a *agentWork) setHead(p *workv1.AgentWorkPage) {
 func (s *State) itemsPage(a *agentWork, block int) proto.Message {
 	p := &workv1.AgentWorkPage{}
 	for n := block * pageGroups; n < min((block+1)*pageGroups, len(a.groups)); n++ {
-		if g := &a.groups[n]; g.packed == nil {
+		if g := &a.groups[n]; g.packed.IsZero() {
 			p.Items = append(p.Items, g.entries()...)
 		} else {
-			p.Packed = append(p.Packed, g.page(n%pageGroups, s.idHashes(a.namespace, g.entries())))
+			p.Packed = append(p.Packed, g.page(n%pageGroups, g.packed.Bytes(), s.idHashes(a.namespace, g.entries())))
 		}
 	}
 	if len(p.GetItems())+len(p.GetPacked()) == 0 {
@@ -205,7 +205,7 @@ func (s *State) addEntry(k plane.Key, index int, e *workv1.WorkItemEntry) error 
 	}
 	a := s.agent(k)
 	g := a.groupAt(index / groupItems)
-	if g.packed != nil {
+	if !g.packed.IsZero() {
 		return fmt.Errorf("item %s is in the place of another one", id)
 	}
 	for len(g.items) <= index%groupItems {

@@ -36,7 +36,7 @@ func checkPages(t *testing.T, events []*journal.Event) {
 	require.NoError(t, err)
 	require.Len(t, erased, len(agents))
 	require.NoError(t, pagestest.Same(NewState(), s.Paged), "nothing is left of anybody")
-	require.Len(t, s.Paged.numbers.unused, len(s.Paged.numbers.keys))
+	require.Zero(t, s.Paged.numbers.Len())
 }
 
 // The waits that ended last are in the page, also when earlier ones were forgotten.

@@ -14,8 +14,8 @@ import (
 	"quartet/services/work/derive"
 )
 
-// evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads all, which takes
-// a millisecond for a thousand items. Nearly all items of a larger agent are packed anyway.
+// evictedGroups is how many groups an agent may have to be evicted: whoever reads one item of an evicted agent reads all that are
+// not packed, which takes a millisecond for a thousand items. Nearly all items of a larger agent are packed anyway.
 const evictedGroups = 64
 
 // summary is what is in memory of an evicted agent, beside the places of its items in State.packed.
@@ -30,7 +30,7 @@ type summary struct {
 // UseFile gives an empty state the file that has evicted agents. Without one, no agent is evicted.
 func (s *State) UseFile(f *resident.File) {
 	s.agents.Use(f)
-	s.packed = resident.NewIndex(f)
+	s.packed, s.file = resident.NewIndex(f), f
 }
 
 // Evict looks at so many agents and evicts those that were not used since it looked at them before, or all if unused is false. It returns how many
@@ -41,30 +41,6 @@ func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 
 // Counts returns how many agents are resident, how many are evicted, and how often an evicted one was read.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
-
-// numbers are short names of agents. A number stays the same while its agent is evicted, and is used again after the agent was erased.
-type numbers struct {
-	keys   []plane.Key // by number
-	unused []uint32
-}
-
-// take returns a number for an agent.
-func (n *numbers) take(k plane.Key) uint32 {
-	if last := len(n.unused) - 1; last >= 0 {
-		number := n.unused[last]
-		n.unused = n.unused[:last]
-		n.keys[number] = k
-		return number
-	}
-	n.keys = append(n.keys, k)
-	return uint32(len(n.keys) - 1)
-}
-
-// give returns a number of which nothing is in State.packed any more.
-func (n *numbers) give(number uint32) {
-	n.keys[number] = plane.Key{}
-	n.unused = append(n.unused, number)
-}
 
 // isDeleted reports whether an agent is deleted, or is being deleted. It reads no evicted one.
 func (s *State) isDeleted(k plane.Key) bool {
@@ -82,12 +58,12 @@ func (s *State) isOpen(k plane.Key) bool {
 		return !derive.Completed(it.rec)
 	}
 	for at := range s.packedUnder(k) {
-		of := s.numbers.keys[at.agent]
+		of := s.numbers.Key(at.agent)
 		if left, evicted := s.agents.Summary(of); !evicted || !left.open {
 			continue
 		}
 		a := s.agents.Peek(of)
-		if a.groups[at.group].packed != nil {
+		if !a.groups[at.group].packed.IsZero() {
 			continue
 		}
 		if it := a.find(int(at.group), k.ID); it != nil {
@@ -98,9 +74,10 @@ func (s *State) isOpen(k plane.Key) bool {
 }
 
 // evictedPage returns a page with everything that an agent has: what its head and its blocks of items have, in one, but that each packed group has
-// its number among all groups, and no hashes, since these stay in State.packed. It returns false for an agent that stays resident: a large one, and
+// its number among all groups, instead of its content where that is, and no hashes, since these stay in State.packed. It returns false for an agent that stays resident: a large one, and
 // one of which some page was not added yet, so that items are missing before others.
 func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, bool) {
+	a.store(s.file)
 	if len(a.groups) > evictedGroups {
 		return nil, summary{}, false
 	}
@@ -108,8 +85,8 @@ func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, 
 	for n := range a.groups {
 		g := &a.groups[n]
 		switch {
-		case g.packed != nil:
-			p.Packed = append(p.Packed, g.page(n, nil))
+		case !g.packed.IsZero():
+			p.Packed = append(p.Packed, g.page(n, g.packed.Ref(), nil))
 		case len(g.items) == 0 || len(g.items) < groupItems && n < len(a.groups)-1 || slices.Contains(g.items, nil):
 			return nil, summary{}, false
 		default:
@@ -131,7 +108,11 @@ func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error
 	items, packed := p.GetItems(), p.GetPacked()
 	for len(items)+len(packed) > 0 {
 		if len(packed) > 0 && int(packed[0].GetGroup()) == len(a.groups) {
-			a.groups = append(a.groups, groupOf(packed[0]))
+			content, err := resident.BlobOf(s.file, packed[0].GetContent())
+			if err != nil {
+				return nil, fmt.Errorf("work: agent %s/%s: group %d: %w", k.Namespace, k.ID, packed[0].GetGroup(), err)
+			}
+			a.groups = append(a.groups, groupOf(packed[0], content))
 			a.packed += groupItems
 			packed = packed[1:]
 			continue
@@ -152,7 +133,7 @@ func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error
 func (s *State) evicted(k plane.Key, a *agentWork) {
 	for n := range a.groups {
 		g := &a.groups[n]
-		if g.packed == nil {
+		if g.packed.IsZero() {
 			s.addToPacked(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)})
 		}
 		for _, it := range g.items {
@@ -164,7 +145,7 @@ func (s *State) evicted(k plane.Key, a *agentWork) {
 // loaded moves them back.
 func (s *State) loaded(k plane.Key, a *agentWork) {
 	for n := range a.groups {
-		if g := &a.groups[n]; g.packed == nil {
+		if g := &a.groups[n]; g.packed.IsZero() {
 			s.removeFromPacked(s.idHashes(k.Namespace, g.entries()), packedAt{a.number, uint32(n)})
 		}
 		for _, it := range a.groups[n].items {
@@ -194,7 +175,7 @@ func (s *State) Comparable() any {
 		agents map[plane.Key]agentWork
 	}{maps.Clone(s.items), map[uint64][]itemAt{}, map[plane.Key]agentWork{}}
 	for h, n := range s.packed.All() {
-		all.packed[h] = append(all.packed[h], itemAt{s.numbers.keys[n>>32], uint32(n)})
+		all.packed[h] = append(all.packed[h], itemAt{s.numbers.Key(uint32(n >> 32)), uint32(n)})
 	}
 	for k := range s.agents.Keys() {
 		a := *s.agents.Peek(k)

@@ -15,6 +15,7 @@ import (
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/eviction"
 	"quartet/pkg/journal/pages"
 	"quartet/pkg/journal/pages/pagestest"
 	"quartet/pkg/packed"
@@ -219,6 +220,69 @@ func TestAgentsThatStay(t *testing.T) {
 	}
 }
 
+// The bytes of packed groups are in the file, whether their agent is evicted or too large for that, as long as they are packed.
+func TestPackedGroupsAreInTheFile(t *testing.T) {
+	f, err := resident.Create(t.TempDir())
+	require.NoError(t, err)
+	s, whole := NewState(), NewState()
+	s.UseFile(f)
+	const items = evictedGroups*groupItems + 2*groupItems
+	complete(t, s, "large", 0, items)
+	complete(t, whole, "large", 0, items)
+	k := plane.KeyOf("acme", "large")
+	last := &s.agents.Get(k).groups[evictedGroups]
+	require.Len(t, last.packed.Ref(), len(resident.NewBlob(f, []byte("x")).Ref()), "a place, and not the bytes")
+	sameAnswers(t, whole, s)
+	evictAll(t, s)
+	require.Equal(t, 1, s.Counts().Resident)
+	sameAnswers(t, whole, s)
+
+	size, bytes := f.Size(), f.Bytes()
+	for n := range evictedGroups {
+		for _, each := range []*State{s, whole} {
+			complete(t, each, "large", n*groupItems, n*groupItems+1) // once more: its group is unpacked, and packed again
+		}
+		require.Less(t, f.Bytes(), bytes+bytes/10, "what was unpacked is not in the file")
+	}
+	require.Less(t, f.Size(), size+size/10, "places are used again")
+	sameAnswers(t, whole, s)
+
+	require.NoError(t, s.Apply(&journal.Event{Namespace: "acme", AgentID: "large", Payload: &workv1.OwnerDeleted{AgentId: "large"}}))
+	free := f.Bytes() // of the index
+	s.Erase(func(string, string) bool { return true }, func(pages.Owner) {})
+	require.Less(t, f.Bytes(), free/2)
+	require.NoError(t, f.Close())
+}
+
+// Without a file that can be written, all stays in memory, and is found there, until it can be. What cannot be read from it is the panic that has the
+// partition loaded again.
+func TestFileOfPackedGroupsFails(t *testing.T) {
+	f, err := resident.Create(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	s, whole := NewState(), NewState()
+	s.UseFile(f)
+	const items = evictedGroups*groupItems + 1
+	complete(t, s, "a", 0, items)
+	complete(t, whole, "a", 0, items)
+	_, _, err = s.Evict(math.MaxInt, false)
+	require.NoError(t, err, "it is too large")
+	sameAnswers(t, whole, s)
+
+	s.file, err = resident.Create(t.TempDir())
+	require.NoError(t, err)
+	s.agents.Use(s.file)
+	evictAll(t, s)
+	require.Equal(t, 1, s.Counts().Resident)
+	require.Positive(t, s.file.Bytes())
+	sameAnswers(t, whole, s)
+	require.NoError(t, s.file.Close())
+	err = eviction.Guarded(func() { s.agents.Get(plane.KeyOf("acme", "a")).groups[3].entries() })
+	require.ErrorIs(t, err, resident.ErrUnreadable)
+	err = eviction.Guarded(func() { s.Page(blockOf(plane.KeyOf("acme", "a"), 0)) })
+	require.ErrorIs(t, err, resident.ErrUnreadable)
+}
+
 // Who looks for deleted agents reads only these, and nothing is left of those that are erased.
 func TestEvictedAgentsAreErased(t *testing.T) {
 	f, err := resident.Create(t.TempDir())
@@ -244,10 +308,10 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 	var touched []pages.Owner
 	s.Erase(func(_, id string) bool { return id != "a" }, func(o pages.Owner) { touched = append(touched, o) })
 	require.ElementsMatch(t, []pages.Owner{headOf(plane.KeyOf("acme", "b")), blockOf(plane.KeyOf("acme", "b"), 0)}, touched)
-	require.Equal(t, []uint32{1}, s.numbers.unused)
 	require.Equal(t, [2]int{0, 2}, [2]int{s.Counts().Resident, s.Counts().Evicted})
 	require.Equal(t, 2*(groupItems+recentItems), s.packed.Len())
 	require.Empty(t, s.items)
+	require.Equal(t, 2, s.numbers.Len())
 	complete(t, s, "d", 0, 1)
 	require.EqualValues(t, 1, s.agents.Get(plane.KeyOf("acme", "d")).number, "the number is used again")
 	require.Equal(t, "wi_c_7", s.record("acme", "wi_c_7").GetWorkItemId())
@@ -275,6 +339,9 @@ func TestPagesOfEvictedAgents(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, got))
 	p := proto.CloneOf(page.(*workv1.AgentWorkPage))
+	p.Packed[0].Content = nil
+	_, err = s.evictedAgent(k, p)
+	require.ErrorContains(t, err, "group 0: resident:")
 	p.Packed[0].Group, p.Items = 1, nil
 	_, err = s.evictedAgent(k, p)
 	require.ErrorContains(t, err, "items before group 1 are missing")

@@ -24,7 +24,8 @@ type State struct {
 	items   map[plane.Key]*item                          // of resident agents, by namespace and item id, but for those in packed groups
 	packed  *resident.Index                              // all others: where items in packed groups are, and all of evicted agents; by hashOf
 	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
-	numbers numbers                                      // of agents
+	numbers resident.Numbers[plane.Key]                  // of agents
+	file    *resident.File                               // that has the bytes of packed groups; nil: they are in memory
 	hash    func(namespace, id string) uint64            // packed.Hash; tests have one that makes the same hash of two ids
 	// free is shared by all trees: one of its own would be a quarter of what an
 	// idle agent takes.
@@ -169,7 +170,7 @@ func (s *State) fold(ev *journal.Event) error {
 func (s *State) agent(k plane.Key) *agentWork {
 	a := s.agents.Edit(k)
 	if a == nil {
-		a = &agentWork{namespace: k.Namespace, number: s.numbers.take(k)}
+		a = &agentWork{namespace: k.Namespace, number: s.numbers.Take(k)}
 		s.agents.Put(k, a)
 	}
 	return a
@@ -211,7 +212,7 @@ func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 // append adds an item without a record.
 func (a *agentWork) append(history past.Seqs) *item {
 	last := len(a.groups) - 1
-	if last < 0 || a.groups[last].packed != nil || len(a.groups[last].items) == groupItems {
+	if last < 0 || !a.groups[last].packed.IsZero() || len(a.groups[last].items) == groupItems {
 		a.groups = append(a.groups, group{})
 		last++
 	}
@@ -227,7 +228,7 @@ func (a *agentWork) size() int {
 		return 0
 	}
 	n := len(a.groups) * groupItems
-	if last := &a.groups[len(a.groups)-1]; last.packed == nil {
+	if last := &a.groups[len(a.groups)-1]; last.packed.IsZero() {
 		n -= groupItems - len(last.items)
 	}
 	return n

@@ -23,8 +23,8 @@ func NewMetrics(reg prometheus.Registerer, plane string) *Metrics {
 	}
 	return &Metrics{
 		plane: plane, counted: map[string]int64{},
-		resident: meter.Gauge(reg, "quartet_owners_resident", "Agents of a partition whose state is in memory.", "plane", "partition"),
-		evicted:  meter.Gauge(reg, "quartet_owners_evicted", "Agents of a partition whose state is in the file of those that are not used.", "plane", "partition"),
+		resident: meter.Gauge(reg, "quartet_owners_resident", "Agents (of the board plane: boards) of a partition whose state is in memory.", "plane", "partition"),
+		evicted:  meter.Gauge(reg, "quartet_owners_evicted", "Agents (of the board plane: boards) of a partition whose state is in the file of those that are not used.", "plane", "partition"),
 		bytes:    meter.Gauge(reg, "quartet_owners_file_bytes", "Size of the file of a partition's agents that are not used.", "plane", "partition"),
 		failed:   meter.Gauge(reg, "quartet_eviction_failed", "1 while agents that are not used stay in memory because their file cannot be written, or could not be read; 0 otherwise.", "plane", "partition"),
 		reads:    meter.Counter(reg, "quartet_owners_evicted_reads_total", "Reads of agents from the file of those that are not used.", "plane", "partition"),

@@ -10,6 +10,7 @@ import (
 
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/resident"
 )
 
 // CountUnfinished returns how many steps are not completed, failed or cancelled.
@@ -36,16 +37,28 @@ type BoardKey struct{ Namespace, Session, WAL string }
 // Board is a directed acyclic graph of steps. Apply sets the fields that its WAL
 // determines, and nothing else does; State.Apply sets the others.
 type Board struct {
-	Key         BoardKey
-	ID          string
+	Key          BoardKey
+	ID           string
+	Status       BoardStatus
+	UpdatedAt    time.Time
+	Lines        int64         // wal_seq of the last line
+	first        uint64        // journal position of the first line
+	LastPosition uint64        // journal position of the last line
+	Damaged      error         // not nil: the WAL cannot be replayed, so the board cannot be used (SPEC B2)
+	stored       resident.Blob // what an ended board has: a StoredBoard; zero: it has not ended
+
+	*content // empty if the board has ended, see Whole
+}
+
+// content is what a board has in memory until it has ended.
+type content struct {
 	title       string
 	summary     string
 	DefaultPool string // of steps that name none
-	Status      BoardStatus
 	reason      string
 	creator     struct{ agent, run string }
 	CreatedAt   time.Time
-	UpdatedAt   time.Time
+	lineOffsets []byte // journal positions of the lines, each as a varint of the distance to the one before
 
 	Steps        map[string]*Step   // by id
 	Order        []*Step            // by Step.Index; nil where a step was deleted
@@ -54,11 +67,6 @@ type Board struct {
 	RequiredOpen int                // required steps that are not completed
 	IDBytes      int                // bytes of all step ids
 	Ready        map[string]*Bitset // ready steps by pool: the set of their indexes
-
-	Lines        int64  // wal_seq of the last line
-	lineOffsets  []byte // journal positions of the lines, each as a varint of the distance to the one before
-	LastPosition uint64 // journal position of the last line
-	Damaged      error  // not nil: the WAL cannot be replayed, so the board cannot be used (SPEC B2)
 
 	// The fields below are not determined by the WAL.
 	LeaseTerm   time.Duration
@@ -70,12 +78,14 @@ type Board struct {
 
 // NewBoard returns a board to which no event was applied.
 func NewBoard(key BoardKey, id string) *Board {
-	return &Board{Key: key, ID: id, Steps: map[string]*Step{}, Ready: map[string]*Bitset{}, Runs: map[string]*Run{}}
+	return &Board{Key: key, ID: id, content: &content{Steps: map[string]*Step{}, Ready: map[string]*Bitset{}, Runs: map[string]*Run{}}}
 }
 
 // AddLine records that ev is the next line of the WAL. It does not apply ev.
 func (b *Board) AddLine(ev *journal.Event) {
-	b.Lines++
+	if b.Lines++; b.Lines == 1 {
+		b.first = ev.WalSeq
+	}
 	b.lineOffsets = binary.AppendUvarint(b.lineOffsets, ev.WalSeq-b.LastPosition)
 	b.LastPosition = ev.WalSeq
 	b.UpdatedAt = ev.CreatedAt
@@ -86,7 +96,7 @@ func (b *Board) AddLine(ev *journal.Event) {
 func (b *Board) LinePositions(after int64, limit int) []uint64 {
 	var out []uint64
 	var at uint64
-	rest := b.lineOffsets
+	rest := b.Whole().lineOffsets
 	for n := int64(1); len(rest) > 0 && len(out) < limit; n++ {
 		d, size := binary.Uvarint(rest)
 		rest = rest[size:]

@@ -32,6 +32,7 @@ func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner
 			for _, b := range se.WALs {
 				touch(b.Key.owner())
 			}
+			s.freeContents(se)
 			for from := 0; from < len(s.ended); from += pageRuns {
 				touch(endedOwner((s.dropped + from) / pageRuns))
 			}

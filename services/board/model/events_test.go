@@ -59,7 +59,7 @@ func TestEveryEventIsFolded(t *testing.T) {
 			p.Dispatch = &boardv1.StandingDispatch{DispatchId: "dsp_1", OpenedAt: timestamppb.New(time.Unix(0, 0))}
 		}
 		require.NoError(t, st.Apply(ev("a", payload)), name)
-		if b := st.Sessions[plane.KeyOf("acme", "keeper")].ByWAL["one"]; b.Damaged != nil {
+		if b := st.Sessions[plane.KeyOf("acme", "keeper")].WAL("one"); b.Damaged != nil {
 			require.NotContains(t, b.Damaged.Error(), "unknown event", name)
 		}
 	}
@@ -86,5 +86,5 @@ func TestAnUnknownEventIsAnError(t *testing.T) {
 	future := *ev
 	future.Payload = &timestamppb.Timestamp{}
 	require.NoError(t, st.Apply(&future))
-	require.ErrorContains(t, st.Sessions[plane.KeyOf("acme", "keeper")].ByWAL["one"].Damaged, "unknown event from_the_future")
+	require.ErrorContains(t, st.Sessions[plane.KeyOf("acme", "keeper")].WAL("one").Damaged, "unknown event from_the_future")
 }

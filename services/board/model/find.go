@@ -30,7 +30,7 @@ func (s *State) CheckVacant(k Key, boardID, wal string) error {
 	if se.active[boardID] != nil {
 		return fault.AlreadyExists.Newf("session %q has an active board %q; end it, or choose another board_id", k.ID, boardID).With("board_id", boardID)
 	}
-	if b := se.ByWAL[wal]; b != nil {
+	if b := se.WAL(wal); b != nil {
 		return fault.PathConflict.Newf("session %q has a WAL %q, of board %q; choose another wal_name", k.ID, wal, b.ID).
 			With("wal_name", wal).With("wal_path", WalPath(b.Key))
 	}
@@ -104,7 +104,7 @@ func (s *State) ActiveBoard(k Key, boardID string) *Board {
 func (s *State) FindBoard(k Key, boardID, wal string) (*Board, error) {
 	se := s.Sessions[k]
 	if se != nil && wal != "" {
-		if b := se.ByWAL[wal]; b != nil && b.ID == boardID {
+		if b := se.WAL(wal); b != nil && b.ID == boardID {
 			return b, nil
 		}
 	} else if se != nil {
@@ -151,7 +151,7 @@ func (b *Board) CheckUsable() error {
 // FindWAL returns the board, active or ended, that has a WAL; NOT_FOUND if there is none.
 func (s *State) FindWAL(k BoardKey) (*Board, error) {
 	if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil {
-		if b := se.ByWAL[k.WAL]; b != nil {
+		if b := se.WAL(k.WAL); b != nil {
 			return b, nil
 		}
 	}

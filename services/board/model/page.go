@@ -123,8 +123,8 @@ func (s *State) NewPage() proto.Message { return &boardv1.BoardPage{} }
 // Page implements journal.Paged.
 func (s *State) Page(o pages.Owner) proto.Message {
 	if k, ok := boardOf(o); ok {
-		if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil && se.ByWAL[k.WAL] != nil {
-			return &boardv1.BoardPage{Content: &boardv1.BoardPage_Board{Board: se.ByWAL[k.WAL].page(se)}}
+		if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil && se.WAL(k.WAL) != nil {
+			return &boardv1.BoardPage{Content: &boardv1.BoardPage_Board{Board: se.WAL(k.WAL).page(se)}}
 		}
 		return nil
 	}
@@ -219,8 +219,8 @@ func (s *State) addEndedRuns(o pages.Owner, runs []*boardv1.EndedRun) error {
 
 // boardFor returns the board with a key. One whose page was not read yet is empty until then.
 func (s *State) boardFor(k BoardKey) *Board {
-	if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil && se.ByWAL[k.WAL] != nil {
-		return se.ByWAL[k.WAL]
+	if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil && se.WAL(k.WAL) != nil {
+		return se.WAL(k.WAL)
 	}
 	b := s.awaited[k]
 	if b == nil {

@@ -19,6 +19,9 @@ import (
 
 // page returns the page of a board of a session.
 func (b *Board) page(se *session) *boardv1.StoredBoard {
+	if b.content == closed {
+		return b.storedPage()
+	}
 	out := &boardv1.StoredBoard{
 		SessionId: b.Key.Session, WalName: b.Key.WAL, BoardId: b.ID, Title: b.title, Summary: b.summary, DefaultWorkerPoolId: b.DefaultPool,
 		Status: b.Status, Reason: b.reason, CreatedByAgentId: b.creator.agent, CreatedByRunId: b.creator.run,
@@ -96,23 +99,17 @@ func (s *State) addBoardPage(o pages.Owner, p *boardv1.StoredBoard) error {
 		return fmt.Errorf("the board has the unknown status %d", p.GetStatus())
 	}
 	delete(s.awaited, k)
-	b.ID, b.title, b.summary, b.DefaultPool = p.GetBoardId(), p.GetTitle(), p.GetSummary(), p.GetDefaultWorkerPoolId()
-	b.Status, b.reason, b.Terminating = p.GetStatus(), p.GetReason(), p.GetTerminating()
-	b.creator.agent, b.creator.run = p.GetCreatedByAgentId(), p.GetCreatedByRunId()
-	b.CreatedAt, b.UpdatedAt = timeOf(p.GetCreatedAt()), timeOf(p.GetUpdatedAt())
-	if by := p.GetEndedBy(); by != nil {
-		b.EndedBy = journal.Actor{Namespace: by.GetNamespace(), Principal: by.GetPrincipal(), Role: by.GetRole(), AgentID: by.GetAgentId(), RunID: by.GetRunId()}
-	}
-	if d := p.GetDamage(); d != nil {
-		b.Damaged = &damage{place: d.GetPlace(), cause: d.GetCause()}
-	}
+	b.set(p)
 	if err := b.setLines(p.GetLinePositions()); err != nil {
 		return err
 	}
 	if Ended(b.Status) {
 		b.setCounts(p.GetCounts())
-		b.Steps, b.Ready = nil, nil
-		return s.insertBoard(b, false)
+		if err := s.insertBoard(b, false); err != nil {
+			return err
+		}
+		s.offload(b)
+		return nil
 	}
 	if err := b.setSteps(p); err != nil {
 		return err
@@ -123,9 +120,24 @@ func (s *State) addBoardPage(o pages.Owner, p *boardv1.StoredBoard) error {
 	return s.insertBoard(b, p.GetSuperseded())
 }
 
+// set sets what every board has, but for its lines.
+func (b *Board) set(p *boardv1.StoredBoard) {
+	b.ID, b.title, b.summary, b.DefaultPool = p.GetBoardId(), p.GetTitle(), p.GetSummary(), p.GetDefaultWorkerPoolId()
+	b.Status, b.reason, b.Terminating = p.GetStatus(), p.GetReason(), p.GetTerminating()
+	b.creator.agent, b.creator.run = p.GetCreatedByAgentId(), p.GetCreatedByRunId()
+	b.CreatedAt, b.UpdatedAt = timeOf(p.GetCreatedAt()), timeOf(p.GetUpdatedAt())
+	if by := p.GetEndedBy(); by != nil {
+		b.EndedBy = journal.Actor{Namespace: by.GetNamespace(), Principal: by.GetPrincipal(), Role: by.GetRole(), AgentID: by.GetAgentId(), RunID: by.GetRunId()}
+	}
+	if d := p.GetDamage(); d != nil {
+		b.Damaged = &damage{place: d.GetPlace(), cause: d.GetCause()}
+	}
+}
+
 // setLines sets the positions of the lines of the WAL.
 func (b *Board) setLines(offsets []byte) error {
 	b.lineOffsets = offsets
+	b.first, _ = binary.Uvarint(offsets)
 	for rest := offsets; len(rest) > 0; {
 		d, size := binary.Uvarint(rest)
 		if size <= 0 {
@@ -220,27 +232,22 @@ func (s *State) setRuns(b *Board, p *boardv1.StoredBoard) error {
 func (s *State) insertBoard(b *Board, superseded bool) error {
 	se := s.sessionOf(b)
 	b.LeaseTerm = s.term
-	se.ByWAL[b.Key.WAL] = b
-	se.WALs = insertBy(se.WALs, b, (*Board).firstPosition)
+	s.contents.boards++
+	se.name(b)
+	se.WALs = insertBy(se.WALs, b, func(b *Board) uint64 { return b.first })
 	if Ended(b.Status) {
 		se.Ended = insertBy(se.Ended, b, func(b *Board) uint64 { return b.LastPosition })
 		return nil
 	}
-	se.Order = insertBy(se.Order, b, (*Board).firstPosition)
+	se.Order = insertBy(se.Order, b, func(b *Board) uint64 { return b.first })
 	if !superseded {
 		if se.active[b.ID] != nil {
 			return fmt.Errorf("session %q has two active boards %q", b.Key.Session, b.ID)
 		}
-		se.active[b.ID] = b
+		se.activate(b)
 	}
 	s.refreshClaimable(b)
 	return nil
-}
-
-// firstPosition returns the journal position of the first line.
-func (b *Board) firstPosition() uint64 {
-	first, _ := binary.Uvarint(b.lineOffsets)
-	return first
 }
 
 // insertBy inserts a board into boards in the order of their positions.

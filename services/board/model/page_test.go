@@ -40,7 +40,7 @@ func (j *journalOf) add(board, step string, payload proto.Message) {
 	require.NoError(j.t, j.st.Apply(j.event(board, step, payload)))
 }
 
-func (j *journalOf) board(wal string) *Board { return j.st.Paged.Sessions[keeper].ByWAL[wal] }
+func (j *journalOf) board(wal string) *Board { return j.st.Paged.Sessions[keeper].WAL(wal) }
 
 var keeper = plane.KeyOf("acme", "keeper")
 
@@ -131,7 +131,7 @@ func TestPagesHaveAllOfABoard(t *testing.T) {
 	j.add("two", "", &boardv1.TaskReopened{Reason: "go on"})
 	j.add("two", "", &boardv1.TaskCompleted{Reason: "done"})
 	j.add("one", "", &boardv1.TaskFailed{Reason: "all of it"})
-	require.Equal(t, [9]int{0, 1, 1, 1, 1, 1, 2, 3, 1}, j.board("two").Count)
+	require.Equal(t, [9]int{0, 1, 1, 1, 1, 1, 2, 3, 1}, j.board("two").Whole().Count)
 	j.add("two", "", &boardv1.WorkerRunEnded{RunId: "run_6", Status: boardv1.RunStatus_RUN_STATUS_CANCELLED, WorkerResult: "behind its board"})
 	require.Len(t, j.st.Paged.Sessions[keeper].Ended, 2)
 
@@ -293,6 +293,7 @@ func TestPagesOfRandomHistories(t *testing.T) {
 		_, err := j.st.EraseDeleted()
 		require.NoError(t, err)
 	})
+	require.Equal(t, content{}, *closed, "it is shared by all boards that have ended")
 }
 
 // randomEvents draws events.

@@ -22,7 +22,7 @@ func (s *State) Needs(ev *journal.Event, before time.Time) bool {
 	if se == nil {
 		return false
 	}
-	created := sort.Search(len(se.WALs), func(i int) bool { return se.WALs[i].firstPosition() > ev.WalSeq })
+	created := sort.Search(len(se.WALs), func(i int) bool { return se.WALs[i].first > ev.WalSeq })
 	for _, b := range slices.Backward(se.WALs[:created]) {
 		if b.ID == ev.TaskID { // a later board with the id has the lines from its creation on
 			return !Ended(b.Status) || !b.UpdatedAt.Before(before)

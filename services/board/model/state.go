@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,6 +26,7 @@ type State struct {
 	Deleted   map[Key]bool        // sessions whose orchestrator was deleted
 	DeletedAt map[Key]time.Time   // when this plane read that
 	awaited   map[BoardKey]*Board // boards that pages named and whose own page was not read yet
+	contents  contents
 }
 
 // Key names a session, a run or a pool within a namespace.
@@ -32,11 +34,12 @@ type Key = plane.Key
 
 // session has the boards of one orchestrator.
 type session struct {
-	active map[string]*Board // by board id
+	key    Key
+	active map[string]*Board // by board id; nil: there is none
 	Order  []*Board          // the active ones, in the order of creation
-	Ended  []*Board          // without their steps, in the order of their ends
+	Ended  []*Board          // without their content, in the order of their ends
 	WALs   []*Board          // all, in the order of creation
-	ByWAL  map[string]*Board // all, by the name of the WAL
+	byWAL  []*Board          // all, by the name of the WAL: an order takes a third of the memory of a map
 }
 
 // NewState returns the state of an empty log. term is the term of leases.
@@ -121,24 +124,57 @@ func (s *State) sessionOf(b *Board) *session {
 	k := plane.KeyOf(b.Key.Namespace, b.Key.Session)
 	se := s.Sessions[k]
 	if se == nil {
-		se = &session{active: map[string]*Board{}, ByWAL: map[string]*Board{}}
+		se = &session{key: k}
 		s.Sessions[k] = se
 	}
+	b.Key.Namespace, b.Key.Session = se.key.Namespace, se.key.ID // the same, once in memory
 	return se
+}
+
+// find returns where the board with a WAL is in byWAL, or belongs, and whether it is there.
+func (se *session) find(wal string) (int, bool) {
+	return slices.BinarySearchFunc(se.byWAL, wal, func(b *Board, wal string) int { return cmp.Compare(b.Key.WAL, wal) })
+}
+
+// WAL returns the board, active or ended, with a WAL, nil if there is none.
+func (se *session) WAL(name string) *Board {
+	if at, is := se.find(name); is {
+		return se.byWAL[at]
+	}
+	return nil
+}
+
+// name adds a board to byWAL, in place of any that has its WAL.
+func (se *session) name(b *Board) {
+	at, is := se.find(b.Key.WAL)
+	if is {
+		se.byWAL[at] = b
+		return
+	}
+	se.byWAL = slices.Insert(se.byWAL, at, b)
+}
+
+// activate makes a board the active one with its id.
+func (se *session) activate(b *Board) {
+	if se.active == nil {
+		se.active = map[string]*Board{}
+	}
+	se.active[b.ID] = b
 }
 
 // addBoard adds a new board to its session.
 func (s *State) addBoard(b *Board) {
 	se := s.sessionOf(b)
 	b.LeaseTerm = s.term
-	se.active[b.ID] = b
+	s.contents.boards++
+	se.activate(b)
 	se.Order = append(se.Order, b)
 	se.WALs = append(se.WALs, b)
-	se.ByWAL[b.Key.WAL] = b
+	se.name(b)
 }
 
 // closeBoard ends the runs and dispatches of a board that ended, and moves it to the ended
-// boards. Its steps are dropped from memory; readers replay them from the WAL (S2-061).
+// boards. Its steps are dropped; readers replay them from the WAL (S2-061). What else it has leaves memory, see Whole.
 func (s *State) closeBoard(b *Board, at time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(b.Runs)) {
 		r, status := b.Runs[id], StepStatus(0)
@@ -152,9 +188,12 @@ func (s *State) closeBoard(b *Board, at time.Time) {
 	}
 	b.Dispatches, b.Terminating = nil, nil
 	se := s.Sessions[plane.KeyOf(b.Key.Namespace, b.Key.Session)]
-	delete(se.active, b.ID)
-	se.Order = slices.DeleteFunc(se.Order, func(o *Board) bool { return o == b })
+	if delete(se.active, b.ID); len(se.active) == 0 {
+		se.active = nil
+	}
+	if se.Order = slices.DeleteFunc(se.Order, func(o *Board) bool { return o == b }); len(se.Order) == 0 {
+		se.Order = nil
+	}
 	se.Ended = append(se.Ended, b)
-	b.Steps, b.Order, b.Ready, b.roots = nil, nil, nil, nil
-	b.RequiredOpen, b.IDBytes = 0, 0
+	s.offload(b)
 }

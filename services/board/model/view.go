@@ -18,6 +18,7 @@ func WalPath(k BoardKey) string { return "/v1/sessions/" + k.Session + "/wal/" +
 // Overview returns the board without its steps and without anything whose size
 // depends on their number.
 func (b *Board) Overview() *boardv1.Board {
+	b = b.Whole()
 	out := &boardv1.Board{
 		BoardId: b.ID, SessionId: b.Key.Session, WalName: b.Key.WAL, WalPath: WalPath(b.Key),
 		Title: b.title, Summary: b.summary, Status: b.Status, Reason: b.reason,

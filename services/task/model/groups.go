@@ -7,6 +7,7 @@ import (
 
 	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/resident"
 )
 
 const (
@@ -19,14 +20,21 @@ const (
 // group is a number of tasks of an agent that were created one after the other. Once all have ended, and none is left in a queue, the group is
 // packed: a task that has ended never changes.
 type group struct {
-	agent   Owner
-	number  int
-	records []*Record // nil if the group is packed
-	packed  []byte    // an AgentTasksPage with the tasks; nil if the group is not packed
+	records []*Record     // nil if the group is packed
+	packed  resident.Blob // an AgentTasksPage with the tasks; zero if the group is not packed
 	// first and last are the ordinals of the first and the last task of a packed group, and items the hashes of their work items.
 	first, last int64
 	items       [groupTasks]uint32
 }
+
+// packedAt says which group of an agent has a task.
+type packedAt struct {
+	agent uint32 // in State.numbers
+	group uint32
+}
+
+// number returns the number that State.packed has of it.
+func (at packedAt) number() uint64 { return uint64(at.agent)<<32 | uint64(at.group) }
 
 // itemHash returns what a group knows of the work item of a task; 0 without one.
 func itemHash(itemID string) uint32 {
@@ -36,35 +44,41 @@ func itemHash(itemID string) uint32 {
 	return uint32(packed.Hash("", itemID)) // half of it is enough: who finds a task looks at it
 }
 
-// Task returns a task, nil if there is none. That of a packed group is a copy.
+// Task returns a task, nil if there is none. That of a packed group or of an evicted agent is a copy.
 func (s *State) Task(taskID string) *Record {
 	if r := s.Tasks[taskID]; r != nil {
 		return r
 	}
-	g := s.packed[packed.Hash("", taskID)]
-	if g == nil {
-		return nil
-	}
-	for _, r := range g.all() {
-		if r.Task.GetTaskId() == taskID {
-			return r
+	for n := range s.packed.Find(s.hash("", taskID)) { // others may have the same hash
+		of := s.agents.Get(s.numbers.Key(uint32(n >> 32)))
+		for _, r := range of.records(int(uint32(n))) {
+			if r.Task.GetTaskId() == taskID {
+				return r
+			}
 		}
 	}
 	return nil
 }
 
-// all returns the tasks of a group, oldest first.
-func (g *group) all() []*Record {
-	if g.packed == nil {
+// records returns the tasks of a group, oldest first.
+func (of *ownerTasks) records(n int) []*Record {
+	g := &of.groups[n]
+	if g.packed.IsZero() {
 		return g.records
 	}
-	var page taskv1.AgentTasksPage
-	packed.Read(g.packed, &page)
-	records := make([]*Record, len(page.GetTasks()))
-	for i, stored := range page.GetTasks() {
-		records[i] = recordOf(g.agent, g.number*groupTasks+i, stored)
+	tasks := g.stored()
+	records := make([]*Record, len(tasks))
+	for i, stored := range tasks {
+		records[i] = recordOf(of.agent, n*groupTasks+i, stored)
 	}
 	return records
+}
+
+// stored returns the tasks of a packed group.
+func (g *group) stored() []*taskv1.StoredTask {
+	var page taskv1.AgentTasksPage
+	packed.Read(g.packed.Bytes(), &page)
+	return page.GetTasks()
 }
 
 // size returns the number of tasks.
@@ -73,28 +87,53 @@ func (of *ownerTasks) size() int {
 	switch {
 	case n == 0:
 		return 0
-	case of.groups[n-1].packed != nil:
+	case !of.groups[n-1].packed.IsZero():
 		return n * groupTasks
 	}
 	return (n-1)*groupTasks + len(of.groups[n-1].records)
 }
 
 // groupAt returns a group, with all those before it, which may be still to come.
-func (of *ownerTasks) groupAt(agent Owner, n int) *group {
+func (of *ownerTasks) groupAt(n int) *group {
 	for len(of.groups) <= n {
-		of.groups = append(of.groups, &group{agent: agent, number: len(of.groups)})
+		of.groups = append(of.groups, group{})
 	}
-	return of.groups[n]
+	return &of.groups[n]
 }
 
-// All returns the tasks of an agent, oldest first.
-func (of *ownerTasks) All() iter.Seq[*Record] {
+// Agents returns the agents that have tasks, in no order.
+func (s *State) Agents() iter.Seq[Owner] { return s.agents.Keys() }
+
+// TasksOf returns the tasks of an agent, oldest first.
+func (s *State) TasksOf(o Owner) iter.Seq[*Record] {
 	return func(yield func(*Record) bool) {
-		for _, g := range of.groups {
-			for _, r := range g.all() {
+		of := s.agents.Get(o)
+		if of == nil {
+			return
+		}
+		for n := range of.groups {
+			for _, r := range of.records(n) {
 				if !yield(r) {
 					return
 				}
+			}
+		}
+	}
+}
+
+// Active returns the tasks of an agent that have not ended, in no order. It reads no evicted agent, which has none.
+func (s *State) Active(o Owner) iter.Seq[*Record] {
+	return func(yield func(*Record) bool) {
+		if _, evicted := s.agents.Summary(o); evicted {
+			return
+		}
+		of := s.agents.Get(o)
+		if of == nil {
+			return
+		}
+		for id := range of.active {
+			if !yield(s.Tasks[id]) {
+				return
 			}
 		}
 	}
@@ -104,11 +143,11 @@ func (of *ownerTasks) All() iter.Seq[*Record] {
 // item; "" reads all of them.
 func (of *ownerTasks) before(ordinal int64, itemID string) iter.Seq[*Record] {
 	return func(yield func(*Record) bool) {
-		for _, g := range slices.Backward(of.groups) {
-			if g.packed != nil && (g.first >= ordinal || itemID != "" && !slices.Contains(g.items[:], itemHash(itemID))) {
+		for n, g := range slices.Backward(of.groups) {
+			if !g.packed.IsZero() && (g.first >= ordinal || itemID != "" && !slices.Contains(g.items[:], itemHash(itemID))) {
 				continue
 			}
-			for _, r := range slices.Backward(g.all()) {
+			for _, r := range slices.Backward(of.records(n)) {
 				if r.Ordinal < ordinal && (itemID == "" || r.Task.GetWorkItemId() == itemID) && !yield(r) {
 					return
 				}
@@ -117,45 +156,64 @@ func (of *ownerTasks) before(ordinal int64, itemID string) iter.Seq[*Record] {
 	}
 }
 
-// settle packs the group of a task if it can be packed: two tasks whose ids have the same hash are not both packed.
+// settle packs the group of a task if it can be packed.
 func (s *State) settle(r *Record) {
-	g := s.Agents[r.owner()].groups[r.index/groupTasks]
+	of, n := s.agents.Get(r.owner()), r.index/groupTasks
+	g := &of.groups[n]
 	if len(g.records) < groupTasks || slices.ContainsFunc(g.records, func(r *Record) bool {
 		return r == nil || r.queued || !Terminal(r.Task.GetState())
 	}) {
 		return
 	}
 	page := storedTasks(g.records)
-	hashes := idHashes(page)
 	b, err := packed.Encode(&taskv1.AgentTasksPage{Tasks: page})
-	if err != nil || !s.packed.Add(hashes, g) {
+	if err != nil {
 		return
 	}
+	s.addToPacked(s.idHashes(page), packedAt{of.number, uint32(n)})
 	g.first, g.last = g.records[0].Ordinal, g.records[groupTasks-1].Ordinal
 	for i, r := range g.records {
 		g.items[i] = itemHash(r.Task.GetWorkItemId())
 		delete(s.Tasks, r.Task.GetTaskId())
 	}
-	g.records, g.packed = nil, b
+	g.records, g.packed = nil, resident.NewBlob(s.file, b)
+}
+
+// addToPacked adds tasks of a group to State.packed.
+func (s *State) addToPacked(hashes []uint64, at packedAt) {
+	for _, h := range hashes {
+		s.packed.Add(h, at.number())
+	}
+}
+
+// removeFromPacked removes tasks of a group from State.packed.
+func (s *State) removeFromPacked(hashes []uint64, at packedAt) {
+	for _, h := range hashes {
+		s.packed.Remove(h, at.number())
+	}
 }
 
 // idHashes returns the keys of tasks in State.packed.
-func idHashes(tasks []*taskv1.StoredTask) []uint64 {
+func (s *State) idHashes(tasks []*taskv1.StoredTask) []uint64 {
 	hashes := make([]uint64, len(tasks))
 	for i, t := range tasks {
-		hashes[i] = packed.Hash("", t.GetTask().GetTaskId())
+		hashes[i] = s.hash("", t.GetTask().GetTaskId())
 	}
 	return hashes
 }
 
-// page returns a packed group as a page has it.
-func (g *group) page() *taskv1.PackedTasks {
-	var page taskv1.AgentTasksPage
-	packed.Read(g.packed, &page)
+// page returns a packed group as a page has it, with a number, content and hashes of ids.
+func (g *group) page(n int, content []byte, hashes []uint64) *taskv1.PackedTasks {
 	return &taskv1.PackedTasks{
-		Group: uint32(g.number % pageGroups), Content: g.packed, IdHashes: idHashes(page.GetTasks()), ItemHashes: g.items[:],
-		FirstOrdinal: g.first, LastOrdinal: g.last,
+		Group: uint32(n), Content: content, IdHashes: hashes, ItemHashes: g.items[:], FirstOrdinal: g.first, LastOrdinal: g.last,
 	}
+}
+
+// groupOf returns the packed group that a page has, with its content.
+func groupOf(p *taskv1.PackedTasks, content resident.Blob) group {
+	g := group{packed: content, first: p.GetFirstOrdinal(), last: p.GetLastOrdinal()}
+	copy(g.items[:], p.GetItemHashes())
+	return g
 }
 
 // addPacked adds the packed group of a page to the tasks of its agent. What is in it is read when it is needed.
@@ -165,15 +223,13 @@ func (s *State) addPacked(agent Owner, block int, p *taskv1.PackedTasks) error {
 		return fmt.Errorf("group %d has %d bytes with %d tasks of %d items, from ordinal %d to %d",
 			p.GetGroup(), len(p.GetContent()), len(p.GetIdHashes()), len(p.GetItemHashes()), p.GetFirstOrdinal(), p.GetLastOrdinal())
 	}
-	g := s.tasksOf(agent).groupAt(agent, block*pageGroups+int(p.GetGroup()))
-	if g.packed != nil || len(g.records) > 0 {
+	of, n := s.tasksOf(agent), block*pageGroups+int(p.GetGroup())
+	g := of.groupAt(n)
+	if !g.packed.IsZero() || len(g.records) > 0 {
 		return fmt.Errorf("group %d is there twice", p.GetGroup())
 	}
-	if !s.packed.Add(p.GetIdHashes(), g) {
-		return fmt.Errorf("group %d has a task that is there twice", p.GetGroup())
-	}
-	g.packed, g.first, g.last = p.GetContent(), p.GetFirstOrdinal(), p.GetLastOrdinal()
-	copy(g.items[:], p.GetItemHashes())
+	s.addToPacked(p.GetIdHashes(), packedAt{of.number, uint32(n)})
+	*g = groupOf(p, resident.NewBlob(s.file, p.GetContent()))
 	s.last = max(s.last, g.last)
 	return nil
 }

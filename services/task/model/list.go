@@ -23,16 +23,19 @@ type Page struct {
 // creation, so that pages do not change with writes (SPEC X9).
 func (s *State) ListPage(o Owner, req *taskv1.ListTasksRequest, before int64, size int) Page {
 	var out Page
-	of := s.Agents[o]
+	if _, evicted := s.agents.Summary(o); evicted && !req.GetIncludeTerminal() {
+		return out
+	}
+	of := s.agents.Get(o)
 	if of == nil {
 		return out
 	}
-	out.Active = len(of.Active)
+	out.Active = len(of.active)
 	records := of.before(before, req.GetWorkItemId())
 	if !req.GetIncludeTerminal() {
 		var active []*Record
-		for id := range of.Active {
-			if r := s.Tasks[id]; r.Ordinal < before && (req.GetWorkItemId() == "" || r.Task.GetWorkItemId() == req.GetWorkItemId()) {
+		for r := range s.Active(o) {
+			if r.Ordinal < before && (req.GetWorkItemId() == "" || r.Task.GetWorkItemId() == req.GetWorkItemId()) {
 				active = append(active, r)
 			}
 		}

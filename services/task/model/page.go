@@ -46,11 +46,8 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 	case *taskv1.OwnerDeleted:
 		touch(ownerOf(plane.KeyOf(ev.Namespace, p.GetAgentId()), 0))
 	case *taskv1.TaskQueued:
-		agent, index := plane.KeyOf(ev.Namespace, p.GetTask().GetAgentId()), 0
-		if of := s.Agents[agent]; of != nil {
-			index = of.size()
-		}
-		touch(ownerOf(agent, index))
+		agent := plane.KeyOf(ev.Namespace, p.GetTask().GetAgentId())
+		touch(ownerOf(agent, s.size(agent)))
 	case *taskv1.TaskInputAccepted:
 		if r := s.Task(p.GetTaskId()); r != nil {
 			touch(r.page())
@@ -93,22 +90,22 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	if !ok {
 		return nil
 	}
-	var groups []*group
-	if of := s.Agents[agent]; of != nil {
-		groups = of.groups[min(block*pageGroups, len(of.groups)):min((block+1)*pageGroups, len(of.groups))]
+	of, groups, first := s.agents.Peek(agent), 0, block*pageGroups
+	if of != nil {
+		groups = min(pageGroups, len(of.groups)-first)
 	}
 	page := &taskv1.AgentTasksPage{Deleted: block == 0 && s.Deleted[agent], PrivateChild: block == 0 && s.Ended[agent]}
 	if page.GetDeleted() {
 		page.DeletedAt = timestamppb.New(s.DeletedAt[agent])
 	}
-	if len(groups) == 0 && !page.GetDeleted() {
+	if groups <= 0 && !page.GetDeleted() {
 		return nil
 	}
-	for _, g := range groups {
-		if g.packed != nil {
-			page.Packed = append(page.Packed, g.page())
-		} else {
+	for n := first; n < first+groups; n++ {
+		if g := &of.groups[n]; g.packed.IsZero() {
 			page.Tasks = append(page.Tasks, storedTasks(g.records)...)
+		} else {
+			page.Packed = append(page.Packed, g.page(n%pageGroups, g.packed.Bytes(), s.idHashes(g.stored())))
 		}
 	}
 	return page
@@ -204,14 +201,19 @@ func (s *State) checkStored(agent Owner, stored *taskv1.StoredTask, before int64
 
 // AllOwners implements journal.Paged.
 func (s *State) AllOwners(fn func(pages.Owner)) {
-	for agent, of := range s.Agents {
-		for first := 0; first < of.size(); first += pageTasks {
-			fn(ownerOf(agent, first))
-		}
+	for agent := range s.agents.Keys() {
+		ownersOf(agent, s.size(agent), fn)
 	}
 	for agent := range s.Deleted {
-		if s.Agents[agent] == nil {
+		if !s.agents.Has(agent) {
 			fn(ownerOf(agent, 0))
 		}
+	}
+}
+
+// ownersOf calls fn with the owners of the pages of an agent with so many tasks.
+func ownersOf(agent Owner, tasks int, fn func(pages.Owner)) {
+	for first := 0; first < tasks; first += pageTasks {
+		fn(ownerOf(agent, first))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/packed"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	"quartet/pkg/plane"
+	"quartet/pkg/resident"
 )
 
 // HeldTask is a command that a worker has, with what may have to be sent to the worker
@@ -55,12 +56,17 @@ const KeptInputs = 64
 // modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
 	erasure.Tombstones
-	Tasks   map[string]*Record                // by task id, which is unique over all namespaces; but for those in packed groups, see Task
-	packed  packed.Index[*group]              // the tasks in packed groups
-	Agents  map[Owner]*ownerTasks             // the tasks of each agent
-	Queues  map[string]*queue                 // commands that wait for a worker, by Placement.Key
-	Workers map[WorkerKey]map[string]struct{} // the tasks that each worker has
-	Deleted map[Owner]bool                    // agents that were deleted
+	// Tasks are by task id, which is unique over all namespaces: all tasks that have not ended, and those that have of resident agents, but for those
+	// in packed groups; see Task.
+	Tasks   map[string]*Record
+	packed  *resident.Index                           // all others: where tasks in packed groups are, and all of evicted agents; by hash
+	agents  *resident.Map[Owner, ownerTasks, summary] // the tasks of each agent
+	numbers resident.Numbers[Owner]                   // of agents
+	hash    func(namespace, id string) uint64         // packed.Hash; tests have one that makes the same hash of two ids
+	file    *resident.File                            // that has the bytes of packed groups; nil: they are in memory
+	Queues  map[string]*queue                         // commands that wait for a worker, by Placement.Key
+	Workers map[WorkerKey]map[string]struct{}         // the tasks that each worker has
+	Deleted map[Owner]bool                            // agents that were deleted
 	// DeletedAt says when this plane read that they were deleted.
 	DeletedAt map[Owner]time.Time
 	Ended     map[Owner]bool // the private children among them: they were deleted because their task had ended
@@ -91,8 +97,10 @@ type Record struct {
 
 // ownerTasks has an agent's tasks.
 type ownerTasks struct {
-	groups []*group            // all, oldest first
-	Active map[string]struct{} // the ids of those that have not ended
+	agent  Owner
+	number uint32              // in State.numbers
+	groups []group             // all, oldest first
+	active map[string]struct{} // the ids of those that have not ended; nil: none
 }
 
 // queue has commands that the same workers may take, oldest first. Tasks that were
@@ -104,16 +112,20 @@ type queue struct {
 
 // NewState returns the state of an empty log.
 func NewState() *State {
-	return &State{
+	s := &State{
 		Tasks:     make(map[string]*Record),
-		Agents:    make(map[Owner]*ownerTasks),
-		packed:    make(packed.Index[*group]),
+		packed:    resident.NewIndex(nil),
+		hash:      packed.Hash,
 		Queues:    make(map[string]*queue),
 		Workers:   make(map[WorkerKey]map[string]struct{}),
 		Deleted:   make(map[Owner]bool),
 		DeletedAt: make(map[Owner]time.Time),
 		Ended:     make(map[Owner]bool),
 	}
+	s.agents = resident.New(resident.Codec[Owner, ownerTasks, summary]{
+		Page: s.evictedPage, New: s.NewPage, Value: s.evictedAgent, Evicted: s.evicted, Loaded: s.loaded,
+	})
+	return s
 }
 
 // Apply folds one event. It refuses an event that cannot follow the ones before it,
@@ -179,12 +191,12 @@ func (s *State) applyQueued(walSeq uint64, ns string, t *taskv1.Task) error {
 	return nil
 }
 
-// tasksOf returns the tasks of an agent.
+// tasksOf returns the tasks of an agent, to be changed. Only Apply and AddPage may call it.
 func (s *State) tasksOf(o Owner) *ownerTasks {
-	of := s.Agents[o]
+	of := s.agents.Edit(o)
 	if of == nil {
-		of = &ownerTasks{Active: make(map[string]struct{})}
-		s.Agents[o] = of
+		of = &ownerTasks{agent: o, number: s.numbers.Take(o)}
+		s.agents.Put(o, of)
 	}
 	return of
 }
@@ -195,13 +207,16 @@ func (s *State) add(r *Record) {
 	s.Tasks[id] = r
 	s.last = max(s.last, r.Ordinal)
 	of := s.tasksOf(r.owner())
-	g := of.groupAt(r.owner(), r.index/groupTasks)
+	g := of.groupAt(r.index / groupTasks)
 	for len(g.records) <= r.index%groupTasks {
 		g.records = append(g.records, nil)
 	}
 	g.records[r.index%groupTasks] = r
 	if !Terminal(r.Task.GetState()) {
-		of.Active[id] = struct{}{}
+		if of.active == nil {
+			of.active = make(map[string]struct{})
+		}
+		of.active[id] = struct{}{}
 	}
 }
 
@@ -272,7 +287,7 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	case HeldByWorker(to):
 		s.addToWorker(r)
 	case Terminal(to):
-		delete(s.Agents[r.owner()].Active, t.GetTaskId())
+		s.tasksOf(r.owner()).end(t.GetTaskId())
 		s.removeFromWorker(r)
 		r.Inputs = nil
 	}
@@ -281,6 +296,13 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 		s.settle(r)
 	}
 	return nil
+}
+
+// end notes that a task has ended.
+func (of *ownerTasks) end(taskID string) {
+	if delete(of.active, taskID); len(of.active) == 0 {
+		of.active = nil
+	}
 }
 
 // addToWorker adds a task to those of its worker, if it has one.

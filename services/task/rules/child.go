@@ -84,16 +84,10 @@ func ownerDeleted(s *model.State, env journal.Env, ns, agent string, private boo
 		return nil
 	}
 	events := []*journal.Event{{Namespace: ns, AgentID: agent, Payload: &taskv1.OwnerDeleted{AgentId: agent, PrivateChild: private}}}
-	if of := s.Agents[o]; of != nil {
-		var active []*model.Record
-		for taskID := range of.Active {
-			active = append(active, s.Tasks[taskID])
-		}
-		slices.SortFunc(active, func(a, b *model.Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
-		for _, r := range active {
-			if !model.IsChild(r.Task) && r.Task.GetState() != taskv1.TaskState_TASK_STATE_CANCELLING {
-				events = append(events, stopEvent(env, ns, r, "stopped: its agent was deleted"))
-			}
+	active := slices.SortedFunc(s.Active(o), func(a, b *model.Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	for _, r := range active {
+		if !model.IsChild(r.Task) && r.Task.GetState() != taskv1.TaskState_TASK_STATE_CANCELLING {
+			events = append(events, stopEvent(env, ns, r, "stopped: its agent was deleted"))
 		}
 	}
 	return events

@@ -57,13 +57,8 @@ func DecideExec(s *model.State, env journal.Env, req *taskv1.ExecCommandRequest,
 // runningCommand returns the oldest active command of an owner that is the same as
 // spec and was not asked to stop, or nil.
 func runningCommand(s *model.State, o model.Owner, spec *taskv1.CommandSpec) *model.Record {
-	of := s.Agents[o]
-	if of == nil {
-		return nil
-	}
 	var found *model.Record
-	for id := range of.Active {
-		r := s.Tasks[id]
+	for r := range s.Active(o) {
 		if r.Task.GetState() == taskv1.TaskState_TASK_STATE_CANCELLING || !sameCommand(r.Task.GetCommand(), spec) {
 			continue
 		}

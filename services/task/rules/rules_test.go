@@ -3,6 +3,7 @@ package rules
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -126,16 +127,10 @@ func dump(s *model.State) string {
 		raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(r.Task)
 		add("task %s %s %d %v %t %d %t %d %x", id, r.Namespace, r.Ordinal, r.Worker, r.StopForced, r.InputSeq, r.InputEnded, len(r.Inputs), raw)
 	}
-	for o, of := range s.Agents {
-		active := make([]string, 0, len(of.Active))
-		for id := range of.Active {
-			active = append(active, id)
-		}
+	for o := range s.Agents() {
+		active := taskIDs(s.Active(o))
 		slices.Sort(active)
-		ids := []string{}
-		for r := range of.All() {
-			ids = append(ids, r.Task.GetTaskId())
-		}
+		ids := taskIDs(s.TasksOf(o))
 		add("agent %v %v active %v", o, ids, active)
 	}
 	for ns, q := range s.Queues {
@@ -535,10 +530,18 @@ func throughTheWire(t require.TestingT, ev *journal.Event) *journal.Event {
 	return &c
 }
 
+// taskIDs returns the ids of tasks, in their order.
+func taskIDs(all iter.Seq[*model.Record]) (ids []string) {
+	for r := range all {
+		ids = append(ids, r.Task.GetTaskId())
+	}
+	return ids
+}
+
 // allTasks returns all tasks of a state, oldest first.
 func allTasks(s *model.State) (all []*model.Record) {
-	for _, of := range s.Agents {
-		all = slices.AppendSeq(all, of.All())
+	for o := range s.Agents() {
+		all = slices.AppendSeq(all, s.TasksOf(o))
 	}
 	slices.SortFunc(all, func(a, b *model.Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	return all
@@ -550,8 +553,7 @@ func requireIndexes(t require.TestingT, s *model.State) {
 		id, state := r.Task.GetTaskId(), r.Task.GetState()
 		require.Equal(t, r.Task, s.Task(id).Task)
 		o := model.Owner{Namespace: r.Namespace, ID: r.Task.GetAgentId()}
-		_, active := s.Agents[o].Active[id]
-		require.Equal(t, !model.Terminal(state), active)
+		require.Equal(t, !model.Terminal(state), slices.Contains(taskIDs(s.Active(o)), id))
 		if model.AwaitsWorker(r.Task) {
 			require.Contains(t, s.Queues[model.PlacementOf(r.Namespace, r.Task).Key()].Ids, id)
 		}

@@ -1,0 +1,102 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal/pages"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/pkg/resident"
+)
+
+var _ pages.Resident = (*State)(nil)
+
+// closed is the content of all boards that have ended. Nobody changes it.
+var closed = &content{}
+
+// contents is where the content of ended boards is.
+type contents struct {
+	file   *resident.File // nil: in memory
+	boards int            // all of the state
+	stored int            // ended ones whose content is in the file
+	kept   []*Board       // ended ones whose content is in memory since the file could not be written
+}
+
+// Comparable returns what tests compare (see pagestest.Same): nothing, since the content of boards is the same wherever it is.
+func (contents) Comparable() any { return struct{}{} }
+
+// offload takes the content of a board that has ended out of memory. A board that has ended never changes.
+func (s *State) offload(b *Board) {
+	p := b.page(nil)
+	content, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	if err != nil {
+		return // it stays as it is
+	}
+	b.stored, b.content = resident.NewBlob(s.contents.file, content), closed
+	switch {
+	case b.stored.Stored():
+		s.contents.stored++
+	case s.contents.file != nil:
+		s.contents.kept = append(s.contents.kept, b)
+	}
+}
+
+// freeContents forgets the boards of a session that is erased.
+func (s *State) freeContents(se *session) {
+	s.contents.boards -= len(se.WALs)
+	for _, b := range se.Ended {
+		if b.stored.Stored() {
+			s.contents.stored--
+		}
+		b.stored.Free()
+	}
+	s.contents.kept = slices.DeleteFunc(s.contents.kept, func(b *Board) bool { return slices.Contains(se.Ended, b) })
+}
+
+// Whole returns a board with all that it has in memory until it ends, but for its steps. That of a board that has ended is a copy. A file that
+// cannot be read is a panic with resident.ErrUnreadable.
+func (b *Board) Whole() *Board {
+	if b.content != closed {
+		return b
+	}
+	p := b.storedPage()
+	whole := &Board{Key: b.Key, content: &content{}}
+	whole.set(p)
+	whole.setCounts(p.GetCounts())
+	if err := whole.setLines(p.GetLinePositions()); err != nil {
+		panic(fmt.Errorf("%w: %w", resident.ErrUnreadable, err))
+	}
+	return whole
+}
+
+// storedPage returns the page of a board that has ended.
+func (b *Board) storedPage() *boardv1.StoredBoard {
+	p := &boardv1.StoredBoard{}
+	if err := proto.Unmarshal(b.stored.Bytes(), p); err != nil {
+		panic(fmt.Errorf("%w: %w", resident.ErrUnreadable, err))
+	}
+	return p
+}
+
+// UseFile implements pages.Resident.
+func (s *State) UseFile(f *resident.File) { s.contents.file = f }
+
+// Evict implements pages.Resident. What has ended is in the file at once, so there is something left only if it could not be written.
+func (s *State) Evict(most int, _ bool) (n int, more bool, err error) {
+	for ; n < most && len(s.contents.kept) > 0; n++ {
+		b := s.contents.kept[0]
+		if b.stored, err = b.stored.Store(s.contents.file); err != nil {
+			return n, false, err
+		}
+		s.contents.kept = s.contents.kept[1:]
+		s.contents.stored++
+	}
+	return n, len(s.contents.kept) > 0, nil
+}
+
+// Counts implements pages.Resident. It counts boards.
+func (s *State) Counts() resident.Counts {
+	return resident.Counts{Resident: s.contents.boards - s.contents.stored, Evicted: s.contents.stored}
+}

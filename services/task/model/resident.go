@@ -1,0 +1,177 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"quartet/pkg/journal/pages"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/pkg/resident"
+)
+
+var _ pages.Resident = (*State)(nil)
+
+// evictedGroups is how many groups an agent may have to be evicted: whoever reads one task of an evicted agent reads what is in memory of all these
+// groups otherwise, which takes 50 µs.
+const evictedGroups = 256
+
+// summary is what is in memory of an evicted agent, beside the places of its tasks in State.packed.
+type summary struct {
+	number uint32 // in State.numbers
+	tasks  uint32
+	newest int64 // the ordinal of the newest task
+}
+
+// UseFile implements pages.Resident.
+func (s *State) UseFile(f *resident.File) {
+	s.agents.Use(f)
+	s.packed, s.file = resident.NewIndex(f), f
+}
+
+// Evict implements pages.Resident.
+func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
+	return s.agents.Evict(most, unused)
+}
+
+// Counts implements pages.Resident.
+func (s *State) Counts() resident.Counts { return s.agents.Counts() }
+
+// size returns the number of tasks of an agent. It reads no evicted one.
+func (s *State) size(o Owner) int {
+	if left, evicted := s.agents.Summary(o); evicted {
+		return int(left.tasks)
+	}
+	if of := s.agents.Peek(o); of != nil {
+		return of.size()
+	}
+	return 0
+}
+
+// evictedPage returns a page with everything that an agent has, but that each packed group has its number among all groups, no hashes, since these stay
+// in State.packed, and instead of its content where that is. It returns false for an agent that stays resident: one that is not idle, a large one,
+// and one of which some page was not added yet, so that tasks are missing before others.
+func (s *State) evictedPage(_ Owner, of *ownerTasks) (proto.Message, summary, bool) {
+	p := &taskv1.AgentTasksPage{}
+	can := len(of.groups) <= evictedGroups && of.idle()
+	for n := range of.groups {
+		g := &of.groups[n]
+		switch {
+		case !g.packed.IsZero():
+			if g.packed, _ = g.packed.Store(s.file); can {
+				p.Packed = append(p.Packed, g.page(n, g.packed.Ref(), nil))
+			}
+		case len(g.records) == 0 || len(g.records) < groupTasks && n < len(of.groups)-1 || slices.Contains(g.records, nil):
+			can = false
+		case can:
+			p.Tasks = append(p.Tasks, storedTasks(g.records)...)
+		}
+	}
+	if !can {
+		return nil, summary{}, false
+	}
+	return p, summary{number: of.number, tasks: uint32(of.size()), newest: of.newest()}, true
+}
+
+// evictedAgent returns the tasks of a page that evictedPage returned. It changes nothing of the state.
+func (s *State) evictedAgent(o Owner, page proto.Message) (*ownerTasks, error) {
+	p, is := page.(*taskv1.AgentTasksPage)
+	left, evicted := s.agents.Summary(o)
+	if !is || !evicted {
+		return nil, fmt.Errorf("task: agent %s/%s is not evicted to a %T", o.Namespace, o.ID, page)
+	}
+	of := &ownerTasks{agent: o, number: left.number}
+	tasks, packed := p.GetTasks(), p.GetPacked()
+	for len(tasks)+len(packed) > 0 {
+		n := len(of.groups)
+		if len(packed) > 0 && int(packed[0].GetGroup()) == n {
+			content, err := resident.BlobOf(s.file, packed[0].GetContent())
+			if err != nil {
+				return nil, fmt.Errorf("task: agent %s/%s: group %d: %w", o.Namespace, o.ID, n, err)
+			}
+			of.groups = append(of.groups, groupOf(packed[0], content))
+			packed = packed[1:]
+			continue
+		}
+		if len(tasks) == 0 {
+			return nil, fmt.Errorf("task: agent %s/%s: tasks before group %d are missing", o.Namespace, o.ID, packed[0].GetGroup())
+		}
+		g := group{}
+		for i, stored := range tasks[:min(groupTasks, len(tasks))] {
+			g.records = append(g.records, recordOf(o, n*groupTasks+i, stored))
+		}
+		of.groups = append(of.groups, g)
+		tasks = tasks[len(g.records):]
+	}
+	return of, nil
+}
+
+// evicted moves the tasks of an agent that are not packed from State.Tasks to State.packed.
+func (s *State) evicted(_ Owner, of *ownerTasks) {
+	for n := range of.groups {
+		records := of.groups[n].records
+		s.addToPacked(s.idHashes(storedTasks(records)), packedAt{of.number, uint32(n)})
+		for _, r := range records {
+			delete(s.Tasks, r.Task.GetTaskId())
+		}
+	}
+}
+
+// loaded moves them back.
+func (s *State) loaded(_ Owner, of *ownerTasks) {
+	for n := range of.groups {
+		records := of.groups[n].records
+		s.removeFromPacked(s.idHashes(storedTasks(records)), packedAt{of.number, uint32(n)})
+		for _, r := range records {
+			s.Tasks[r.Task.GetTaskId()] = r
+		}
+	}
+}
+
+// Comparable returns what tests compare (see pagestest.Same): what a state has whoever is evicted, wherever the bytes of groups are, and whatever the
+// numbers of agents are. Where tasks should be and are not, it has others.
+func (s *State) Comparable() any {
+	type taskAt struct {
+		agent Owner
+		group uint32
+	}
+	type fields State // which compares all others
+	all := struct {
+		fields
+		packed map[uint64][]taskAt
+		agents map[Owner]ownerTasks
+	}{fields(*s), map[uint64][]taskAt{}, map[Owner]ownerTasks{}}
+	all.fields.Tasks = maps.Clone(s.Tasks)
+	all.fields.packed, all.fields.agents, all.fields.numbers, all.fields.file = nil, nil, resident.Numbers[Owner]{}, nil
+	for h, n := range s.packed.All() {
+		all.packed[h] = append(all.packed[h], taskAt{s.numbers.Key(uint32(n >> 32)), uint32(n)})
+	}
+	for o := range s.agents.Keys() {
+		of := *s.agents.Peek(o)
+		if _, evicted := s.agents.Summary(o); evicted {
+			for n := range of.groups {
+				for _, r := range of.groups[n].records {
+					id := r.Task.GetTaskId()
+					h := s.hash("", id)
+					if i := slices.Index(all.packed[h], taskAt{o, uint32(n)}); s.Tasks[id] == nil && i >= 0 {
+						all.Tasks[id] = r
+						if all.packed[h] = slices.Delete(all.packed[h], i, i+1); len(all.packed[h]) == 0 {
+							delete(all.packed, h)
+						}
+					}
+				}
+			}
+		}
+		of.number = 0
+		all.agents[o] = of
+	}
+	for _, at := range all.packed {
+		slices.SortFunc(at, func(x, y taskAt) int {
+			return cmp.Or(cmp.Compare(x.agent.Namespace, y.agent.Namespace), cmp.Compare(x.agent.ID, y.agent.ID), cmp.Compare(x.group, y.group))
+		})
+	}
+	return all
+}
