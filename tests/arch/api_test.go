@@ -24,6 +24,7 @@ var notREST = map[string]string{
 	"quartet.work.v1.WorkService/AttachWait":           "between services",
 	"quartet.work.v1.WorkService/ConsumeRecheck":       "between services",
 	"quartet.work.v1.WorkService/FindWorkItem":         "between services",
+	"quartet.work.v1.WorkService/ListPendingAgents":    "between services",
 	"quartet.task.v1.WorkerService/Connect":            "a stream in both directions",
 	"quartet.task.v1.WorktreeService/PlanWorktree":     "between services",
 	"quartet.task.v1.WorktreeService/MakeWorktree":     "between services",
