@@ -21,8 +21,11 @@ func TestWhoFollowsIsKnown(t *testing.T) {
 	require.Eventually(t, func() bool {
 		resp, err := identityv1.NewIdentityServiceClient(s.Conn()).ListProcesses(t.Context(), &identityv1.ListProcessesRequest{})
 		require.NoError(t, err)
+		if len(resp.GetProcesses()) != 1 {
+			return false // it has not reported yet
+		}
 		p := resp.GetProcesses()[0]
-		if len(resp.GetProcesses()) != 1 || p.GetReportedAt().AsTime().Before(started.Add(time.Second)) {
+		if p.GetReportedAt().AsTime().Before(started.Add(time.Second)) {
 			return false // planes may just have begun to follow others
 		}
 		for _, h := range p.GetHeld() {
