@@ -54,7 +54,7 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 }
 
 // sweepOnce marks the agents about which something may be to be decided: those of which the work plane says so, and those of which the agent plane
-// does. For all others, Plan would make the decision that was recorded before, so they are not read. If the work plane cannot list a partition, all
+// does. For all others, Plan would decide nothing or to be idle, as was recorded before, if perhaps for another reason; so they are not read. If the work plane cannot list a partition, all
 // agents are marked. It stops at the first error of the agent plane, or when ctx ends.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 	listed := true
@@ -98,7 +98,10 @@ func (s *Service) sweepWork(ctx context.Context, partition int, pace time.Durati
 		for _, a := range page.GetAgents() {
 			k := plane.KeyOf(a.GetNamespace(), a.GetAgentId())
 			if at := a.GetRecheckAt(); at != nil && at.AsTime().After(s.deps.Clock.Now()) {
-				s.rechecks.Set(alarmKey("recheck", k), at.AsTime())
+				key := alarmKey("recheck", k)
+				if set, has := s.rechecks.At(key); !has || at.AsTime().Before(set) { // an evaluation may have set an earlier one meanwhile
+					s.rechecks.Set(key, at.AsTime())
+				}
 				continue
 			}
 			s.dirty.markLow(k)

@@ -2,6 +2,7 @@ package work
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -72,21 +73,23 @@ func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPending
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err
 	}
-	part, first := 0, 0
-	from, err := page.Position("pending-agents", req.GetPageToken(), 2)
+	from, err := page.Position("pending-agents", req.GetPageToken(), 1)
 	if err != nil {
 		return nil, err
 	}
+	first := 0
 	if from != nil {
-		var err1, err2 error
-		part, err1 = strconv.Atoi(from[0])
-		first, err2 = strconv.Atoi(from[1])
-		if err1 != nil || err2 != nil || part < 0 || first < 0 || part >= len(s.engine.All()) {
+		if first, err = strconv.Atoi(from[0]); err != nil || first < 0 {
 			return nil, fault.CursorInvalid.Newf("page_token %q was not made by this list", req.GetPageToken())
 		}
 	}
+	parts := s.engine.All()
+	at := slices.IndexFunc(parts, func(p *journal.Partition[*State]) bool { return p.Index() == int(req.GetPartition()) })
+	if at < 0 {
+		return nil, fault.Invalid("partition", strconv.Itoa(int(req.GetPartition())), "must be the number of a partition of the work plane")
+	}
 	next := 0
-	found, _, err := journal.View(ctx, s.engine.All()[part], func(st *State) (found []*workv1.PendingAgent, _ error) {
+	found, _, err := journal.View(ctx, parts[at], func(st *State) (found []*workv1.PendingAgent, _ error) {
 		found, next = st.pending(first, lookedAt)
 		return found, nil
 	})
@@ -94,11 +97,8 @@ func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPending
 		return nil, err
 	}
 	resp := &workv1.ListPendingAgentsResponse{Agents: found}
-	switch {
-	case next > 0:
-		resp.NextPageToken = page.Token("pending-agents", strconv.Itoa(part), strconv.Itoa(next))
-	case part+1 < len(s.engine.All()):
-		resp.NextPageToken = page.Token("pending-agents", strconv.Itoa(part+1), "0")
+	if next > 0 {
+		resp.NextPageToken = page.Token("pending-agents", strconv.Itoa(next))
 	}
 	return resp, nil
 }

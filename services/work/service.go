@@ -124,7 +124,9 @@ func (s *Service) Stop(ctx context.Context) error {
 	if s.engine == nil {
 		return nil
 	}
-	return errors.Join(s.engine.Close(ctx), s.homes.Close())
+	err := s.engine.Close(ctx)
+	s.plans.Close()
+	return errors.Join(err, s.homes.Close())
 }
 
 // Ready returns nil while the journal is open and can be written.

@@ -27,7 +27,7 @@ func asideName(itemID string) string { return filepath.Join("work-items", staged
 
 // Discard removes the plan file of a completed item, and its folder if nothing else is in it, if the file is empty and the rate of eagerPerSecond is
 // kept: an agent that completes items for years would otherwise leave a folder for each. The file is kept aside for asideTerm; it comes back if
-// somebody had opened it and wrote to it. A file that cannot be removed stays.
+// somebody had opened it and wrote to it, then or when the item is looked at. A file that cannot be removed stays.
 func (p *Plans) Discard(namespace, agentID, itemID string) {
 	p.clear(time.Now().Add(-asideTerm))
 	name := planName(itemID)
@@ -69,6 +69,26 @@ func (p *Plans) clear(until time.Time) {
 			h.Close()
 		}
 	}
+}
+
+// Close removes what is kept aside and still empty, and puts back the others.
+func (p *Plans) Close() { p.clear(time.Now()) }
+
+// restore puts back the plan of an item that is kept aside and is not empty any more, for who looks at the item before clear does. It returns false
+// if there is none.
+func (p *Plans) restore(namespace, agentID, itemID string) bool {
+	st, err := os.Lstat(filepath.Join(p.dir.path, namespace, agentID, asideName(itemID)))
+	if err != nil || isEmptyFile(st) {
+		return false
+	}
+	h, err := p.dir.Open(namespace, agentID, false)
+	if err != nil {
+		return false
+	}
+	defer h.Close()
+	h.clear(itemID)
+	_, err = h.root.Lstat(planName(itemID))
+	return err == nil
 }
 
 // clear removes a file that was kept aside, or puts it back. If there is another plan by now, the one with content stays aside.

@@ -90,6 +90,32 @@ func TestW2_WhatIsWrittenWhileAnEmptyPlanIsRemovedStays(t *testing.T) {
 	require.Empty(t, p.aside)
 }
 
+// A plan that was written while it was kept aside is there for who looks at its item, also after the process has ended, and when the process stops.
+func TestW2_APlanThatIsKeptAsideIsSeen(t *testing.T) {
+	d, h := open(t)
+	p := NewPlans(d)
+	written := func(itemID string) {
+		h.ensurePlan(planName(itemID))
+		f, err := os.OpenFile(filepath.Join(h.path, planName(itemID)), os.O_WRONLY|os.O_APPEND, 0)
+		require.NoError(t, err)
+		p.Discard("acme", "keeper", itemID)
+		_, err = f.WriteString("a plan")
+		require.NoError(t, errors.Join(err, f.Close()))
+	}
+	written("wi_1")
+	it := &workv1.WorkItem{WorkItemId: "wi_1", AgentId: "keeper", State: workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED}
+	NewPlans(d).Attach("acme", it, AsIs) // of the next process
+	require.Equal(t, sha("a plan"), it.GetPlanArtifact().GetSha256())
+
+	written("wi_2")
+	h.ensurePlan(planName("wi_3"))
+	p.Discard("acme", "keeper", "wi_3")
+	p.Close()
+	require.FileExists(t, filepath.Join(h.path, planName("wi_2")))
+	_, err := h.root.Lstat(asideName("wi_3"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
 // Somebody who opened the empty plan before it was removed may write to it afterwards: it comes back, unless there is another one by then.
 func TestW2_APlanThatWasOpenComesBack(t *testing.T) {
 	d, h := open(t)

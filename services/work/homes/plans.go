@@ -134,7 +134,7 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	// Every part is a validated name or id; see planName.
 	path := p.dir.path + sep + namespace + sep + it.GetAgentId() + sep + "work-items" + sep + it.GetWorkItemId() + sep + "plan.md"
 	if e != EagerNew {
-		if a := p.unchanged(k, path, e); a != nil {
+		if a := p.unchanged(k, it, path, e); a != nil {
 			it.PlanArtifact = a
 			return
 		}
@@ -163,12 +163,14 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 // were a seventh of the processor time of UpdateWorkItem. The call follows links out of the
 // home, but shows nothing of what it finds: it only compares it with the file that was read
 // below the home.
-func (p *Plans) unchanged(k item, path string, e Effort) *workv1.PlanArtifact {
+func (p *Plans) unchanged(k item, it *workv1.WorkItem, path string, e Effort) *workv1.PlanArtifact {
 	d, ok := p.cached(k)
 	st, err := os.Lstat(path)
 	switch {
 	case ok && err == nil && d.describes(st):
 		return d.artifact
+	case errors.Is(err, fs.ErrNotExist) && it.GetState() == workv1.WorkItemState_WORK_ITEM_STATE_COMPLETED && p.restore(k.namespace, it.GetAgentId(), k.id):
+		return nil
 	case errors.Is(err, fs.ErrNotExist) && e <= LastSeen:
 		a := problem(path, 0, "missing")
 		if ok || e == LastSeen {
