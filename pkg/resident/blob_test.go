@@ -87,9 +87,9 @@ func TestUnreadableBlob(t *testing.T) {
 // unreadable returns the error with which a function panics.
 func unreadable(t *testing.T, fn func()) (err error) {
 	defer func() {
-		is := false
-		err, is = recover().(error)
+		thrown, is := recover().(error)
 		require.True(t, is)
+		err = thrown
 	}()
 	fn()
 	return nil

@@ -139,13 +139,14 @@ func (s *State) Comparable() any {
 		group uint32
 	}
 	type fields State // which compares all others
+	others := fields(*s)
+	others.Tasks = maps.Clone(s.Tasks)
+	others.packed, others.agents, others.numbers, others.file = nil, nil, resident.Numbers[Owner]{}, nil
 	all := struct {
 		fields
 		packed map[uint64][]taskAt
 		agents map[Owner]ownerTasks
-	}{fields(*s), map[uint64][]taskAt{}, map[Owner]ownerTasks{}}
-	all.fields.Tasks = maps.Clone(s.Tasks)
-	all.fields.packed, all.fields.agents, all.fields.numbers, all.fields.file = nil, nil, resident.Numbers[Owner]{}, nil
+	}{others, map[uint64][]taskAt{}, map[Owner]ownerTasks{}}
 	for h, n := range s.packed.All() {
 		all.packed[h] = append(all.packed[h], taskAt{s.numbers.Key(uint32(n >> 32)), uint32(n)})
 	}
