@@ -94,6 +94,14 @@ func getCommand(s *session.Session) *cobra.Command {
 	}
 }
 
+// planFile returns the path of a plan file, with what is wrong with it.
+func planFile(plan *workv1.PlanArtifact) string {
+	if plan.GetProblem() != "" {
+		return plan.GetPath() + " (" + plan.GetProblem() + ")"
+	}
+	return plan.GetPath()
+}
+
 // writeItem writes all fields of an item, its todos and its waits.
 func writeItem(p *output.Printer, it *workv1.WorkItem) {
 	p.Fields(
@@ -101,7 +109,7 @@ func writeItem(p *output.Printer, it *workv1.WorkItem) {
 		"objective", terminal.Printable(it.GetObjective()),
 		"state", output.StateWithReason(pbjson.EnumText(it.GetSchedulingState()), it.GetReasonCode()),
 		"focus", output.Yes(it.GetIsCurrent()),
-		"plan", pbjson.EnumText(it.GetPlanStatus())+output.Detail(it.GetPlanArtifact().GetPath()),
+		"plan", pbjson.EnumText(it.GetPlanStatus())+output.Detail(planFile(it.GetPlanArtifact())),
 		"blocked by", terminal.Printable(it.GetBlockedBy()),
 		"triggered", output.Yes(it.GetHasTriggeredWaits()),
 		"recheck", p.Time(it.GetRecheckAt()),
