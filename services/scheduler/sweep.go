@@ -53,12 +53,12 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 	}
 }
 
-// sweepOnce marks the agents about which something may be to be decided: those of which the work plane says so, and those of which the agent plane
-// does. For all others, Plan would decide nothing or to be idle, as was recorded before, if perhaps for another reason; so they are not read. If the work plane cannot list a partition, all
-// agents are marked. It stops at the first error of the agent plane, or when ctx ends.
+// sweepOnce marks the agents that may need a decision, by what the work plane and the agent plane know of them. Of all others nothing is read: Plan would
+// decide nothing, or to be idle, as was recorded before, if perhaps for another reason. If a partition of the work plane cannot be listed, all agents
+// are marked. It stops at the first error of the agent plane, or when ctx ends.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 	listed := true
-	for n := range s.workPartitions {
+	for n := 0; n < s.workPartitions && listed; n++ {
 		if err := s.sweepWork(ctx, n, pace); err != nil {
 			if ctx.Err() != nil {
 				return err

@@ -58,7 +58,7 @@ func (s *State) Evicted(k ref.Agent) (agentv1.Lifecycle, bool) {
 	return agentv1.Lifecycle(e.lifecycle), is
 }
 
-// DecisionPending reports whether something is to be decided about the agent, even if its work does not call for a turn. It is false for an agent
+// DecisionPending reports whether the agent may need a decision, even if its work does not call for a turn. It is false for an agent
 // that is not active, is paused or stopped, has a turn or a message, or was decided to be idle and has had no turn and no wake since.
 func (a *Agent) DecisionPending() bool {
 	control := a.Record.GetControl()
