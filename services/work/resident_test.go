@@ -29,9 +29,7 @@ import (
 
 // evicting returns a function that returns empty states with a file.
 func evicting(t *testing.T) func() *State {
-	f, err := resident.Create(t.TempDir())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	f := pagestest.NewFile(t)
 	return func() *State {
 		s := NewState()
 		s.UseFile(f)

@@ -18,13 +18,6 @@ import (
 	"quartet/pkg/resident"
 )
 
-func newFile(t *testing.T) *resident.File {
-	f, err := resident.Create(t.TempDir())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
-
 // endedBoard lets a session have a board that ends, and returns what its WAL says of it: a board to which the lines were applied, and no State.
 func endedBoard(t *testing.T, s *State, session, wal string) *Board {
 	j := &journalOf{t: t, seq: 300 + uint64(len(s.Sessions))*100}
@@ -70,7 +63,7 @@ func requireEnded(t *testing.T, want, got *Board) {
 
 // What an ended board has but lists do not need is in the file, or in memory in few bytes, and readers do not see where.
 func TestEndedBoardsLeaveMemory(t *testing.T) {
-	for name, f := range map[string]*resident.File{"file": newFile(t), "memory": nil} {
+	for name, f := range map[string]*resident.File{"file": pagestest.NewFile(t), "memory": nil} {
 		t.Run(name, func(t *testing.T) {
 			s := fresh()
 			s.UseFile(f)
@@ -108,7 +101,7 @@ func TestEndedBoardsLeaveMemory(t *testing.T) {
 
 // Nothing of the boards of a session that is erased is left in the file.
 func TestEndedBoardsAreErased(t *testing.T) {
-	f := newFile(t)
+	f := pagestest.NewFile(t)
 	s := fresh()
 	s.UseFile(f)
 	endedBoard(t, s, "keeper", "one")
@@ -122,7 +115,7 @@ func TestEndedBoardsAreErased(t *testing.T) {
 
 // As long as the file cannot be written, ended boards are in memory.
 func TestFileOfEndedBoardsFails(t *testing.T) {
-	f := newFile(t)
+	f := pagestest.NewFile(t)
 	require.NoError(t, f.Close())
 	s := fresh()
 	s.UseFile(f)
@@ -147,7 +140,7 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 		}
 	}
 	all()
-	s.UseFile(newFile(t))
+	s.UseFile(pagestest.NewFile(t))
 	n, more, err = s.Evict(2, true)
 	require.NoError(t, err)
 	require.True(t, more)
@@ -164,7 +157,7 @@ func TestFileOfEndedBoardsFails(t *testing.T) {
 // Whoever needs an ended board that cannot be read from the file panics with the error that has the partition loaded again. Who needs only what lists
 // of WALs have does not read it.
 func TestUnreadableEndedBoard(t *testing.T) {
-	f := newFile(t)
+	f := pagestest.NewFile(t)
 	s := fresh()
 	s.UseFile(f)
 	want := endedBoard(t, s, "keeper", "one")

@@ -26,14 +26,6 @@ import (
 	"quartet/pkg/resident"
 )
 
-// newFile returns a file for evicted agents.
-func newFile(t *testing.T) *resident.File {
-	f, err := resident.Create(t.TempDir())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
-
 // evicting returns an empty state with a file.
 func evicting(f *resident.File) *State {
 	s := NewState()
@@ -123,7 +115,7 @@ func allPages(t require.TestingT, s *State) map[pages.Owner][]byte {
 
 // Wherever tasks that have ended are, and whether their agents are evicted, is seen by nobody who reads.
 func TestEvictedAgents(t *testing.T) {
-	whole, s := NewState(), evicting(newFile(t))
+	whole, s := NewState(), evicting(pagestest.NewFile(t))
 	for agent, n := range map[string]int{"none-packed": 3, "some-packed": 2*groupTasks + 3, "all-packed": 3 * groupTasks, "many": pageTasks + 40} {
 		end(t, agent, 0, n, whole, s)
 	}
@@ -150,7 +142,7 @@ func TestEvictedAgents(t *testing.T) {
 
 // An agent with a task that has not ended stays, and so does one with a task that is left in its queue.
 func TestAgentsThatStay(t *testing.T) {
-	whole, s := NewState(), evicting(newFile(t))
+	whole, s := NewState(), evicting(pagestest.NewFile(t))
 	end(t, "a", 0, groupTasks+3, whole, s)
 	both := func(ev func(string, int) *journal.Event, n int) {
 		require.NoError(t, whole.Apply(ev("a", n)))
@@ -170,7 +162,7 @@ func TestAgentsThatStay(t *testing.T) {
 
 // An agent with many groups stays, but its packed tasks are in the file.
 func TestLargeAgentStays(t *testing.T) {
-	f := newFile(t)
+	f := pagestest.NewFile(t)
 	s := evicting(f)
 	end(t, "large", 0, evictedGroups*groupTasks, s)
 	evictAll(t, s)
@@ -189,7 +181,7 @@ func TestPagesInAnyOrder(t *testing.T) {
 	whole, o := NewState(), plane.KeyOf("acme", "a")
 	end(t, "a", 0, 2*pageTasks+5, whole)
 	for _, order := range [][]int{{0, 1, 2}, {2, 0, 1}, {1, 2, 0}} {
-		into := evicting(newFile(t))
+		into := evicting(pagestest.NewFile(t))
 		var evicted []int
 		for _, block := range order {
 			require.NoError(t, into.AddPage(ownerOf(o, block*pageTasks), proto.Clone(whole.Page(ownerOf(o, block*pageTasks)))))
@@ -204,7 +196,7 @@ func TestPagesInAnyOrder(t *testing.T) {
 
 // Tasks of one hash are told apart, whether they are in packed groups, or of evicted agents.
 func TestTasksOfOneHash(t *testing.T) {
-	f := newFile(t)
+	f := pagestest.NewFile(t)
 	fresh := func() *State {
 		s := evicting(f)
 		s.hash = func(namespace, id string) uint64 {
@@ -231,7 +223,7 @@ func TestTasksOfOneHash(t *testing.T) {
 
 // Nothing is left of the tasks of agents that are erased: neither in the index nor in the file.
 func TestEvictedAgentsAreErased(t *testing.T) {
-	f := newFile(t)
+	f := pagestest.NewFile(t)
 	s := evicting(f)
 	for _, agent := range []string{"a", "b", "c"} {
 		end(t, agent, 0, groupTasks+3, s)
@@ -258,7 +250,7 @@ func TestEvictedAgentsAreErased(t *testing.T) {
 
 // Without a file that can be written, all stays in memory, and is found there, until it can be.
 func TestFileThatCannotBeWritten(t *testing.T) {
-	f := newFile(t)
+	f := pagestest.NewFile(t)
 	require.NoError(t, f.Close())
 	whole, s := NewState(), evicting(f)
 	end(t, "a", 0, 5*groupTasks+3, whole, s)
@@ -269,7 +261,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	end(t, "a", 5*groupTasks+3, 6*groupTasks-1, whole, s)
 	require.NoError(t, s.Apply(queued("a", 6*groupTasks-1))) // so that it stays
 	require.NoError(t, whole.Apply(queued("a", 6*groupTasks-1)))
-	s.file = newFile(t)
+	s.file = pagestest.NewFile(t)
 	s.agents.Use(s.file)
 	evictAll(t, s)
 	require.Equal(t, resident.Counts{Resident: 1}, s.Counts())
@@ -335,7 +327,7 @@ func TestUnreadableTasks(t *testing.T) {
 
 // What an evicted agent is read from is checked.
 func TestPagesOfEvictedAgents(t *testing.T) {
-	s, o := evicting(newFile(t)), plane.KeyOf("acme", "a")
+	s, o := evicting(pagestest.NewFile(t)), plane.KeyOf("acme", "a")
 	end(t, "a", 0, groupTasks+3, s)
 	page, _, can := s.evictedPage(o, s.agents.Get(o))
 	require.True(t, can)
