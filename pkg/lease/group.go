@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -74,10 +75,13 @@ const (
 // retryAfter is the pause after a partition that could not be opened.
 const retryAfter = time.Second
 
-// Group declares a service with n partitions. Call it before Start.
+// Group declares a service with n partitions. It is safe for concurrent use, and must be called before Start.
 func (k *Keeper) Group(name string, n int, hooks Hooks) *Group {
 	g := &Group{keeper: k, name: name, hooks: hooks, parts: make([]partState, n)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.groups = append(k.groups, g)
+	slices.SortFunc(k.groups, func(a, b *Group) int { return strings.Compare(a.name, b.name) })
 	return g
 }
 

@@ -55,7 +55,7 @@ type Keeper struct {
 	complete bool                    // table holds everything that was in the bucket at the start
 	own      *ownSession
 	peer     Peer
-	groups   []*Group
+	groups   []*Group      // by name; complete before Start
 	changes  chan struct{} // closed and replaced at every change except a renewal
 	wake     chan struct{} // capacity 1: reconcile
 }

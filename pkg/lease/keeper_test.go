@@ -316,3 +316,31 @@ func TestR6_AStopWaitsForNoOpening(t *testing.T) {
 		require.Empty(t, h.open[n])
 	}
 }
+
+// The services of a process start beside each other, and each declares its group.
+func TestGroupsAreDeclaredAtTheSameTime(t *testing.T) {
+	h := newHouse(t)
+	nc, err := h.server.Connect("one")
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	keeper := lease.NewKeeper(lease.Config{Conn: nc, ID: "one", Term: term, Peer: lease.Peer{Addr: "one:1"}})
+	groups := make([]*lease.Group, 8)
+	var declared sync.WaitGroup
+	for i := range groups {
+		declared.Go(func() {
+			groups[i] = keeper.Group(fmt.Sprint("plane", i), 1, lease.Hooks{
+				Unused: func(context.Context, int) (bool, error) { return true, nil },
+				Take:   func(context.Context, int, *lease.Lease) error { return nil },
+				Drop:   func(int) {},
+			})
+		})
+	}
+	declared.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, keeper.Start(ctx))
+	t.Cleanup(func() { require.NoError(t, keeper.Stop(context.WithoutCancel(t.Context()))) })
+	for _, g := range groups {
+		require.Eventually(t, func() bool { at, _ := g.Where(0); return at.Here }, 10*time.Second, 5*time.Millisecond)
+	}
+}
