@@ -48,11 +48,11 @@ func main() {
 	flag.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile into this file; --only Quartet keeps the limits out of it")
 	flag.StringVar(&o.mem, "memprofile", "", "write what was allocated into this file")
 	flag.IntVar(&o.sleepers, "sleepers", 100_000, "how many sleeping agents --years makes")
-	flag.BoolVar(&o.years, "years", false, "measure as well what a million updates and a million completed items leave behind; a quarter of an hour")
+	flag.BoolVar(&o.years, "years", false, "measure as well what a million updates, a million completed items and sleeping agents leave behind, and what snapshots cost; half an hour")
 	flag.BoolVar(&o.year, "year", false, "measure as well what a year of 200 busy agents leaves behind month by month; half an hour")
 	flag.IntVar(&o.months, "months", 12, "how many months --year lives through")
 	flag.IntVar(&o.factor, "factor", 440, "by what --year divides all amounts")
-	flag.StringVar(&o.yearDir, "year-dir", "", "write the table and the plot of --year into this directory, as docs/benchmarks")
+	flag.StringVar(&o.yearDir, "year-dir", "", "write the tables and the plot of --years and --year into this directory, as docs/benchmarks")
 	flag.Parse()
 	if err := o.parse(*only, *callers); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -193,7 +193,7 @@ func document(rows []row, o options) string {
 			fmt.Fprintf(&b, "- %s: %s\n", r.name, r.note)
 		}
 	}
-	b.WriteString(yearSection)
+	b.WriteString(yearsSection + yearSection)
 	b.WriteString(tokenTable(rows))
 	return b.String()
 }

@@ -276,15 +276,7 @@ func residentOf(pid int) (int64, error) {
 
 // frameBytes returns how much the server has written to journals since it was started.
 func (l *life) frameBytes(ctx context.Context) (int64, error) {
-	var sum float64
-	err := lines(ctx, "http://"+l.srv.HTTP+"/metrics", func(line string) error {
-		if !strings.HasPrefix(line, "quartet_journal_frame_bytes_sum") {
-			return nil
-		}
-		v, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-		sum += v
-		return err
-	})
+	sum, err := metric(ctx, l.srv.HTTP, "quartet_journal_frame_bytes_sum")
 	return int64(sum), err
 }
 
@@ -315,6 +307,31 @@ func (l *life) profile(ctx context.Context, file string) error {
 	defer func() { _ = f.Close() }()
 	return get(ctx, "http://"+l.pprof+"/debug/pprof/heap?gc=1", func(body io.Reader) error {
 		_, err := io.Copy(f, body)
+		return err
+	})
+}
+
+// metric returns the sum of a server's samples whose names begin with prefix.
+func metric(ctx context.Context, addr, prefix string) (sum float64, err error) {
+	err = samples(ctx, addr, func(name string, value float64) {
+		if strings.HasPrefix(name, prefix) {
+			sum += value
+		}
+	})
+	return sum, err
+}
+
+// samples calls fn with each of a server's samples, whose name has its labels.
+func samples(ctx context.Context, addr string, fn func(name string, value float64)) error {
+	return lines(ctx, "http://"+addr+"/metrics", func(line string) error {
+		at := strings.LastIndexByte(line, ' ')
+		if at < 0 || strings.HasPrefix(line, "#") {
+			return nil
+		}
+		v, err := strconv.ParseFloat(line[at+1:], 64)
+		if err == nil {
+			fn(line[:at], v)
+		}
 		return err
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,22 +23,24 @@ import (
 )
 
 const (
-	nameUpdates   = "years: updates of 100 items"
-	nameCompleted = "years: completed items of 1 000 agents"
+	// yearsPrefix begins the name of each figure of a long life.
+	yearsPrefix   = "years: "
+	nameUpdates   = yearsPrefix + "updates of 100 items"
+	nameCompleted = yearsPrefix + "completed items of 1 000 agents"
 	yearCallers   = 64
 	// restedAfter is when a server has written its snapshot, archived what is before it, and returned the memory that its busy time took.
 	restedAfter = 20 * time.Second
 	starts      = 3
 
-	nameSleeping = "years: sleeping agents with 20 completed items each"
+	nameSleeping = yearsPrefix + "completed items of sleeping agents, 20 of each"
 	itemsAsleep  = 20
 	// asleepAfter is when owners that are not used have left memory.
 	asleepAfter = 150 * time.Second
 	woken       = 500
 )
 
-// measureYears measures what a long life leaves behind: a server of its own gets a tenth of the history, and then the whole. It takes a
-// quarter of an hour, so that it is not part of a run that measures everything unless --years is given.
+// measureYears measures what a long life leaves behind: a server of its own gets a tenth of the history, and then the whole. It takes
+// half an hour, so that it is not part of a run that measures everything unless --years is given.
 func measureYears(ctx context.Context, o options, say func(row)) error {
 	if !o.years {
 		return nil
@@ -46,56 +49,93 @@ func measureYears(ctx context.Context, o options, say func(row)) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range []struct {
-		name          string
-		agents, items int
-		one           func(y *years, ctx context.Context, n int) error
-		all           int // how often one is called
-		rest          time.Duration
-		then          func(y *years, ctx context.Context, agents int) (string, error)
-		target        string
-	}{
-		{name: nameUpdates, agents: 10, items: 10, all: 1_000_000, one: (*years).update, target: "≤ 300 MB on disk, RSS ≤ 250 MB, start ≤ 1 s"},
-		{name: nameSleeping, agents: o.sleepers, all: o.sleepers * itemsAsleep, rest: asleepAfter, one: (*years).completeInTurn, then: (*years).wake, target: "RSS ≤ 1 GiB with 1 000 000 agents, ready ≤ 3 s, woken with p99 ≤ 15 ms"},
-		{name: nameCompleted, agents: 1000, all: 1_000_000, one: (*years).complete, target: "RSS ≤ 300 MB, start ≤ 2 s"},
+	var all []rested
+	for _, m := range []history{
+		{name: nameUpdates, agents: 10, items: 10, all: 1_000_000, one: (*years).update, target: "≤ 300 MB on disk, RSS ≤ 250 MB, ready ≤ 1 s"},
+		{name: nameCompleted, agents: 1000, all: 1_000_000, one: (*years).complete, target: "RSS ≤ 300 MB, ready ≤ 2 s"},
+		{name: nameSleeping, agents: o.sleepers, all: o.sleepers * itemsAsleep, rest: asleepAfter, one: (*years).completeInTurn, then: (*years).wake, target: "with 1 000 000 agents: RSS ≤ 1 GiB, ready ≤ 3 s, woken with p99 ≤ 15 ms"},
 	} {
 		if !o.wants(m.name) {
 			continue
 		}
-		y, err := startYears(ctx, binary, filepath.Join(o.dir, "years-"+strconv.Itoa(m.agents)))
+		of, err := m.live(ctx, binary, filepath.Join(o.dir, "years-"+strconv.Itoa(m.agents)), say)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = y.stop() }()
-		if err := y.spawn(ctx, m.agents, m.items); err != nil {
-			return err
-		}
-		done := 0
-		for _, until := range []int{m.all / 10, m.all} {
-			began := time.Now()
-			if err := y.each(ctx, done, until, func(ctx context.Context, n int) error { return m.one(y, ctx, n) }); err != nil {
-				return err
-			}
-			rate := float64(until-done) / time.Since(began).Seconds()
-			done = until
-			figures, err := y.rest(ctx, cmp.Or(m.rest, restedAfter))
-			if err != nil {
-				return err
-			}
-			if m.then != nil {
-				more, err := m.then(y, ctx, m.agents)
-				if err != nil {
-					return err
-				}
-				figures += "; " + more
-			}
-			say(row{name: strconv.Itoa(until) + " " + m.name, note: fmt.Sprintf("%s; made at %.0f/s (target for all: %s)", figures, rate, m.target)})
-		}
-		if err := y.stop(); err != nil {
-			return err
-		}
+		all = append(all, of...)
 	}
-	return nil
+	snapshots, err := measureSnapshots(ctx, o, binary, say)
+	if err != nil || o.yearDir == "" {
+		return err
+	}
+	return writeYears(o.yearDir, all, snapshots)
+}
+
+// history is a long life that is made of one call, again and again.
+type history struct {
+	name          string
+	agents, items int
+	one           func(y *years, ctx context.Context, n int) error
+	all           int // how often one is called
+	rest          time.Duration
+	then          func(y *years, ctx context.Context, agents int) (string, error)
+	target        string
+}
+
+// live makes the history on a server of its own, and describes the server after a tenth of it and after all.
+func (m history) live(ctx context.Context, binary, dir string, say func(row)) ([]rested, error) {
+	y, err := startYears(ctx, binary, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = y.stop() }()
+	if err := y.spawn(ctx, m.agents, m.items); err != nil {
+		return nil, err
+	}
+	var all []rested
+	done := 0
+	for _, until := range []int{m.all / 10, m.all} {
+		began := time.Now()
+		if err := y.each(ctx, done, until, func(ctx context.Context, n int) error { return m.one(y, ctx, n) }); err != nil {
+			return nil, err
+		}
+		rate := float64(until-done) / time.Since(began).Seconds()
+		done = until
+		r, err := y.rest(ctx, cmp.Or(m.rest, restedAfter))
+		if err != nil {
+			return nil, err
+		}
+		r.name, r.target, r.rate = strconv.Itoa(until)+" "+strings.TrimPrefix(m.name, yearsPrefix), m.target, rate
+		if m.then != nil {
+			if r.then, err = m.then(y, ctx, m.agents); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, r)
+		say(row{name: yearsPrefix + r.name, note: r.String()})
+	}
+	return all, y.stop()
+}
+
+// rested is what a server takes that has a history and rests.
+type rested struct {
+	name, target, then string
+	rate               float64 // calls a second while the history was made
+	disk, events       int64
+	// rss is the resident memory after the history, loaded when the server is ready after it was killed, and later when it has rested
+	// again.
+	rss, loaded, later int64
+	ready              time.Duration // from SIGKILL's next start until it answers, median
+}
+
+// String describes it in one line.
+func (r rested) String() string {
+	s := fmt.Sprintf("%d MB on disk, %d of it EVENTS; RSS %d MB at rest, %d MB when started again, %d MB at rest then; ready %s after SIGKILL (median of %d)",
+		r.disk/1e6, r.events/1e6, r.rss/1e6, r.loaded/1e6, r.later/1e6, r.ready.Round(10*time.Millisecond), starts)
+	if r.then != "" {
+		s += "; " + r.then
+	}
+	return fmt.Sprintf("%s; made at %.0f/s (target for all: %s)", s, r.rate, r.target)
 }
 
 // years is a server whose history grows.
@@ -107,8 +147,8 @@ type years struct {
 	items  []string // by number: item n belongs to agent n % len(agents)
 }
 
-func startYears(ctx context.Context, binary, dir string) (*years, error) {
-	srv, err := proc.NewQuartet(binary, dir, "")
+func startYears(ctx context.Context, binary, dir string, more ...string) (*years, error) {
+	srv, err := proc.NewQuartet(binary, dir, "", more...)
 	if err != nil {
 		return nil, err
 	}
@@ -236,35 +276,33 @@ func (y *years) each(ctx context.Context, from, to int, fn func(ctx context.Cont
 }
 
 // rest lets the server rest, kills and starts it a few times, and describes what it takes.
-func (y *years) rest(ctx context.Context, until time.Duration) (string, error) {
+func (y *years) rest(ctx context.Context, until time.Duration) (r rested, err error) {
 	<-time.After(until)
-	before, err := residentOf(y.srv.PID())
-	if err != nil {
-		return "", err
+	if r.rss, err = residentOf(y.srv.PID()); err != nil {
+		return r, err
 	}
 	var took []time.Duration
 	for range starts {
 		if err := y.stop(); err != nil {
-			return "", err
+			return r, err
 		}
 		began := time.Now()
 		if err := y.start(ctx); err != nil {
-			return "", err
+			return r, err
 		}
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	loaded, err := residentOf(y.srv.PID())
-	if err != nil {
-		return "", err
+	r.ready = took[starts/2]
+	if r.loaded, err = residentOf(y.srv.PID()); err != nil {
+		return r, err
 	}
 	<-time.After(until)
-	after, err := residentOf(y.srv.PID())
-	if err != nil {
-		return "", err
+	if r.later, err = residentOf(y.srv.PID()); err != nil {
+		return r, err
 	}
-	return fmt.Sprintf("%d MB on disk, %d of it EVENTS; RSS %d MB at rest, %d MB when started again, %d MB at rest then; ready %s after SIGKILL (median of %d)",
-		onDisk(y.srv.DataDir)/1e6, onDisk(filepath.Join(y.srv.DataDir, "nats", "jetstream", "$G", "streams", bus.Stream))/1e6, before/1e6, loaded/1e6, after/1e6, took[starts/2].Round(10*time.Millisecond), starts), nil
+	r.disk, r.events = onDisk(y.srv.DataDir), onDisk(filepath.Join(y.srv.DataDir, "nats", "jetstream", "$G", "streams", bus.Stream))
+	return r, nil
 }
 
 // onDisk returns how many bytes the files below a directory have.
