@@ -38,21 +38,32 @@ type Server struct {
 // Start starts a server that has the bucket Name. It ends with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	return start(t, "", "", "")
+	return start(t, freeAddr(t), "", "", "")
+}
+
+// StartAt is Start with an address that others can reach, for a test that has a network of its own.
+func StartAt(t testing.TB, addr string) *Server {
+	t.Helper()
+	return start(t, addr, "", "", "")
 }
 
 // StartTLS starts a server with a certificate, of which ca is the file with the certificate of the authority.
 func StartTLS(t testing.TB, ca, cert, key string) *Server {
 	t.Helper()
-	return start(t, ca, cert, key)
+	return start(t, freeAddr(t), ca, cert, key)
 }
 
-func start(t testing.TB, ca, cert, key string) *Server {
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	addr, err := proc.FreeAddr()
+	require.NoError(t, err)
+	return addr
+}
+
+func start(t testing.TB, addr, ca, cert, key string) *Server {
 	t.Helper()
 	proc.Long(t)
-	binary, err := build()
-	require.NoError(t, err)
-	addr, err := proc.FreeAddr()
+	binary, err := Build()
 	require.NoError(t, err)
 	dir := t.TempDir()
 	s := &Server{Dir: filepath.Join(dir, "buckets"), Addr: addr, CA: ca}
@@ -107,8 +118,8 @@ func Credentials(t testing.TB, access, secret string) string {
 	return path
 }
 
-// build returns the binary of the server, which it builds unless it is there, as `make test` makes it.
-var build = sync.OnceValues(func() (string, error) {
+// Build returns the binary of the server, which it builds unless it is there, as `make test` makes it.
+var Build = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", err

@@ -38,6 +38,8 @@ type Config struct {
 	Partitions string
 	// StoreBytes bounds the file system of each NATS server's store.
 	StoreBytes int64
+	// Before is called when there is a network, and nothing runs on it yet; nil: nothing is done.
+	Before func()
 }
 
 // Cluster is three NATS servers and two instances of each service.
@@ -87,6 +89,9 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{Network: network, cfg: cfg}
+	if cfg.Before != nil {
+		cfg.Before()
+	}
 	for i := range 3 {
 		if err := c.addNATS(ctx, fmt.Sprintf("nats-%d", i+1)); err != nil {
 			return nil, err

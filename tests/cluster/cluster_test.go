@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"quartet/tests/bucket"
 	"quartet/tests/load"
 	"quartet/tests/proc"
 )
@@ -60,6 +61,9 @@ func enter() (int, error) {
 	}
 	nats, err := proc.Build(dir, "github.com/nats-io/nats-server/v2", "nats-server")
 	if err != nil {
+		return 1, err
+	}
+	if _, err := bucket.Build(); err != nil { // there is no network inside
 		return 1, err
 	}
 	return Enter(quartetVariable+"="+quartet, natsVariable+"="+nats)

@@ -19,6 +19,9 @@ type Network struct {
 	lost  map[[2]string]int // how many faults let nothing through from a host to another
 }
 
+// here is the address of this process on the bridge.
+const here = "10.99.0.1"
+
 // NewNetwork makes the bridge. It must be called inside of Enter, and again only after Close.
 func NewNetwork(ctx context.Context) (*Network, error) {
 	if !Inside() {
@@ -35,7 +38,7 @@ func NewNetwork(ctx context.Context) (*Network, error) {
 	return n, each(ctx,
 		"link set lo up",
 		"link add name hosts type bridge forward_delay 0",
-		"addr add 10.99.0.1/24 dev hosts",
+		"addr add "+here+"/24 dev hosts",
 		"link set hosts up",
 	)
 }
