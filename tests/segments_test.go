@@ -12,9 +12,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/app/datadir"
 	"quartet/tests/load"
+	"quartet/tests/proc"
 )
 
 // updates writes n revisions of some items at once, each as large as it may be, with request ids, until each is answered.
@@ -178,4 +180,77 @@ func TestR6_SegmentsOfARunningServer(t *testing.T) {
 	require.NoError(t, d.srv.Interrupt(d.ctx))
 	out, code = d.quartet("verify", "--data-dir", d.srv.DataDir)
 	require.Zero(t, code, out)
+}
+
+// TestR10_ALostSegment: the stream of a segment is gone, the first one, one in the middle or the newest. What is missing is named, what is left is
+// served, and a backup has it. What was written after the backup is lost with the newest segment only, once that is accepted.
+func TestR10_ALostSegment(t *testing.T) {
+	proc.Long(t)
+	d := newDamageable(t, "--segment-mib", "1")
+	items := d.items()[:4]
+	d.updates(items, 200)
+	require.GreaterOrEqual(t, len(d.segments()), 4)
+	backup := filepath.Join(t.TempDir(), "quartet.backup")
+	out, code := d.quartet("backup", backup, "--address", d.srv.GRPC)
+	require.Zero(t, code, out)
+	const had = 1 + 200
+	require.Equal(t, had, d.revisions(items[0]))
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+
+	lose := func(name string, which func(all []datadir.Segment) datadir.Segment) {
+		require.NoError(t, os.RemoveAll(which(d.segments()).Dir), name)
+		named := d.start()
+		require.Len(t, named, 1, name)
+		require.Contains(t, named[0], "the journal of work/0 is damaged", name)
+		t.Log(name, named)
+		_, err := d.work.UpdateWorkItem(d.ctx, &workv1.UpdateWorkItemRequest{AgentId: "keeper", WorkItemId: items[0], Objective: new("of a journal with a hole")})
+		refused(t, true, err)
+		_, err = d.agents.EnqueueMessage(d.ctx, &agentv1.EnqueueMessageRequest{AgentId: "keeper", Text: "served without work"})
+		require.NoError(t, err, name)
+		require.NoError(t, d.srv.Kill())
+		out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
+		require.Equal(t, 1, code, "%s: %s", name, out)
+	}
+	mended := func(name string, args ...string) repaired {
+		r, code := d.repair(append(args, "--apply")...)
+		require.Zero(t, code, name)
+		require.Empty(t, d.start(), name)
+		return r
+	}
+	there := func(name string) {
+		require.Equal(t, had, d.revisions(items[0]), name)
+		require.NoError(t, d.srv.Kill())
+		out, code := d.quartet("verify", "--data-dir", d.srv.DataDir)
+		require.Zero(t, code, "%s: %s", name, out)
+	}
+	newest := func(all []datadir.Segment) datadir.Segment { return all[len(all)-1] }
+	for name, which := range map[string]func(all []datadir.Segment) datadir.Segment{
+		"the first":  func(all []datadir.Segment) datadir.Segment { return all[0] },
+		"one inside": func(all []datadir.Segment) datadir.Segment { return all[2] },
+	} {
+		lose(name, which)
+		require.Equal(t, "repairable", mended(name, "--from-backup", backup).of("work").Status, name)
+		there(name)
+	}
+
+	// The newest one has frames of what was consumed since the backup.
+	lose("the newest", newest)
+	r, code := d.repair("--from-backup", backup, "--apply")
+	require.Equal(t, 1, code)
+	require.Equal(t, "lost", r.of("work").Status)
+	require.Equal(t, "accepted", mended("the newest", "--from-backup", backup, "--accept-loss", "work/0").of("work").Status)
+	there("the newest")
+
+	require.Empty(t, d.start())
+	d.updates(items, 20)
+	d.quiet()
+	require.NoError(t, d.srv.Kill())
+	lose("the newest, without a copy", newest)
+	require.Equal(t, "accepted", mended("without a copy", "--accept-loss", "work/0").of("work").Status)
+	left := d.revisions(items[0])
+	require.Less(t, left, had+20)
+	require.Greater(t, left, had/2)
+	d.updates(items, 50)
+	require.Equal(t, left+50, d.revisions(items[0]))
 }
