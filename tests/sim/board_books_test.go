@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
@@ -21,6 +22,15 @@ func (b *books) was(kind, id, state string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.had[kind+" "+id+" "+state]
+}
+
+// endedBefore reports whether a board ended so long ago that its log may have been removed, in a world that keeps history for a time. Clocks
+// are set forward and back by up to 20 s.
+func (b *books) endedBefore(board string, history time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ended := b.over[board]
+	return ended && history > 0 && time.Since(at) > history-time.Minute
 }
 
 // become moves a record as move does, and remembers that it had the state.
@@ -87,6 +97,7 @@ func (b *books) boardRecord(ev *journal.Event) {
 		b.move(ev, "board", board, "open", "open")
 	case *boardv1.TaskCompleted, *boardv1.TaskFailed, *boardv1.TaskCancelled:
 		b.move(ev, "board", board, "over", "open")
+		b.over[board] = time.Now()
 	case *boardv1.TaskStepReady:
 		b.become(ev, "step", step, "READY", "PENDING")
 		b.complete(ev, step)

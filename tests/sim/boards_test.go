@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/fault"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
@@ -210,6 +211,7 @@ func (c *boardCalls) read(ctx context.Context, b boardName) {
 	})
 	switch {
 	case c.w.ctx.Err() != nil:
+	case err != nil && fault.From(err).Reason() == fault.HistoryRemoved && c.w.books.endedBefore(b.key(), c.w.history()):
 	case err != nil:
 		c.k.violation("%s: board %s was created, and reading it is refused: %w", c.name, b, err)
 	default:

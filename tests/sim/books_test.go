@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -34,11 +35,12 @@ var registries = map[string]*journal.Registry{
 type books struct {
 	mu       sync.Mutex
 	pages    map[string]*page
-	asked    map[string]int      // how often a service was asked to execute a request
-	requests map[string]uint64   // by plane and request: the frame that has it
-	records  map[string]string   // the state of records that only move forward
-	had      map[string]bool     // the states that records ever had, where that is asked
-	needs    map[string][]string // what steps depend on
+	asked    map[string]int       // how often a service was asked to execute a request
+	requests map[string]uint64    // by plane and request: the frame that has it
+	records  map[string]string    // the state of records that only move forward
+	had      map[string]bool      // the states that records ever had, where that is asked
+	needs    map[string][]string  // what steps depend on
+	over     map[string]time.Time // when boards ended
 	counts   map[string]int64
 	changes  map[string]int // events that are not the journal's own, by plane
 	types    map[string]int // events, by type
@@ -57,7 +59,7 @@ type page struct {
 }
 
 func newBooks() *books {
-	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, had: map[string]bool{}, needs: map[string][]string{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences(), copied: newPublished()}
+	b := &books{pages: map[string]*page{}, asked: map[string]int{}, requests: map[string]uint64{}, records: map[string]string{}, had: map[string]bool{}, needs: map[string][]string{}, over: map[string]time.Time{}, counts: map[string]int64{}, changes: map[string]int{}, types: map[string]int{}, effects: newConsequences(), copied: newPublished()}
 	for _, p := range journals {
 		b.pages[p] = &page{positions: map[string]float64{}}
 	}
