@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -107,18 +108,20 @@ func measureIncrement(ctx context.Context, binary, dir string) (string, error) {
 		bytes/1e3, pages, whole/1e6, wholePages, 100*bytes/whole, snapshotAgents, count), nil
 }
 
-// measureWhile compares a server that writes snapshots and archives segments all the time with one that does neither.
+// measureWhile compares servers that write snapshots and archive segments, as often as by default and eight times as often, with one that
+// does neither.
 func measureWhile(ctx context.Context, binary, dir string) (string, error) {
 	var figures []figure
-	var busy *years
+	var servers []*years
 	for _, of := range []struct {
 		name     string
 		settings []string
 	}{
-		{"neither", []string{"--snapshot-mib=4096", "--segment-mib=4096"}},
-		{"both", []string{"--snapshot-mib=2", "--segment-mib=8"}},
+		{"without", []string{"--snapshot-mib=4096", "--segment-mib=4096"}},
+		{"by default", nil},
+		{"eight times as often", []string{"--snapshot-mib=2", "--segment-mib=8"}},
 	} {
-		y, err := startYears(ctx, binary, filepath.Join(dir, "years-"+of.name), of.settings...)
+		y, err := startYears(ctx, binary, filepath.Join(dir, "years-while-"+strconv.Itoa(len(servers))), of.settings...)
 		if err != nil {
 			return "", err
 		}
@@ -132,24 +135,27 @@ func measureWhile(ctx context.Context, binary, dir string) (string, error) {
 			_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agentName(n % whileAgents), WorkItemId: y.items[n], Objective: &text})
 			return err
 		}})
-		busy = y
+		servers = append(servers, y)
 	}
 	rows, err := alternate(ctx, yearCallers, whileSpan, figures)
 	if err != nil {
 		return "", err
 	}
-	taken, err := busy.snapshots(ctx)
-	if err != nil {
-		return "", err
+	without := rows[0]
+	text := fmt.Sprintf("without %.0f/s, p99 %s", without.perSecond, without.p99.Round(10*time.Microsecond))
+	for i, r := range rows[1:] {
+		taken, err := servers[i+1].snapshots(ctx)
+		if err != nil {
+			return "", err
+		}
+		archived, err := metric(ctx, servers[i+1].srv.HTTP, "quartet_archive_segments{")
+		if err != nil {
+			return "", err
+		}
+		text += fmt.Sprintf("; %s %.0f/s, %.2f of that, p99 %s, %.2f times (%.0f snapshots, %.0f archived segments)",
+			r.name, r.perSecond, r.ratio(without.stats), r.p99.Round(10*time.Microsecond), float64(r.p99)/float64(without.p99), taken.count, archived)
 	}
-	archived, err := metric(ctx, busy.srv.HTTP, "quartet_archive_segments{")
-	if err != nil {
-		return "", err
-	}
-	neither, both := rows[0], rows[1]
-	return fmt.Sprintf("%.2f of the throughput without (%.0f/s to %.0f/s, %d callers; target ≥ 0.90), p99 %s to %s: %.2f times (target ≤ 2); %.0f snapshots of the work plane and %.0f archived segments meanwhile",
-		both.ratio(neither.stats), both.perSecond, neither.perSecond, yearCallers, both.p99.Round(10*time.Microsecond), neither.p99.Round(10*time.Microsecond),
-		float64(both.p99)/float64(neither.p99), taken.count, archived), nil
+	return fmt.Sprintf("%s; %d callers in %d turns of %s each (target ≥ 0.90, ≤ 2 times)", text, yearCallers, turnsEach, whileSpan/turnsEach), nil
 }
 
 // snapshotTotals is what the snapshots of the work plane have written since the server was started.
