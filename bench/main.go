@@ -154,7 +154,7 @@ func document(rows []row, o options) string {
 		}
 		fmt.Fprintf(&b, "| %s | %d | %.0f | %s | %s | %s | %s |\n", r.name, r.callers, r.perSecond, r.p50.Round(time.Microsecond), r.p99.Round(time.Microsecond), r.cpu.Round(time.Microsecond), r.note)
 	}
-	b.WriteString("\n## Ratios\n\n| ratio | value | target |\n|---|---:|---:|\n")
+	b.WriteString("\n## Ratios\n\nWhy a wake is compared with the same way with nothing behind it: [ADR 0025](adr/0025-measuring-wake-latency.md). What stands between a mutation and an echo is in [Where the time of a mutation goes](benchmarks/time.md).\n\n| ratio | value | target |\n|---|---:|---:|\n")
 	ratio := func(label, of string, ofN int, to string, toN int, target string) {
 		a, ok1 := find(rows, of, ofN)
 		z, ok2 := find(rows, to, toN)
