@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"quartet/bench/scrape"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -148,7 +149,7 @@ func measureWhile(ctx context.Context, binary, dir string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		archived, err := metric(ctx, servers[i+1].srv.HTTP, "quartet_archive_segments{")
+		archived, err := scrape.Metric(ctx, servers[i+1].srv.HTTP, "quartet_archive_segments{")
 		if err != nil {
 			return "", err
 		}
@@ -162,7 +163,7 @@ func measureWhile(ctx context.Context, binary, dir string) (string, error) {
 type snapshotTotals struct{ count, bytes, pages float64 }
 
 func (y *years) snapshots(ctx context.Context) (t snapshotTotals, err error) {
-	err = samples(ctx, y.srv.HTTP, func(name string, value float64) {
+	err = scrape.Samples(ctx, y.srv.HTTP, func(name string, value float64) {
 		switch name {
 		case `quartet_journal_snapshots_total{plane="work"}`:
 			t.count = value

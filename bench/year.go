@@ -1,21 +1,19 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"quartet/bench/scrape"
 	"quartet/pkg/bus"
 	"quartet/pkg/client"
 	"quartet/tests/proc"
@@ -185,7 +183,7 @@ func (l *life) measure(ctx context.Context, m *month) error {
 	if m.written, err = l.frameBytes(ctx); err != nil {
 		return err
 	}
-	if m.rss, err = residentOf(l.srv.PID()); err != nil {
+	if m.rss, err = scrape.Resident(l.srv.PID()); err != nil {
 		return err
 	}
 	if m.heap, err = l.liveHeap(ctx); err != nil {
@@ -260,33 +258,19 @@ func blocksOf(dir string, but ...string) (n int64) {
 	return n
 }
 
-// residentOf returns the resident memory of a process in bytes; 0 where /proc does not say it.
-func residentOf(pid int) (int64, error) {
-	if runtime.GOOS != "linux" {
-		return 0, nil
-	}
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(raw), "VmRSS:")
-	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	return kib << 10, err
-}
-
 // frameBytes returns how much the server has written to journals since it was started.
 func (l *life) frameBytes(ctx context.Context) (int64, error) {
-	sum, err := metric(ctx, l.srv.HTTP, "quartet_journal_frame_bytes_sum")
+	sum, err := scrape.Metric(ctx, l.srv.HTTP, "quartet_journal_frame_bytes_sum")
 	return int64(sum), err
 }
 
 // liveHeap returns what is in use of the server's heap after two collections, of which the first leaves what is in pools.
 func (l *life) liveHeap(ctx context.Context) (n int64, err error) {
 	url := "http://" + l.pprof + "/debug/pprof/heap?gc=1&debug=1"
-	if err := get(ctx, url, func(body io.Reader) error { _, err := io.Copy(io.Discard, body); return err }); err != nil {
+	if err := scrape.Get(ctx, url, func(body io.Reader) error { _, err := io.Copy(io.Discard, body); return err }); err != nil {
 		return 0, err
 	}
-	err = lines(ctx, url, func(line string) error {
+	err = scrape.Lines(ctx, url, func(line string) error {
 		text, is := strings.CutPrefix(line, "# HeapAlloc = ")
 		if !is {
 			return nil
@@ -305,63 +289,8 @@ func (l *life) profile(ctx context.Context, file string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	return get(ctx, "http://"+l.pprof+"/debug/pprof/heap?gc=1", func(body io.Reader) error {
+	return scrape.Get(ctx, "http://"+l.pprof+"/debug/pprof/heap?gc=1", func(body io.Reader) error {
 		_, err := io.Copy(f, body)
 		return err
 	})
-}
-
-// metric returns the sum of a server's samples whose names begin with prefix.
-func metric(ctx context.Context, addr, prefix string) (sum float64, err error) {
-	err = samples(ctx, addr, func(name string, value float64) {
-		if strings.HasPrefix(name, prefix) {
-			sum += value
-		}
-	})
-	return sum, err
-}
-
-// samples calls fn with each of a server's samples, whose name has its labels.
-func samples(ctx context.Context, addr string, fn func(name string, value float64)) error {
-	return lines(ctx, "http://"+addr+"/metrics", func(line string) error {
-		at := strings.LastIndexByte(line, ' ')
-		if at < 0 || strings.HasPrefix(line, "#") {
-			return nil
-		}
-		v, err := strconv.ParseFloat(line[at+1:], 64)
-		if err == nil {
-			fn(line[:at], v)
-		}
-		return err
-	})
-}
-
-// lines calls fn with the lines that a URL answers.
-func lines(ctx context.Context, url string, fn func(line string) error) error {
-	return get(ctx, url, func(body io.Reader) error {
-		scan := bufio.NewScanner(body)
-		scan.Buffer(nil, 1<<20)
-		for scan.Scan() {
-			if err := fn(scan.Text()); err != nil {
-				return err
-			}
-		}
-		return scan.Err()
-	})
-}
-
-func get(ctx context.Context, url string, fn func(body io.Reader) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := proc.HTTP.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s", url, resp.Status)
-	}
-	return fn(resp.Body)
 }

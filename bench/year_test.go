@@ -38,11 +38,6 @@ func TestYearPlot(t *testing.T) {
 		}
 	}
 	require.Equal(t, 9, lines)
-	at := labels([]line{{values: []float64{0}}, {values: []float64{90}}, {values: []float64{1}}, {values: []float64{1}}}, func(v float64) float64 { return 200 - v })
-	require.Equal(t, []float64{200, 110, 186, 172}, at)
-	for most, step := range map[float64]float64{90: 20, 2.4: 0.5, 0.9: 0.2, 160: 50, 0: 1} {
-		require.InDelta(t, step, stepOf(most), 1e-9, "of %g", most)
-	}
 	require.Contains(t, yearTable(400, all), "| 3 | 0 | 0 MB | 90.0 MB | 0.0 | 1.0 | 60.0 | 1.0 |")
 	require.Contains(t, yearTable(400, all), "--factor 400 ")
 }

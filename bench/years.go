@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/bench/scrape"
 	"quartet/pkg/bus"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
@@ -278,7 +279,7 @@ func (y *years) each(ctx context.Context, from, to int, fn func(ctx context.Cont
 // rest lets the server rest, kills and starts it a few times, and describes what it takes.
 func (y *years) rest(ctx context.Context, until time.Duration) (r rested, err error) {
 	<-time.After(until)
-	if r.rss, err = residentOf(y.srv.PID()); err != nil {
+	if r.rss, err = scrape.Resident(y.srv.PID()); err != nil {
 		return r, err
 	}
 	var took []time.Duration
@@ -294,11 +295,11 @@ func (y *years) rest(ctx context.Context, until time.Duration) (r rested, err er
 	}
 	slices.Sort(took)
 	r.ready = took[starts/2]
-	if r.loaded, err = residentOf(y.srv.PID()); err != nil {
+	if r.loaded, err = scrape.Resident(y.srv.PID()); err != nil {
 		return r, err
 	}
 	<-time.After(until)
-	if r.later, err = residentOf(y.srv.PID()); err != nil {
+	if r.later, err = scrape.Resident(y.srv.PID()); err != nil {
 		return r, err
 	}
 	r.disk, r.events = onDisk(y.srv.DataDir), onDisk(filepath.Join(y.srv.DataDir, "nats", "jetstream", "$G", "streams", bus.Stream))
