@@ -47,7 +47,7 @@ func main() {
 	callers := flag.String("callers", "1,16,64,256", "how many callers at once, one figure each")
 	flag.StringVar(&o.cpu, "cpuprofile", "", "write a CPU profile into this file; --only Quartet keeps the limits out of it")
 	flag.StringVar(&o.mem, "memprofile", "", "write what was allocated into this file")
-	flag.IntVar(&o.sleepers, "sleepers", 100_000, "how many sleeping agents --years makes")
+	flag.IntVar(&o.sleepers, "sleepers", 10_000, "how many sleeping agents --years makes")
 	flag.BoolVar(&o.years, "years", false, "measure as well what a million updates, a million completed items and sleeping agents leave behind, and what snapshots cost; half an hour")
 	flag.BoolVar(&o.year, "year", false, "measure as well what a year of 200 busy agents leaves behind month by month; half an hour")
 	flag.IntVar(&o.months, "months", 12, "how many months --year lives through")

@@ -19,7 +19,7 @@ const (
 	oneIn          = 1000
 	whileAgents    = 1000
 	whileItems     = 10
-	// whileSpan is how long each of two servers is measured, in turns.
+	// whileSpan is how long each of the servers is measured, in turns.
 	whileSpan = turnsEach * 8 * time.Second
 )
 

@@ -44,15 +44,8 @@ func yearsTable(all []rested, snapshots []row) string {
 	return b.String()
 }
 
-// yearsBefore says what the figures mean, and has those that were measured before there were segments, snapshots and an archive, and before what is not used left
-// memory.
+// yearsBefore has figures that were measured before there were segments, snapshots and an archive, and before what is not used left memory.
 const yearsBefore = `
-## How to read them
-
-Ten times the history with the same live state (updates of 100 items) changes the start by less than a tenth, and memory at rest by a fifth at most. A server with a million completed items comes to rest later than the 20 s after which it is
-measured: agents leave memory when nobody has used them for a minute or two, and three minutes after a start it has 185 MB. When it is started, it has the agents in memory that the log behind the newest snapshot names, times two for the collector. A sleeping agent with 20 completed
-items is 0.9 KB of live heap over all planes (key, place and summary in four maps, and the index of its items), not the 200 bytes that were aimed at, so that a million of them take more than 1 GiB.
-
 ## Before
 
 Measured on machines like this one.

@@ -89,7 +89,7 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 		require.NoError(t, err)
 		first := 0
 		for _, p := range places {
-			if p.Segment == 1 {
+			if p.Segment == 0 {
 				first++
 			}
 		}
