@@ -3,12 +3,15 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +35,8 @@ const (
 	natsVariable    = "QUARTET_TEST_CLUSTER_NATS"
 )
 
-// TestMain runs the tests in namespaces of their own, with binaries that were built outside.
+// TestMain runs the tests in namespaces of their own, with binaries that were built outside. All tests without -run take two
+// namespaces beside each other, each with a cluster: the tests mostly wait for elections and leases.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if Inside() || testing.Short() {
@@ -66,8 +70,24 @@ func enter() (int, error) {
 	if _, err := bucket.Build(); err != nil { // there is no network inside
 		return 1, err
 	}
-	return Enter(quartetVariable+"="+quartet, natsVariable+"="+nats)
+	env := []string{quartetVariable + "=" + quartet, natsVariable + "=" + nats}
+	if selected("test.run") || selected("test.skip") {
+		return Enter(nil, env...)
+	}
+	var codes [2]int
+	var errs [2]error
+	var lanes sync.WaitGroup
+	for i, args := range [][]string{
+		{"-test.run=^TestX1"},
+		{"-test.skip=^TestX1", "-test.testlogfile="}, // what the go command remembers of the files that were read is written by one
+	} {
+		lanes.Go(func() { codes[i], errs[i] = Enter(args, env...) })
+	}
+	lanes.Wait()
+	return cmp.Or(codes[0], codes[1]), errors.Join(errs[:]...)
 }
+
+func selected(name string) bool { return flag.Lookup(name).Value.String() != "" }
 
 // lease is short, so that what takes a lease takes little time.
 const lease = 3 * time.Second
@@ -139,6 +159,7 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 
 // start starts a cluster, which ends with the test.
 func start(t *testing.T, ctx context.Context, cfg Config) *Cluster {
+	require.NoError(t, proc.DependOnSources())
 	cfg.Dir, cfg.Quartet, cfg.NATS, cfg.Lease, cfg.StoreBytes = t.TempDir(), os.Getenv(quartetVariable), os.Getenv(natsVariable), lease, 768<<20
 	c, err := New(ctx, cfg)
 	require.NoError(t, err)

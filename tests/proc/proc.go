@@ -32,11 +32,18 @@ func Long(t testing.TB) {
 
 // Build builds a main package of this module, or of one it depends on, into dir, and returns the
 // path of the binary. It uses go run, which caches linked binaries, because linking takes longest.
-// flags are further flags of the go command; -C with the directory of another module is the first.
+// flags are further flags of the go command; -C with the directory of another module is the first. The result of the
+// calling test then depends on the sources, see DependOnSources.
 func Build(dir, pkg, name string, flags ...string) (string, error) {
 	bin := filepath.Join(dir, name)
+	if err := DependOnSources(); err != nil {
+		return "", err
+	}
 	args := []string{"run"}
 	if len(flags) > 1 && flags[0] == "-C" { // which go wants first
+		if err := readTree(flags[1]); err != nil {
+			return "", err
+		}
 		args, flags = append(args, flags[:2]...), flags[2:]
 	}
 	cmd := exec.Command("go", slices.Concat(args, []string{"-ldflags=-w", "-exec", "cp"}, flags, []string{pkg, bin})...)

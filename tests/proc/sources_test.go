@@ -1,0 +1,54 @@
+package proc
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A test that starts a binary runs again when a source of that changed, though it imports none of it.
+func TestAResultIsNotRepeatedAfterAChange(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		before := time.Now().Add(-time.Hour - time.Duration(len(text))*time.Second) // go test repeats nothing that read a file of the last two seconds
+		require.NoError(t, os.Chtimes(path, before, before))
+	}
+	sources, err := os.ReadFile("sources.go")
+	require.NoError(t, err)
+	write("go.mod", "module example.test/m\n\ngo 1.24\n")
+	write("go.sum", "")
+	write("pkg/a/a.go", "package a\n")
+	write("services/b/deep/b.go", "package deep\n")
+	write("examples/c/c.go", "package c\n")
+	write("cmd/d/main.go", "package main\n\nfunc main() {}\n")
+	write("services/b/node_modules/e.js", "")
+	write("tests/proc/sources.go", string(sources))
+	write("tests/proc/with_test.go", "package proc\n\nimport \"testing\"\n\nfunc TestWith(t *testing.T) {\n\tif err := DependOnSources(); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n")
+	repeated := func() bool {
+		cmd := exec.CommandContext(t.Context(), "go", "test", "./tests/proc")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Contains(t, string(out), "ok")
+		return strings.Contains(string(out), "(cached)")
+	}
+	repeated()
+	require.True(t, repeated(), "nothing changed")
+	for _, name := range []string{"pkg/a/a.go", "services/b/deep/b.go", "examples/c/c.go", "cmd/d/main.go"} {
+		write(name, "// changed\n"+name)
+		require.False(t, repeated(), name)
+		require.True(t, repeated(), name)
+	}
+	write("services/b/deep/new.go", "package deep\n")
+	require.False(t, repeated(), "a new file")
+	write("services/b/node_modules/e.js", "changed")
+	require.True(t, repeated(), "a package of Node")
+}
