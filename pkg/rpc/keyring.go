@@ -89,9 +89,9 @@ func KeyringOf(keys *keyfile.Source, keyless bool) *Keyring {
 	return k
 }
 
-// MintRun returns the credential of a run. It is for the run's agent only, and is fenced by
-// the run's id. Its principal is that of the agent's tool calls, so that both share request
-// ids (SPEC X2).
+// MintRun returns the credential of a run, for the run's agent only. Calls with it are refused once the run does not
+// hold the agent any more; it expires as Mint says. Its principal is the one as which the agent's tool calls are
+// executed, so a request id names the same request in both (SPEC X2).
 func (k *Keyring) MintRun(namespace, agentID, runID string) string {
 	return k.Mint(Actor{Namespace: namespace, Principal: "agent/" + agentID, Role: RoleAgent, AgentID: agentID, RunID: runID})
 }

@@ -58,8 +58,8 @@ func (s *server) traced(ctx context.Context, m *method, req any, start time.Time
 	return ctx, span
 }
 
-// continued begins the span of a stream if its caller is part of a trace. Other streams have no
-// span: a stream may last indefinitely, so a trace of its own would say nothing.
+// continued begins the span of a stream if its caller sent a traceparent, and otherwise returns ctx and nil: a stream
+// may last indefinitely, so a trace of its own would say nothing.
 func (s *server) continued(ctx context.Context, m *method, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
 	if parent == "" {

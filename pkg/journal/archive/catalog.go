@@ -109,7 +109,7 @@ func (c *Catalog) find(seq uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].End.Seq >= seq })
 }
 
-// at returns the index of the first segment with a number or a higher one.
+// at returns the index of the first segment whose number is at least number; len(Segments) if there is none.
 func (c *Catalog) at(number uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].GetNumber() >= number })
 }

@@ -44,7 +44,8 @@ type Counts struct {
 	Failed bool
 }
 
-// Evictor evicts owners of one state. A nil *Evictor does nothing. Its methods are called with the state for themselves, but for Counts.
+// Evictor evicts owners of one state. A nil *Evictor does nothing. The caller of a method other than Counts must have
+// exclusive use of the state.
 type Evictor struct {
 	policy Policy
 	state  pages.Resident
@@ -87,7 +88,9 @@ func (e *Evictor) Close() {
 // PageAdded notes that a page was added from a snapshot. What was not used since the process began is not kept.
 func (e *Evictor) PageAdded() { e.loaded(false, e.keep()) }
 
-// Replayed notes that an event of the log was applied at a load.
+// Replayed must be called after each event that a load reads from the log and applies. Every Batch calls, if more
+// than the larger of Policy.Keep and replayKeep owners are in memory, it evicts those of the next 2*Batch that were
+// not used since they were last looked at.
 func (e *Evictor) Replayed() { e.loaded(true, max(e.keep(), replayKeep)) }
 
 func (e *Evictor) keep() int {

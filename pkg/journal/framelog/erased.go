@@ -151,9 +151,9 @@ func Removed(before, end End) Frame {
 // removedPrefix begins a link that stands for frames that were removed.
 var removedPrefix = strconv.Itoa(formatRemoved) + "."
 
-// Message returns the link and the body with which a message has the frame. If lines were erased, the link has the format formatErased,
-// so that versions which do not know of it refuse the frame by that name, and a last line of the body has what is kept of the
-// hashes. In place of frames that were removed the link has where they end.
+// Message returns the link and the body of the message that stores the frame. If lines of the frame were erased, the
+// link has the format formatErased, which versions without erasure refuse as unknown, and the body has Rests as one
+// more line. If the frame stands for frames that were removed, the link has Removed, and the body is nil.
 func (f Frame) Message() (link string, body []byte) {
 	if f.Removed.Seq > 0 {
 		return removedPrefix + text.EncodeToString(f.Link.Prev[:]) + "." + f.Removed.String(), nil

@@ -45,7 +45,8 @@ const followBytes = 9 << 20
 // drops what does not fit, status messages included; so it may ask for more messages than there are in the bytes.
 const frameBytes = 128
 
-// Header returns the header of the message of a frame that follows the one at expect in its stream.
+// Header returns the header of the message of frame f. With it, the broker stores the message only in stream, and
+// only if the last message of the subject has the sequence number expect, or if the subject has none and expect is 0.
 func Header(stream string, expect uint64, f framelog.Frame) nats.Header {
 	link, _ := f.Message()
 	return nats.Header{

@@ -427,7 +427,9 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 	return out, nil
 }
 
-// Drop implements framelog.Segmented.
+// Drop implements framelog.Segmented. It returns nil if the segment does not exist, or if its stream is Shared, which
+// it leaves as it is. It returns an error if the segment is the only one, if another one that is not Shared is before
+// it, or if no frame is behind it.
 func (l *Log) Drop(ctx context.Context, number uint64) error {
 	all, err := l.refresh(ctx)
 	if err != nil {

@@ -219,9 +219,9 @@ func (m *Memory) Since(n int, fn func(Key, Entry)) {
 	}
 }
 
-// Extend counts the event at walSeq as one more of a remembered request, if it directly follows
-// the request's last event and has the same arguments. Otherwise it changes nothing and returns
-// false. It is used at replay, where a request's events are read one by one.
+// Extend counts the event at walSeq as a further event of the request k, and returns true, if k is
+// remembered, its last event is at walSeq-1, and args is the hash of its arguments. Otherwise it changes
+// nothing and returns false. Replay uses it, which reads the events of a request one by one.
 func (m *Memory) Extend(k Key, walSeq, args uint64) bool {
 	e := m.entry(k)
 	if e == nil || e.Next() != walSeq || e.Args != args {

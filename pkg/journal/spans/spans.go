@@ -39,8 +39,9 @@ func End(span trace.Span, events int, walSeq uint64, replayed, refused bool) {
 	span.End()
 }
 
-// Reaction starts the span of a reaction to an event, as a child of the command that wrote the event,
-// however much later. A reaction that produces no events records no span: its span is not ended.
+// Reaction starts the span of a reaction to an event, as a child of the span of the command that wrote the
+// event, which may have ended long ago. The caller must end the span only if the reaction produces events; a
+// span that is not ended is not recorded. These events carry traceparent, which is "" if the trace is not sampled.
 func Reaction(t *tracing.Tracer, plane string, ev *event.Event) (span trace.Span, traceparent string) {
 	ctx, span := t.Under(context.Background(), ev.Traceparent, plane+" handles "+ev.Type,
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(

@@ -177,8 +177,9 @@ func (b *Bucket) renew() bool {
 	return b.begin(ctx) == nil
 }
 
-// write writes the records that are newer than what the bucket has, and returns false if it failed for any of them. That another
-// process wrote a record meanwhile is no failure; the next write compares that record again.
+// write writes the recorded ends that are newer than what the bucket has, and returns false if it could not write one
+// of them. It is no failure if another process wrote an end of the same partition meanwhile: the next write compares
+// the recorded end with that one.
 func (b *Bucket) write() bool {
 	b.mu.Lock()
 	due, seen := map[string]framelog.End{}, map[string]entry{}
