@@ -13,14 +13,14 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// Segment is a segment in the catalog. It is not changed.
+// Segment is a segment in the catalog. It must not be changed.
 type Segment struct {
 	*archivev1.Segment
 	Before framelog.End // the end of the log before its first frame
 	End    framelog.End // behind its last frame
 }
 
-// Catalog is the catalog of a partition's archive. It is not changed.
+// Catalog is the catalog of a partition's archive as it was read. It must not be changed.
 type Catalog struct {
 	Partition string
 	Segments  []Segment // in order; each continues the one before it
@@ -104,7 +104,7 @@ func (c *Catalog) End() framelog.End {
 	return framelog.End{}
 }
 
-// find returns the index of the first segment with a frame at seq or behind it.
+// find returns the index of the first segment that ends at seq or behind it; len(Segments) if there is none.
 func (c *Catalog) find(seq uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].End.Seq >= seq })
 }

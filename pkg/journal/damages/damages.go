@@ -75,8 +75,8 @@ func (r *Registry) change(partition string, change func(*report)) {
 	r.all[partition] = of
 }
 
-// Of returns the error of a partition, nil if nothing is known to be wrong. What loading it found says more than what a
-// reader did.
+// Of returns the error of a partition, nil if nothing is known to be wrong: what loading it found, or else what a
+// reader found, or else what the last reading of all that is stored found.
 func (r *Registry) Of(partition string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,8 +93,9 @@ func (of report) damage() error {
 	return of.loading
 }
 
-// aReplica begins what is said about a replica, and aStream what is said about a stream that is not a journal, in which
-// copied says that there is another copy of what it has.
+// Parts of messages by which Remedy tells damages apart: aReplica begins a message about a replica, and aStream one
+// about a stream that is not a journal; copied and written say from what the content of that stream can be made
+// again.
 const (
 	aReplica = "the replica on the NATS server"
 	aStream  = "the stream "

@@ -21,7 +21,8 @@ type Source interface {
 	Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []event.Line) error) error
 	// End returns the end of the log.
 	End(ctx context.Context) (framelog.End, error)
-	// At returns the end of the log as it was behind the frame at seq, or framelog.ErrNoFrame.
+	// At returns the end of the log as it was behind the frame at seq; framelog.ErrNoFrame if there is no frame, and
+	// framelog.ErrRemoved if it was removed.
 	At(ctx context.Context, seq uint64) (framelog.End, error)
 }
 

@@ -97,8 +97,9 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 	return all, nil
 }
 
-// behindGap returns the segments behind a shared one that is not the log's any more, since one behind it was dropped. Other segments are
-// dropped in order; a number that is missing between them is one that a repair gave up.
+// behindGap returns all without a Shared segment that the log does not have any more: it is followed by a gap, since
+// the segment behind it was dropped. Between other segments, which are dropped in order, a missing number is that of
+// a segment that a repair gave up.
 func behindGap(all []*segment) []*segment {
 	if len(all) > 1 && all[0].Shared && all[1].Segment != all[0].Segment+1 {
 		return all[1:]
@@ -428,8 +429,8 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 }
 
 // Drop implements framelog.Segmented. It returns nil if the segment does not exist, or if its stream is Shared, which
-// it leaves as it is. It returns an error if the segment is the only one, if another one that is not Shared is before
-// it, or if no frame is behind it.
+// it leaves as it is. It returns an error if the segment is the only one, if it is not the first one and the first
+// one is not Shared, or if no frame is behind it.
 func (l *Log) Drop(ctx context.Context, number uint64) error {
 	all, err := l.refresh(ctx)
 	if err != nil {

@@ -118,8 +118,8 @@ type Pool struct {
 	entries      atomic.Int64
 }
 
-// floorOf is which part of a pool each of its memories may have, whatever the others have: the
-// requests of a partition that is rarely used are remembered beside those of a busy one.
+// Each memory may have one floorOf-th of the entries of its pool, whatever the others have: so the requests
+// of a partition that is rarely used are remembered beside those of a busy one.
 const floorOf = 256
 
 // NewPool returns a pool of at most limit entries.
@@ -210,7 +210,8 @@ func (m *Memory) Add(k Key, e Entry) {
 // Additions returns how often Add was called.
 func (m *Memory) Additions() int { return m.cut + len(m.order) }
 
-// Since calls fn with the entries that are remembered of those that were added behind the first n additions, oldest first.
+// Since calls fn, oldest first, with the entries that were added after the first n additions and are still
+// remembered.
 func (m *Memory) Since(n int, fn func(Key, Entry)) {
 	for at := max(n-m.cut, m.head); at < len(m.order); at++ {
 		if m.isLast(at) {
