@@ -49,7 +49,7 @@ func (l *Log) opened(p Place, s jetstream.Stream) *segment {
 // append sends one request and never repeats it.
 func (s *segment) append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if expect < s.first {
-		expect = 0 // it is in the segment before
+		expect = 0 // the last frame is in the segment before, so this segment has none
 	}
 	resp, err := s.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: s.Subject(), Data: Body(f), Header: Header(s.Stream(), expect, f)})
 	switch {

@@ -153,7 +153,8 @@ func elements(tree reflect.Value) reflect.Value {
 	return all
 }
 
-// maps compares two maps. Keys are compared by ==, so keys that are pointers must be the same; see keys of pointers below.
+// maps compares two maps. Keys are compared by ==. Of a map with pointers as keys, only what the keys point to is
+// compared.
 func (c *comparison) maps(path string, a, b reflect.Value) error {
 	if a.Len() != b.Len() {
 		return fmt.Errorf("%s: %d entries and %d: %v and %v", path, a.Len(), b.Len(), a, b)
