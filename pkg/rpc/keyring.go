@@ -49,7 +49,7 @@ const (
 const (
 	// serviceLife is that of a service's own credential, which ServiceToken renews at half of it.
 	serviceLife = time.Hour
-	// roleLife bounds all others. The credential of a run ends with the run, which is earlier.
+	// roleLife, and up to a day more, is that of tokens that Mint returns. That of a run is refused after the run's end.
 	roleLife = 30 * 24 * time.Hour
 )
 

@@ -27,8 +27,8 @@ type (
 // is not an id.
 const maxAttribute = fault.MaxNameChars
 
-// traced starts the span of a call. Calls between services start no trace, because a request
-// from outside has one already.
+// traced starts the span of a unary call, and returns ctx and nil if it is not recorded. Calls between services start
+// no trace, because a request from outside has one already.
 func (s *server) traced(ctx context.Context, m *method, req any, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
 	if parent == "" && (Via(ctx) != "" || s.quiet[m.full]) {
