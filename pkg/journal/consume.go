@@ -271,8 +271,8 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		if len(events) == 0 {
 			continue
 		}
-		// What another plane's event leads to may use the reserve. If it cannot be stored, what is before it is, and
-		// the position does not pass it.
+		// The effects of another plane's event may use the reserve. If they cannot be stored, those of the events before
+		// it are, and the position does not pass this event.
 		if err := p.admit(len(body), true); err != nil && len(f.Body) > base {
 			finish(h.line)
 			return

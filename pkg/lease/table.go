@@ -17,7 +17,7 @@ type Peer struct {
 	Addr string `json:"addr"`
 	// Name is the name that its certificate must have; empty for the host in Addr.
 	Name string `json:"name,omitempty"`
-	// Groups are the services of which it takes partitions.
+	// Groups are the names of the services whose partitions it takes.
 	Groups []string `json:"groups"`
 	// Process lets other processes on its machine detect that it has exited; see process.go.
 	Process string `json:"process,omitempty"`

@@ -82,7 +82,8 @@ func (e *Engine[S]) expire(ctx context.Context) {
 	}
 }
 
-// Expire removes what is older than history is kept, in all partitions that can be written; see journal.Partition.Expire.
+// Expire removes the events that are old by Deps.History, in all partitions that can be written; see
+// journal.Partition.Expire. It goes on with the other partitions after an error.
 func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {

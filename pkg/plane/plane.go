@@ -151,8 +151,9 @@ type Config[S journal.State] struct {
 	// do now; nil: it always does. A read that does not depend on them is not delayed
 	// by After.
 	Dependent func(s S, namespace, agentID string) bool
-	// Erasing is called before what the plane stores of a deleted agent is erased, to remove what is stored elsewhere, such as its files. It
-	// is called again if it failed, or if the process ended before the rest was erased. Optional.
+	// Erasing removes what is stored of a deleted agent outside of the plane's journal, such as its files. It is called
+	// before the agent is erased from the journal and again afterwards, and may be called more often, after a failure or
+	// a restart. Optional.
 	Erasing func(ctx context.Context, namespace, agentID string) error
 	// OnCommit is called with the durable events of a partition, in order. It must not
 	// block.

@@ -24,7 +24,7 @@ const (
 	Format = formatRemoved
 )
 
-// formatOf returns the version of the format in which something is written that has so many erased and removed lines.
+// formatOf returns the version of the format for something with so many erased and removed lines.
 func formatOf(erased, removed int64) uint32 {
 	switch {
 	case removed > 0:

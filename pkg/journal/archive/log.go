@@ -75,7 +75,7 @@ func (l *Log) known() *Catalog {
 	return l.catalog
 }
 
-// Get implements framelog.Log.
+// Get implements framelog.Log. If seq is in the archive, it reads the frame there.
 func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	if c := l.known(); c == nil || seq > c.End().Seq {
 		f, err := l.Live.Get(ctx, seq)
@@ -109,12 +109,12 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 // errFound ends a reader at the first frame.
 var errFound = errors.New("archive: found")
 
-// Scan implements framelog.Log.
+// Scan implements framelog.Log. It reads from the archive what the live log does not have any more.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	return l.read(ctx, from, fn, l.Live.Scan)
 }
 
-// Follow implements framelog.Log.
+// Follow implements framelog.Log. It reads from the archive what the live log does not have any more.
 func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	return l.read(ctx, from, fn, l.Live.Follow)
 }

@@ -191,7 +191,7 @@ func (t *Tracker) Take(c *Cut, owners []pages.Owner) []Page {
 	return taken
 }
 
-// take takes the page of an owner, if it is one of those that are left.
+// take takes the page of an owner, if the cut needs it and it was not taken yet.
 func (c *Cut) take(state pages.State, o pages.Owner) {
 	if _, left := c.left[o]; left {
 		delete(c.left, o)

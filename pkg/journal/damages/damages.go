@@ -15,7 +15,7 @@ import (
 // readingTerm is how long what a reader reported is believed. Readers try again every few seconds, and report it again.
 const readingTerm = 15 * time.Second
 
-// replicaTerm is how long a damaged replica is reported. Whoever reads from it again reports it again.
+// replicaTerm is how long a damaged replica is reported. A reader that meets it again reports it again.
 const replicaTerm = 10 * time.Minute
 
 // Registry has an error for each partition whose journal is damaged. The zero value is ready to use. It is safe for

@@ -90,7 +90,7 @@ func lineSeq(line []byte) (uint64, error) {
 	return raw.WalSeq, nil
 }
 
-// Range returns so many events, beginning at a wal_seq, among the lines of their frame.
+// Range returns count events, from the wal_seq first on, which must all be among the lines of one frame.
 func Range(lines [][]byte, first uint64, count int, reg *Registry) ([]*Event, error) {
 	events := make([]*Event, count)
 	for i := range events {

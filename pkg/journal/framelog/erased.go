@@ -175,7 +175,8 @@ func (f Frame) Message() (link string, body []byte) {
 	return l.String(), append(body, '\n')
 }
 
-// ParseMessage returns the frame of which Message returned the link and the body, without its id and generation. body is not copied.
+// ParseMessage returns the frame for which Message returned link and body, without its id and generation. It does not
+// copy body.
 func ParseMessage(link string, body []byte) (f Frame, err error) {
 	if rest, ok := strings.CutPrefix(link, removedPrefix); ok {
 		return parseRemoved(rest, body)

@@ -134,7 +134,7 @@ func (c *Content) Add(lines []byte) {
 	}
 }
 
-// AddErased adds a line of which only the hash is known.
+// AddErased adds a line by its hash.
 func (c *Content) AddErased(h Hash) {
 	c.sum.Write(h[:])
 	c.count++
@@ -277,8 +277,8 @@ func (e End) behind(partition string, seq uint64, f Frame) (next End, intact boo
 	return e, false
 }
 
-// Altered returns the error for a frame whose lines are not those that its hash is of. before is the end of
-// the log before it.
+// Altered returns the error for the frame at seq, whose lines do not have its hash. before is the end of the log
+// before it.
 func Altered(partition string, before End, seq uint64) *Broken {
 	return &Broken{Partition: partition, After: before, Seq: seq, First: before.WalSeq + 1, Cause: fmt.Sprintf("the content of frame %d was changed", seq)}
 }

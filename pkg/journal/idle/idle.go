@@ -84,7 +84,8 @@ type source struct {
 	look  *look
 }
 
-// Follow implements journal.Source.
+// Follow implements journal.Source. When the log seems not to have any more what was read, it follows again from
+// there.
 func (s source) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
 	for {
 		next, again, err := s.follow(ctx, after, fn)

@@ -177,8 +177,8 @@ func (s *segment) remove(consumer *jetstream.ConsumerInfo) {
 	_ = s.nc.Publish("$JS.API.CONSUMER.DELETE."+s.Stream()+"."+consumer.Name, nil) // without an answer
 }
 
-// getElsewhere is Get of a frame that the leader does not have. If the leader has later frames, and no other replica has this
-// one either, it is gone.
+// getElsewhere is get for a frame that the leader does not have. It returns ErrGone if the leader has later frames
+// and no other replica has this one either, and otherwise ErrNoFrame or the frame.
 func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	missing := fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	info, err := s.info(ctx)

@@ -24,7 +24,7 @@ type Cut struct {
 	Generation uint64
 	At         time.Time
 	Positions  []*snapshotv1.Position
-	// Requests and Frames are those that came since the snapshot before, oldest first.
+	// Requests and Frames are those that were added since the snapshot before, oldest first.
 	Requests []Request
 	Frames   []Frame
 	// Erased are the owners of owner_erased events, as erasure.Set encodes them, and ErasedThrough is the wal_seq of the

@@ -24,13 +24,13 @@ func Begin(ctx context.Context, t *tracing.Tracer, plane string, partition int, 
 	return ctx, span, tracing.Carried(ctx)
 }
 
-// Unknown ends the span of a command whose caller stopped waiting.
+// Unknown ends the span of a command whose caller stopped waiting for the outcome.
 func Unknown(span trace.Span) {
 	span.SetStatus(codes.Error, "outcome unknown")
 	span.End()
 }
 
-// End ends the span of a command that wrote so many events, the last of them at walSeq, or was refused.
+// End ends the span of a command: events is how many it wrote, walSeq that of the last one.
 func End(span trace.Span, events int, walSeq uint64, replayed, refused bool) {
 	span.SetAttributes(attribute.Int("quartet.events", events), attribute.Int64("quartet.wal_seq", int64(walSeq)), attribute.Bool("quartet.replayed", replayed))
 	if refused {

@@ -176,7 +176,7 @@ func At(dir, plane string, partition int) framelog.Witness {
 // reader is a witness that is only read.
 type reader struct{ path string }
 
-// Last implements framelog.Witness.
+// Last implements framelog.Witness. It returns the zero End if there is no file.
 func (r *reader) Last() (framelog.End, error) {
 	file, err := os.Open(r.path)
 	if errors.Is(err, fs.ErrNotExist) {

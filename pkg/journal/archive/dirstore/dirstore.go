@@ -154,7 +154,7 @@ func (d *draft) Add(_ context.Context, object []byte) (uint64, error) {
 	return at, nil
 }
 
-// Commit implements archive.Draft.
+// Commit implements archive.Draft. It syncs the file, and then gives it its name.
 func (d *draft) Commit(context.Context) (string, error) {
 	_, err := d.file.Write(binary.BigEndian.AppendUint64(nil, uint64(d.last)))
 	if err == nil {
@@ -275,7 +275,7 @@ func (s *Store) Remove(_ context.Context, name string) error {
 	return nil
 }
 
-// Catalog implements archive.Store.
+// Catalog implements archive.Store. It reads the next one if the catalog is replaced meanwhile.
 func (s *Store) Catalog(context.Context) ([]byte, uint64, error) {
 	for { // again if it is replaced meanwhile
 		name, version, err := s.newest()

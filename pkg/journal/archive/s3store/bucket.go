@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// term bounds what is done with an object that has few bytes, with all attempts, and dataTerm what is done with one that has many.
+	// term bounds an operation on a small object, with all its attempts, and dataTerm one on a large object.
 	term     = 20 * time.Second
 	dataTerm = 2 * time.Minute
 	// dialTerm bounds connecting to the server, and answerTerm waiting for the beginning of an answer.
@@ -40,7 +40,7 @@ const (
 	asideTerm = 30 * time.Minute
 	// closeTerm bounds the removal of what was not stored completely.
 	closeTerm = 5 * time.Second
-	// attempts is how often a request is sent at most. Whoever archives tries again later.
+	// attempts is how often a request is sent at most. An archive.Archiver tries again later.
 	attempts = 3
 )
 

@@ -18,7 +18,8 @@ import (
 	"quartet/pkg/journal/archive"
 )
 
-// Names of objects: <plane>-<partition>/segment-<number>-<random>.frames, and catalog-<version>, of which the order is that of the versions.
+// Names of objects: <plane>-<partition>/segment-<number>-<random>.frames, and catalog-<version>. The names of
+// catalogs sort by version.
 const (
 	segmentPrefix = "segment-"
 	segmentSuffix = ".frames"
@@ -170,7 +171,7 @@ func (s *Store) newest(ctx context.Context) (version uint64, older []uint64, err
 	return version, older, nil
 }
 
-// Catalog implements archive.Store.
+// Catalog implements archive.Store. It reads the next one if the catalog is replaced meanwhile.
 func (s *Store) Catalog(ctx context.Context) ([]byte, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()

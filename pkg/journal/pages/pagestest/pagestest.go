@@ -111,7 +111,8 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// Check compares all pages with those that touched owners had, and reads the state from its pages.
+// Check returns an error if a page changed since it was last observed and no event touched its owner, or if the state
+// is another one when it is read from its pages.
 func (c *State[S]) Check() error {
 	evict(c.Paged)
 	all := map[pages.Owner]bool{}

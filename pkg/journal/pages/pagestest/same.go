@@ -36,7 +36,7 @@ var (
 	erasedType     = reflect.TypeFor[erasure.Tombstones]()
 )
 
-// addressable returns a value of which fields can be read that are not exported.
+// addressable returns v as a value whose fields can be read, also those that are not exported.
 func addressable(v any) reflect.Value {
 	p := reflect.New(reflect.TypeOf(v))
 	p.Elem().Set(reflect.ValueOf(v))

@@ -244,7 +244,7 @@ func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
 	return all, nil
 }
 
-// Numbers implements snapshot.Store.
+// Numbers implements snapshot.Store. It returns an error if nothing was ever stored.
 func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
 	stream, err := s.find(ctx)
 	if err != nil {

@@ -253,7 +253,8 @@ type witness struct {
 	local  framelog.Witness
 }
 
-// Last returns the newest record of this and of other processes.
+// Last returns the newest record of this and of other processes. If that of local cannot be read, it also returns the
+// error.
 func (w witness) Last() (framelog.End, error) {
 	end, err := w.local.Last()
 	w.bucket.mu.Lock()
