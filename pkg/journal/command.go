@@ -196,7 +196,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	return out, res, nil
 }
 
-// endSpan ends the span of a command; nil: it has none.
+// endSpan ends span, which is that of c, and does nothing if span is nil.
 func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 	if span == nil {
 		return

@@ -140,7 +140,8 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 	return err
 }
 
-// Clean removes what was stored for segments that are in the catalog under another name.
+// Clean removes what is stored of the catalog's segments under other names than that in the catalog. It leaves
+// segments that are not in the catalog.
 func (c *Catalog) Clean(ctx context.Context, store Store) error {
 	names, err := store.Names(ctx)
 	if err != nil {

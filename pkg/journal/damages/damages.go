@@ -35,7 +35,8 @@ type report struct {
 	stored  error // what the last reading of all that is stored found
 }
 
-// Report records what loading the journal of a partition found: that it is damaged, or nil.
+// Report records what loading the journal of a partition found: damage, or nil. It discards what readers found
+// before.
 func (r *Registry) Report(partition string, damage error) {
 	r.change(partition, func(of *report) { of.loading, of.reading = damage, nil })
 }

@@ -138,7 +138,7 @@ func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.Stream
 	return err
 }
 
-// narrowed returns the subjects of a shared stream beside which there are newer segments.
+// narrowed returns the subjects that a shared stream has after narrow.
 func narrowed(plane string, partitions int) []string {
 	all := []string{Place{Plane: plane, Shared: true}.Unused()}
 	for i := range partitions {

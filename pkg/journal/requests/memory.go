@@ -118,8 +118,8 @@ type Pool struct {
 	entries      atomic.Int64
 }
 
-// Each memory may have one floorOf-th of the entries of its pool, whatever the others have: so the requests
-// of a partition that is rarely used are remembered beside those of a busy one.
+// floorOf is the divisor for the part of its pool's entries that each memory may have, whatever the others
+// have: so the requests of a partition that is rarely used are remembered beside those of a busy one.
 const floorOf = 256
 
 // NewPool returns a pool of at most limit entries.

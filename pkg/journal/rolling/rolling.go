@@ -60,7 +60,7 @@ func New(log framelog.Log, limit int64, now, mono func() time.Time, logger *zap.
 	return r
 }
 
-// Below allows the segments before end to be archived. end must be that of the oldest kept snapshot. Below does not
+// Below allows the segments before end, which must be that of the oldest kept snapshot, to be archived. It does not
 // block.
 func (r *Roller) Below(end framelog.End) {
 	if r != nil {
@@ -116,8 +116,8 @@ func (r *Roller) Settle(ctx context.Context) error {
 	return r.old.Settle(ctx)
 }
 
-// Stop ends the Roller. It waits up to stopTerm for an answer of the log, and returns when nothing runs in the
-// background any more.
+// Stop ends the Roller and what it does in the background, for which it waits; for an answer of the log up to
+// stopTerm.
 func (r *Roller) Stop() {
 	if r == nil {
 		return

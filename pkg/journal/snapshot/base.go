@@ -110,8 +110,9 @@ func (b *Base) Needed() framelog.End {
 // pages.
 const garbageRoom = 1 << 20
 
-// Sparse returns the owners whose pages should be written again although they did not change, since the objects that they are in have mostly
-// pages that are not current. It reads these objects.
+// Sparse returns the owners whose pages the next snapshot should write again although they did not change, so that
+// the objects with these pages, which have mostly outdated ones, are not needed any more. It reads these objects. It
+// returns none if the outdated pages have at most garbageRoom bytes more than the current ones.
 func (b *Base) Sparse(ctx context.Context, store Store) (owners []pages.Owner, err error) {
 	newest := b.Newest()
 	if newest == nil {
