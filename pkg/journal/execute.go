@@ -251,8 +251,8 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 	return nil
 }
 
-// frameFor returns the collecting frame if it has room for size bytes and count events, otherwise a new frame.
-// A command that exceeds the limits of a frame gets a frame for itself.
+// frameFor returns the collecting frame, the last one that is not being written, if it has room for size bytes and
+// count events, and otherwise a new one. A command that exceeds the limits of a frame gets a frame for itself.
 func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	l := &p.loop
 	if k := len(l.frames); k > 1 || k == 1 && !l.sending {

@@ -320,8 +320,9 @@ func (a *Archiver) pass(ctx context.Context) error {
 	}
 }
 
-// drop removes a segment from the log that is in the catalog. It is an error if the log has another frame at the segment's end than was archived: the
-// archive is that of another journal. A frame that is damaged says nothing: what was archived was verified.
+// drop removes a segment, which must be in the catalog, from the log. It returns an error if the log has another
+// intact frame at the segment's end than was archived: then the archive is that of another journal. A damaged frame
+// is no reason, since what was archived was verified.
 func (a *Archiver) drop(ctx context.Context, c *Catalog, number uint64) error {
 	s := c.Segments[c.at(number)]
 	f, err := a.log.Live.Get(ctx, s.End.Seq)

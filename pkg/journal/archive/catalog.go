@@ -77,7 +77,7 @@ func parse(row *archivev1.Segment) (s Segment, err error) {
 	return s, err
 }
 
-// replace stores the catalog with other segments in place of c, or returns ErrReplaced.
+// replace stores a catalog with segments in place of c, or returns ErrReplaced if c is not the stored one any more.
 func (c *Catalog) replace(ctx context.Context, store Store, segments []Segment) error {
 	out := &archivev1.Catalog{Partition: c.Partition}
 	var erased, removed int64

@@ -75,7 +75,7 @@ func (l *Log) known() *Catalog {
 	return l.catalog
 }
 
-// Get implements framelog.Log. If seq is in the archive, it reads the frame there.
+// Get implements framelog.Log. It reads the frame from the archive or from the live log, whichever has it.
 func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	if c := l.known(); c == nil || seq > c.End().Seq {
 		f, err := l.Live.Get(ctx, seq)

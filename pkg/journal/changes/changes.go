@@ -137,7 +137,7 @@ func (t *Tracker) Restored(from snapshot.Ref, base *snapshot.Base, has Extent) {
 	t.Begins, t.base, t.has = from, base, has
 }
 
-// Base returns what the next snapshot continues, nil for nothing.
+// Base returns the Base that the next snapshot continues; nil if t is nil.
 func (t *Tracker) Base() *snapshot.Base {
 	if t == nil {
 		return nil

@@ -52,7 +52,7 @@ type Log struct {
 
 	mu      sync.Mutex
 	faults  []Fault
-	reads   int    // how many of the next reads fail
+	reads   int    // how many of the next calls fail; see FailReads
 	stale   int    // how many of the next scans show nothing
 	before  []late // to be appended just before the next append
 	after   []late // to be appended just after the next append
@@ -78,14 +78,14 @@ func New(inner framelog.Log) *Log {
 	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }
 
-// Inject queues faults for the next appends, one each.
+// Inject queues faults for the next appends, one for each append, in order.
 func (l *Log) Inject(faults ...Fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults = append(l.faults, faults...)
 }
 
-// FailReads makes the next n Scans and Tails fail.
+// FailReads makes the next n calls of Scan, Tail, Prepare, Size, Segments and Drop fail.
 func (l *Log) FailReads(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,7 +26,7 @@ func (m *Meter) Begin(now time.Time) {
 	m.mu.Unlock()
 }
 
-// End records that writing succeeded.
+// End records that the write ended: it succeeded, or was refused at last.
 func (m *Meter) End(now time.Time) {
 	m.mu.Lock()
 	m.total += m.length(now)

@@ -88,8 +88,9 @@ func (p *fileProvider) IsExpired() bool {
 // errCredentials is wrapped by each error of a credentials file.
 var errCredentials = errors.New("credentials file")
 
-// readCredentials reads a file with lines such as access_key_id = … and secret_access_key = …, with or without the prefix aws_, as in the
-// credentials files of Amazon's tools.
+// readCredentials reads a file with lines such as access_key_id = … and secret_access_key = …, with or without the
+// prefix aws_, as in the credentials files of Amazon's tools. It refuses a file that other users may read or change,
+// and one with several sections.
 func readCredentials(path string) (v credentials.Value, err error) {
 	f, err := os.Open(path)
 	if err != nil {
