@@ -55,9 +55,8 @@ type Bounded interface {
 	MaxBody() int
 }
 
-// SegmentGap is the least number of sequence numbers between the last one of a segment when the next one is prepared,
-// and the first one of that: so the next segment begins behind everything that may still be written to the one
-// before.
+// SegmentGap is how far a prepared segment begins at least behind the last frame that the segment before it has by
+// then: so it begins behind everything that may still be written to that segment.
 const SegmentGap = 1 << 24
 
 // Segmented is implemented by a Log whose frames are in segments, which are written one after the other and removed

@@ -23,8 +23,7 @@ const retryAfter = 10 * time.Second
 // stopTerm is how long Stop waits for a request that was sent.
 const stopTerm = 2 * time.Second
 
-// Roller counts what a partition writes to a segment, and closes the segment when that is enough. A nil *Roller never
-// closes one.
+// Roller counts what a partition writes, and closes segments that have become large. A nil *Roller closes none.
 type Roller struct {
 	//nolint:containedctx // not a request's: it lasts until Stop
 	ctx    context.Context
