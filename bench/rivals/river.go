@@ -24,13 +24,13 @@ type job struct {
 // Kind returns the job's name.
 func (job) Kind() string { return "job" }
 
-// jobWorker counts jobs and does nothing else.
+// jobWorker sends a signal for each job, by which jobs are counted, and does nothing else.
 type jobWorker struct {
 	river.WorkerDefaults[job]
 	done chan struct{}
 }
 
-// Work implements river.Worker.
+// Work implements river.Worker. It blocks until the signal is received.
 func (w *jobWorker) Work(context.Context, *river.Job[job]) error {
 	w.done <- struct{}{}
 	return nil

@@ -25,7 +25,8 @@ func Metric(ctx context.Context, addr, prefix string) (sum float64, err error) {
 	return sum, err
 }
 
-// Samples calls fn with each of a server's samples, whose name has its labels.
+// Samples calls fn with each sample of the metrics of the server at addr. name includes the sample's labels, as in
+// requests_total{code="200"}.
 func Samples(ctx context.Context, addr string, fn func(name string, value float64)) error {
 	return Lines(ctx, "http://"+addr+"/metrics", func(line string) error {
 		at := strings.LastIndexByte(line, ' ')

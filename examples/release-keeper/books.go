@@ -77,8 +77,8 @@ func (l *eventLog) await(ctx context.Context, eventType string, n int) bool {
 	}
 }
 
-// conclude checks the records, and then returns an error that names the packages of which a
-// command failed, if there are any.
+// conclude returns an error if checkBooks finds that the records are wrong; failedPackages with the
+// reports of the packages of which a command failed, if there are any; and otherwise nil.
 func (s *show) conclude(ctx context.Context) error {
 	if err := s.checkBooks(ctx); err != nil {
 		return err

@@ -107,7 +107,7 @@ type stepLoop struct {
 
 	mu       sync.Mutex
 	runs     map[string]*stepRun // until their last report is stored
-	unsent   []string            // runs with reports to send, in order
+	unsent   []string            // the run of each report that is to be sent, in the order of the reports
 	freed    int                 // capacity for which no step was requested yet
 	stopping bool
 	lease    time.Duration  // the shortest term that the server gave

@@ -235,7 +235,8 @@ func (w *workerLoop) forget(taskID string) {
 	signal(w.idle)
 }
 
-// drain ends the commands, and waits until their ends are stored.
+// drain cancels the commands with ErrStopping, and waits until the server has confirmed the ends of all, but for
+// at most reportTerm.
 func (w *workerLoop) drain() {
 	w.stopAll(ErrStopping)
 	drained(func() int { return len(w.all()) }, w.idle)

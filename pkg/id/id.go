@@ -34,7 +34,7 @@ type ulids struct {
 	last    uint64
 }
 
-// New returns a Source of ULIDs, which increase also when the wall clock steps back.
+// New returns a Source of ULIDs. The ids of this Source increase also when the wall clock steps back.
 func New() Source { return newULIDs(time.Now) }
 
 func newULIDs(now func() time.Time) *ulids {

@@ -36,13 +36,13 @@ type Op[S State, R any] struct {
 	Recall bool
 	// FollowUp marks a command that Config.OnApply announced.
 	FollowUp bool
-	// Frees marks a command that ends or removes something: it is possible also when the store is full; see Config.Room.
+	// Frees marks a command that ends or removes something: it may use the reserve of the store; see room.Room.Check.
 	Frees bool
 	// Args is hashed without its field request_id, to distinguish a repeated request from a different one with
 	// the same id. It is used only with RequestID.
 	Args proto.Message
 	// Equivalent are arguments that mean the same as Args, such as Args with digests under
-	// another key. A repeated request may have had any of them.
+	// another key. The first request with the same id may have had any of them.
 	Equivalent []proto.Message
 	// Decide is the rule. It is pure (R7), runs in the partition's loop, and may run more than once. The state
 	// may include events that are not durable yet; Do returns after they are. It must not keep or change s.
@@ -196,7 +196,7 @@ func Do[S State, R any](ctx context.Context, p *Partition[S], op Op[S, R]) (R, R
 	return out, res, nil
 }
 
-// endSpan ends the span of a command; nil: it has none.
+// endSpan ends span, which is that of c, and does nothing if span is nil.
 func (p *Partition[S]) endSpan(span trace.Span, c *command[S]) {
 	if span == nil {
 		return

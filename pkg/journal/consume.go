@@ -49,12 +49,12 @@ type consumption[S State] struct {
 	key    sourceKey
 	at     framelog.End // behind the frame, or the last one of several
 	before framelog.End // behind the frame before that one
-	// after and afterLine are the position that the source must have reached before: that of the consumption
-	// queued before, or after a split that of the previous part.
+	// after and afterLine are how far p must have consumed the source before: up to the consumption that was
+	// queued before this one, or, after a split, up to the previous part.
 	after     uint64
 	afterLine int
 	events    []sourceEvent
-	foreign   int // frames since the previous consumption that have events of the plane, relevant or not
+	foreign   int // frames since the previous consumption that have events of the source's plane, relevant or not
 	react     func(s S, env Env, ev *Event) ([]*Event, error)
 	// fail ends the Consume that queued the consumption. It does not block.
 	fail context.CancelCauseFunc
@@ -116,7 +116,7 @@ func Consume[S State](ctx context.Context, p *Partition[S], r Reaction[S]) error
 			in.before, in.after, in.foreign, in.fail = begin, after, foreign, fail
 			passed, foreign = 0, 0
 			c := &command[S]{method: consumeMethod, consume: in, done: make(chan struct{})}
-			// Before the effects can be read: who reads them asks for the position.
+			// Before the effects can be read, since their readers ask for the position (AwaitConsumed).
 			consumed.Receive(at.WalSeq, c.done)
 			if err := p.enqueue(c); err != nil {
 				close(c.done)
@@ -271,8 +271,8 @@ func (p *Partition[S]) executeConsume(c *command[S]) {
 		if len(events) == 0 {
 			continue
 		}
-		// What another plane's event leads to may use the reserve. If it cannot be stored, what is before it is, and
-		// the position does not pass it.
+		// The effects of another plane's event may use the reserve. If they cannot be stored, those of the events before
+		// it are, and the position does not pass this event.
 		if err := p.admit(len(body), true); err != nil && len(f.Body) > base {
 			finish(h.line)
 			return
@@ -322,8 +322,8 @@ func (p *Partition[S]) requeue(c *command[S]) {
 	l.next = 0
 }
 
-// reaction runs the rule for one event and returns its events, encoded as well. A refusal is logged and returns
-// nothing. The body is valid until the next use of loop.scratch.
+// reaction runs the rule for one event, and returns its events and their lines, which are valid until the next use of
+// loop.scratch. It logs a refusal of the rule and returns no events then.
 func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte) {
 	now := micros(p.cfg.Now())
 	c.actor = Actor{Namespace: h.ev.Namespace, Principal: "quartet", Role: "service"}
@@ -358,9 +358,9 @@ func (p *Partition[S]) reaction(c *command[S], h sourceEvent) ([]*Event, []byte)
 	return events, body
 }
 
-// writePositions adds to a frame that changes the state the positions of all sources whose last events led to
-// nothing. Otherwise these events would be processed again after a restart, with a state that is newer than
-// they are: an operator's message would end a wait that was made after it (SPEC P6).
+// writePositions adds the positions of all sources whose last events led to nothing to f, a frame that changes the
+// state. Without them, a restart would process these events again, with a state that is newer than they are: an
+// operator's message would end a wait that was made after it (SPEC P6).
 func (p *Partition[S]) writePositions(c *command[S], f *pending[S]) {
 	for _, key := range slices.SortedFunc(maps.Keys(p.core.positions), sourceKey.compare) {
 		if pos := p.core.positions[key]; pos.needsWrite {

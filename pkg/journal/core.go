@@ -35,13 +35,13 @@ type core[S State] struct {
 	name      string // of the partition, in hashes
 	// track is what snapshots need to know, nil if none are written.
 	track *changes.Tracker
-	// erased are the owners that were erased, and erasedThrough is the wal_seq of the last of them whose lines are nowhere any more;
-	// erasedRecorded is that of which a snapshot says so.
+	// erased are the owners of owner_erased events. erasedThrough is the wal_seq of the last of these events whose
+	// owner's lines are erased everywhere, and erasedRecorded the highest one that a snapshot records as such.
 	erased                        *erasure.Set
 	erasedThrough, erasedRecorded uint64
-	// skip are owners whose events replay passes over, as if all were erased already.
+	// skip are owners whose events replay does not apply, as if they were erased already; nil: all are applied.
 	skip *erasure.Set
-	// evictor lets owners leave memory; nil if all stay.
+	// evictor evicts owners of state; nil if all stay in memory.
 	evictor *eviction.Evictor
 	// damaged reports a line that could not be read and was quarantined.
 	damaged func(Damage)
@@ -144,7 +144,7 @@ func (c *core[S]) replay(reg *Registry, seq uint64, f framelog.Frame, awaiting m
 		return &refusal.ReplayError{Cause: &framelog.Broken{Partition: c.name, After: before, Seq: seq, Cause: "old events were removed there (history-days), so the state needs a snapshot, and none can be used; restore a backup"}}
 	}
 	if len(f.Body) == 0 {
-		if !intact { // it had lines
+		if !intact { // the frame had lines when it was written
 			return &refusal.ReplayError{Cause: framelog.Altered(c.name, before, seq)}
 		}
 		return nil
@@ -232,7 +232,7 @@ func (c *core[S]) applyInternal(ev *Event) error {
 		pos.consumed, err = framelog.ParseEnd(text)
 		return err
 	}
-	// A position of before frames were chained.
+	// The position was written before frames were chained.
 	pos.consumed = framelog.End{Seq: pos.seq}
 	if pos.line > 0 {
 		pos.consumed.Seq--

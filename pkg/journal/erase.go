@@ -17,16 +17,16 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// Erasable is a Paged state of which owners can be erased: whoever is deleted, and everything that the state has of it.
+// Erasable is a Paged state from which deleted owners can be erased, with everything that it has of them.
 type Erasable interface {
 	Paged
-	// DeletedBefore returns the owners that were deleted before a time, as their events have their namespace and agent.
+	// DeletedBefore returns the owners that were deleted before a time, with the namespace and agent id of their events.
 	DeletedBefore(before time.Time) []pages.Owner
-	// Erase removes everything that the state has of the deleted owner for which is returns true, if there is one. It calls touch with the
-	// owners of the pages that this changes, before it changes them. Like Apply it is pure.
+	// Erase removes everything that the state has of the one deleted owner for which is returns true; nothing if there
+	// is none. Before it changes a page, it calls touch with the page's owner. Like Apply it is pure.
 	Erase(is func(namespace, id string) bool, touch func(pages.Owner))
-	// UseErased gives an empty state the set of the owners that were erased, which it may read whenever it may read itself, and must not change.
-	// Names in it are not used again.
+	// UseErased gives an empty state the set of erased owners. The state must not change it, may read it under the same
+	// lock as itself, and refuses new owners with names in it.
 	UseErased(erased *erasure.Set)
 }
 
@@ -35,12 +35,12 @@ var ErrNotErasable = errors.New("journal: nothing can be erased without snapshot
 
 const (
 	erasedAtOnce  = 8 // owners are removed from a state before other commands run
-	closeAttempts = 3 // to close a segment: the frame that closes it may be refused, or was on its way when it was asked for
+	closeAttempts = 3 // to close a segment: the closing frame may be refused, or a frame be on its way already
 )
 
 var errSnapshotBusy = errors.New("journal: a snapshot is being written")
 
-// applyErased applies owner_erased.
+// applyErased applies owner_erased: it adds the owner to erased, and erases it from the state.
 func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 	owner, err := c.erased.Add(walSeq, payload)
 	if err != nil {
@@ -52,16 +52,15 @@ func (c *core[S]) applyErased(walSeq uint64, payload *structpb.Struct) error {
 	return nil
 }
 
-// Erase erases the owners that were deleted before a time from everything that the partition stores, and returns how many lines of the
-// journal were erased. If elsewhere is not nil, it removes what is stored of an owner outside of the partition, and may be called again. Then:
+// Erase erases the owners that were deleted before a time from all that the partition stores, and returns how many
+// lines it erased. First it calls elsewhere, if not nil, which must remove what else is stored of an owner. Then:
 //
 //  1. owner_erased, in the journal, removes them from the state and keeps a hash of each.
 //  2. The segment with their last lines is closed, and a snapshot of all pages is written, which replaces all others.
-//  3. All closed segments are archived, and their lines in the archive are erased. What was copied from them meanwhile is removed again.
-//  4. A snapshot says that this was done.
+//  3. All closed segments are archived, and the owners' lines in the archive are erased. elsewhere is called again.
+//  4. A snapshot records that this was done.
 //
-// Whatever ends it, the next call begins again behind what is done. If there is nothing to erase it returns 0. There must be at most one call
-// at a time.
+// If a call fails, the next one continues. If there is nothing to erase, Erase returns 0. Calls must not overlap.
 func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere func(ctx context.Context, owner pages.Owner) error) (lines int64, err error) {
 	owners, err := p.deleted(ctx, before)
 	if err != nil {
@@ -110,7 +109,7 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	if lines, err = p.roller.Erase(ctx, until, archive.Erasing{Owner: erased.Has, Line: erased.HasOwnerOf}); err != nil {
 		return lines, err
 	}
-	for _, o := range owners { // it may have been copied from the journal again, until its lines were erased
+	for _, o := range owners { // until its lines were erased, something may have been copied from them again
 		if err := elsewhere(ctx, o); err != nil {
 			return lines, err
 		}
@@ -153,8 +152,8 @@ func (p *Partition[S]) deleted(ctx context.Context, before time.Time) ([]pages.O
 	return owners, err
 }
 
-// unerased returns the core, the wal_seq of the last owner that was erased, whether its lines may still be somewhere, and whether no
-// snapshot says that they are not.
+// unerased returns the core and the wal_seq of its last owner_erased. left says that lines of erased owners may still
+// be stored, and pending that no snapshot records their removal.
 func (p *Partition[S]) unerased() (c *core[S], through uint64, left, pending bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -199,13 +198,13 @@ func (p *Partition[S]) segment(ctx context.Context) (uint64, error) {
 		n = p.core.end.Segment // the loop's own
 		return nil, nil
 	})
-	if err != nil { // it may run later
+	if err != nil { // the command may run later, and then write n
 		return 0, err
 	}
 	return n, nil
 }
 
-// closeSegment closes the segment in which the journal ends, and returns its number. What was durable before is in it, or before it.
+// closeSegment closes the journal's last segment and returns its number. Only later frames are behind it.
 func (p *Partition[S]) closeSegment(ctx context.Context) (uint64, error) {
 	segment, err := p.segment(ctx)
 	if err != nil {
@@ -229,7 +228,8 @@ func (p *Partition[S]) closeSegment(ctx context.Context) (uint64, error) {
 	return 0, fmt.Errorf("journal: segment %d could not be closed", segment)
 }
 
-// snapshotNow writes a snapshot and waits until it is announced: what changed, or a whole one, and then all others are removed.
+// snapshotNow writes a snapshot and waits until it is announced. If whole is set, the snapshot has all pages, not
+// only those that changed, and all other snapshots are removed.
 func (p *Partition[S]) snapshotNow(ctx context.Context, whole bool) error {
 	newest := func() (*snapshot.Base, uint64) {
 		p.mu.RLock()

@@ -12,7 +12,7 @@ import (
 	"quartet/pkg/journal/requests"
 )
 
-// What is known of events is in package event.
+// Aliases of the types of package event.
 type (
 	// Event is one fact: one line of a frame.
 	Event = event.Event
@@ -26,7 +26,7 @@ type (
 	Retaining = event.Retaining
 )
 
-// What followers use is in package feed.
+// Aliases of the types of package feed, which followers use.
 type (
 	// Source is a journal that can be followed.
 	Source = feed.Source
@@ -34,7 +34,7 @@ type (
 	Feeds = feed.Feeds
 	// Feed gives the frames of a partition to followers in the same process.
 	Feed = feed.Feed
-	// Hinter is what a Source with a Feed implements.
+	// Hinter is implemented by a Source that has a Feed.
 	Hinter = feed.Hinter
 )
 
@@ -55,10 +55,10 @@ const (
 	TypeSnapshotTaken    = event.TypeSnapshotTaken
 )
 
-// ErrUnknownEvent is the error of UnknownEvent.
+// ErrUnknownEvent is wrapped by each error of UnknownEvent.
 var ErrUnknownEvent = event.ErrUnknown
 
-// NewRegistry makes every top-level message of the files an event type.
+// NewRegistry returns a Registry in which every top-level message of the files is an event type.
 func NewRegistry(files ...protoreflect.FileDescriptor) *Registry { return event.NewRegistry(files...) }
 
 // ParseLine reads the envelope of one line.
@@ -67,15 +67,15 @@ func ParseLine(line []byte) (*RawEvent, error) { return event.ParseLine(line) }
 // Internal reports whether an event type belongs to the journal itself.
 func Internal(eventType string) bool { return event.Internal(eventType) }
 
-// UnknownEvent is the default case of State.Apply and of every switch over all event types of a plane.
+// UnknownEvent returns the error for an event type that a switch of State.Apply has no case for.
 func UnknownEvent(ev *Event) error { return event.Unknown(ev) }
 
 // State is what a partition holds in memory.
 //
-// Apply is pure: the same state and event give the same result. It uses no clock and no I/O, and keeps nothing
-// of the event but its payload, which is replaced and never edited. It is called with the partition's write
-// lock held, except while a partition loads. An error means that state and log do not match: the partition refuses
-// the command and reloads; while it loads, loading fails.
+// Apply is pure: the same state and event give the same result. It uses no clock and no I/O. Of the event it may keep
+// the payload only, and must not edit it. It is called with the partition's write lock held, except while a partition
+// loads. An error means that the state and the log do not match: if the event is that of a command, the partition
+// refuses the command and reloads; if it was read by a load, the load fails.
 type State interface {
 	Apply(ev *Event) error
 }
@@ -96,7 +96,7 @@ type Actor struct {
 	KeyID     string
 }
 
-// Caller returns what request ids of the actor are scoped by beside its namespace.
+// Caller returns the scope of the actor's request ids within its namespace.
 func (a Actor) Caller() string { return requests.CallerOf(a.Principal, a.AgentID, a.KeyID) }
 
 // Env is all that a rule may know beyond its state and its arguments.

@@ -11,8 +11,8 @@ import (
 	"quartet/pkg/resident"
 )
 
-// Evict lets owners leave memory that were not used since the last call; all that can, if unused is false. A batch takes about a millisecond,
-// in which no command runs.
+// Evict evicts the owners that were not used since the last call or, if unused is false, all that can be evicted.
+// It does so in batches, each of which keeps the loop from commands for about a millisecond.
 func (p *Partition[S]) Evict(ctx context.Context, unused bool) error {
 	for more := true; more; {
 		err := p.internalCommand(ctx, "evict", func(S, Env) ([]*Event, error) {
@@ -28,27 +28,27 @@ func (p *Partition[S]) Evict(ctx context.Context, unused bool) error {
 	return nil
 }
 
-// Resident says how many owners are in memory, and how many in the file of those that are not used.
+// Resident returns how many owners are in memory, and how many are evicted to the file.
 func (p *Partition[S]) Resident() eviction.Counts {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.core.evictor.Counts()
 }
 
-// release ends what a core has beside memory. It is not used any more.
+// release gives up the request memory's entries in the pool and the evictor's file. c must not be used afterwards.
 func (c *core[S]) release() {
 	c.memory.Release()
 	c.evictor.Close()
 }
 
-// reloadSoon hides the state and has it loaded again once the frames that were begun are written. The caller has the lock of the state.
+// reloadSoon hides the state, and makes the loop reload once the begun frames are written. The caller must hold p.mu.
 func (p *Partition[S]) reloadSoon() {
 	p.loop.pendingReload = outcome.NewHidden()
 	p.uncommitted = p.loop.pendingReload
 }
 
-// noteUnreadable has the state loaded again if an error says that evicted owners cannot be read. From then on all stay in memory. It is called by the
-// loop.
+// noteUnreadable makes the loop reload if err says that evicted owners cannot be read. From then on all owners stay
+// in memory. Only the loop may call it.
 func (p *Partition[S]) noteUnreadable(err error) {
 	if !errors.Is(err, resident.ErrUnreadable) || p.loop.unreadable {
 		return
@@ -63,20 +63,20 @@ func (p *Partition[S]) noteUnreadable(err error) {
 	}
 }
 
-// again has a command run once more, after the state was loaded again.
+// again puts a command back at the front of the queue; it runs after the pending reload.
 func (p *Partition[S]) again(c *command[S]) {
 	c.reset()
 	p.requeue(c)
 }
 
-// reread waits until the state was loaded again in which a View found something unreadable.
+// reread returns once the state in which a View found evicted owners unreadable was replaced. cause is what it found.
 func (p *Partition[S]) reread(ctx context.Context, cause error) error {
 	p.mu.RLock()
 	of := p.core
 	p.mu.RUnlock()
 	return p.internalCommand(ctx, "reread", func(S, Env) ([]*Event, error) {
 		if p.core == of && p.cfg.Eviction.On() {
-			panic(cause)
+			panic(cause) // decide gives it to noteUnreadable, and the command runs again after the reload
 		}
 		return nil, nil
 	})

@@ -123,10 +123,10 @@ func (p *Partition[S]) completeWhenDurable(c *command[S]) {
 	p.complete(c)
 }
 
-// answerRepeated completes a request that the partition remembers with its first outcome. The events are taken
-// from a frame that is not durable yet; otherwise c.recall tells the caller where to read them. Other arguments
-// under the same request id are refused. A command that ran before a reload is not marked as replayed, since
-// its caller sent it once.
+// answerRepeated completes c with the first outcome of its request, which r remembers. If a frame that is not
+// durable has the events, they are taken from it; otherwise c.recall tells the caller where to read them. Other
+// arguments under the same request id are refused. A command that ran before a reload is not marked as replayed,
+// since its caller sent it once.
 func (p *Partition[S]) answerRepeated(c *command[S], r requests.Entry) {
 	switch {
 	case c.explicitID && r.Args != c.argsHash && !slices.Contains(c.equivalent, r.Args):
@@ -235,7 +235,7 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 		if ev.Namespace != c.actor.Namespace {
 			ev.ActorNamespace = cmp.Or(c.actor.Namespace, event.NoNamespace)
 		}
-		if c.consume == nil || ev.Principal == "" { // otherwise By set the actor
+		if c.consume == nil || ev.Principal == "" { // the rule of a reaction may have set the actor with Event.By
 			// A connection that carries many runs has no run id itself; its rule
 			// sets the run id of each event.
 			ev.ActorAgentID, ev.ActorRunID = c.actor.AgentID, cmp.Or(c.actor.RunID, ev.ActorRunID)
@@ -251,8 +251,8 @@ func (p *Partition[S]) stamp(c *command[S], events []*Event, now time.Time) erro
 	return nil
 }
 
-// frameFor returns the collecting frame if it has room for size bytes and count events, otherwise a new frame.
-// A command that exceeds the limits of a frame gets a frame for itself.
+// frameFor returns the collecting frame, the last one that is not being written, if it has room for size bytes and
+// count events, and otherwise a new one. A command that exceeds the limits of a frame gets a frame for itself.
 func (p *Partition[S]) frameFor(size, count int) *pending[S] {
 	l := &p.loop
 	if k := len(l.frames); k > 1 || k == 1 && !l.sending {

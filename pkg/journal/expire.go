@@ -10,11 +10,11 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// Expire removes events from the archive that are older than before says for their namespace, unless the state needs them; of frames without
-// other events nothing is left but where they end. before returns zero for a namespace of which everything is kept, and for the empty one, that
-// of the journal's own events, whatever is kept where nothing else is said. latest and earliest are the latest and the earliest time that it
-// returns but for zero. Events behind through are kept. Nothing is removed unless the newest snapshot can be read: the log alone does not lead to
-// the state any more. It returns how many events were removed. It may be repeated; there must be at most one call at a time.
+// Expire removes events from the archive, and returns how many: those older than before(namespace), up to the wal_seq
+// through, that the state does not need. Of a frame without other events only its end is left. before returns zero
+// for a namespace of which all is kept, and the default for "", the journal's own events; latest and earliest bound
+// its other results. Nothing is removed unless the newest snapshot can be read, since the log alone does not lead to
+// the state any more. Calls may be repeated, and must not overlap.
 func (p *Partition[S]) Expire(ctx context.Context, before func(namespace string) time.Time, latest, earliest time.Time, through uint64) (int64, error) {
 	if _, ok := any(p.cfg.New()).(Retaining); !ok || !p.roller.Archives() || p.cfg.Snapshots == nil {
 		return 0, nil
@@ -34,7 +34,7 @@ func (p *Partition[S]) Expire(ctx context.Context, before func(namespace string)
 		}
 		ev, err := raw.Decode(p.cfg.Registry)
 		if err != nil || Internal(raw.Type) {
-			return err == nil, nil //nolint:nilerr // as above
+			return err == nil, nil //nolint:nilerr // what cannot be read is kept
 		}
 		needed, _, err := View(ctx, p, func(s S) (bool, error) { return any(s).(Retaining).Needs(ev, at), nil })
 		return err == nil && !needed, err

@@ -6,8 +6,8 @@ import (
 	"quartet/pkg/journal/refusal"
 )
 
-// refusal refuses a command or a read of a partition that has ended, for a cause that callers may learn if the log is
-// damaged.
+// refusal returns the error for a command or a read of a partition that has ended. Its text names the damage if the
+// log is damaged; any other cause is in the error, but callers do not see it.
 func (p *Partition[S]) refusal() error {
 	cause := ErrNotHeld
 	if err := p.failed.Load(); err != nil {

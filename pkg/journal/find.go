@@ -17,7 +17,7 @@ func Find[T proto.Message](events []*Event) (T, bool) {
 	return none, false
 }
 
-// AnswerOf returns the Answer of a command (see Op) whose decision wrote an event with a payload of type T: what build makes of it.
+// AnswerOf returns an Op.Answer that passes the first payload of type T to build, and fails if there is none.
 func AnswerOf[T proto.Message, R any](build func(payload T) R) func([]*Event) (R, error) {
 	return func(events []*Event) (R, error) {
 		p, ok := Find[T](events)

@@ -7,8 +7,8 @@ import "time"
 const followUpTerm = 500 * time.Microsecond
 
 // awaitFollowUps delays a frame until the follow-ups that its events announced have arrived, but for
-// FollowUpTerm at most. A frame with minGather commands or more is not delayed, since that would delay their
-// callers, and neither is one that adaptiveWait skips because the last waits were in vain.
+// FollowUpTerm at most. It does not delay a frame with minGather commands or more, since that would delay their
+// callers, nor a frame for which adaptiveWait says not to wait because the last waits were in vain.
 func (p *Partition[S]) awaitFollowUps() {
 	l := &p.loop
 	if l.sending || len(l.frames) != 1 {

@@ -18,7 +18,7 @@ import (
 // load builds a core from the newest snapshot that is valid and the log behind it, and takes the partition over (R6). It retries until ctx
 // ends, except when the log cannot be read as this plane's, and when the lease is not held, which is ErrNotHeld. awaiting has the request
 // ids that the loop generated for commands whose outcome is unknown; those that are in the log are put into
-// core.recovered. If the log ends at until, which is not nil, this process is its writer still and takes nothing over.
+// core.recovered. If until is not nil and the log ends there, this process is still its writer: load writes nothing.
 func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, until *framelog.End) (*core[S], error) {
 	began := time.Now()
 	from, err := p.stored(ctx)
@@ -30,7 +30,7 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 	for {
 		c, err := p.loadBehind(ctx, from, skip, awaiting, until, &short)
 		if err == nil && len(from) == 0 && skip == nil && c.erased.Len() > 0 {
-			skip = c.erased // known at the end of the log only
+			skip = c.erased // all are known at the end of the log only, so the log is read once more
 			c.release()
 			continue
 		}
@@ -61,8 +61,8 @@ func (p *Partition[S]) load(ctx context.Context, awaiting map[string]struct{}, u
 	}
 }
 
-// loadBehind is load with the first of some snapshots, or without one if there are none. short is since when the log ends before its
-// witness, zero if that is not known yet. skip are the owners whose events are passed over.
+// loadBehind is load from the snapshot from[0], or from the log alone if from is empty. *short is when the log was
+// first seen to end before its witness, zero if it was not. skip is as for core.
 func (p *Partition[S]) loadBehind(ctx context.Context, from []*snapshot.Snapshot, skip *erasure.Set, awaiting map[string]struct{}, until *framelog.End, short *time.Time) (loaded *core[S], err error) {
 	c, err := p.restored(ctx, from)
 	if err != nil {

@@ -82,25 +82,25 @@ type Config[S State] struct {
 
 	// Snapshots keeps snapshots of the state, which must be Paged; nil: none are written, and the log is read from its beginning.
 	Snapshots snapshot.Store
-	// SnapshotBytes is after how many bytes of frames a snapshot is written, and SnapshotTerm after how much time, if there is a
-	// sixteenth of these; defaults 16 MiB and 10 min.
+	// A snapshot is written once there are SnapshotBytes of frames since the last one, or a sixteenth of that and
+	// SnapshotTerm has passed; defaults 16 MiB and 10 min.
 	SnapshotBytes int64
 	SnapshotTerm  time.Duration
 	// CheckRestored, if set, compares the state of a load that began at a snapshot with that of the whole log. If they differ it returns an
 	// error, and the partition is not loaded. Tests only.
 	CheckRestored func(restored, replayed State) error
 
-	// Eviction lets owners leave memory that are not used; nil: all stay. The state must be a pages.Resident.
+	// Eviction says when owners are evicted; nil: all stay in memory. The state must be a pages.Resident.
 	Eviction *eviction.Policy
 
 	// Feed passes durable frames to followers in this process; nil for none.
 	Feed *Feed
 
-	// Room says whether the store has room for more; nil: it has.
+	// Room says whether the store has room for more; nil: it always has.
 	Room *room.Room
 
-	// Requests is what the request memories of a process have together; nil: RequestMemory for this
-	// partition alone.
+	// Requests is the pool of entries that the request memories of a process share; nil: this partition has
+	// RequestMemory entries for itself.
 	Requests      *requests.Pool
 	RequestMemory int           // entries; default 4 000 000 (SPEC X2)
 	MaxFrame      int           // bytes; default 900 KB
@@ -113,11 +113,11 @@ type Config[S State] struct {
 	UnhealthyAfter time.Duration    // duration of a stall; default 30 s
 	FollowUpTerm   time.Duration    // how long a frame waits for follow-ups; default 0.5 ms
 	Mono           func() time.Time // measures stalls; default time.Now. Tests only.
-	Elapsed        func() time.Time // by which requests become old; default Mono
+	Elapsed        func() time.Time // measures the age of remembered requests; default Mono
 	// NewSecret returns 32 random bytes, which no reader of the log knows; default crypto/rand.
 	NewSecret func() [32]byte
-	// Arrive, if set, is called before a command is queued and before a View reads, and may block until ctx ends. A
-	// simulation orders them with it.
+	// Arrive, if set, is called before a command is queued and before a View reads, and may block until ctx ends.
+	// Simulations use it to order commands and Views.
 	Arrive func(ctx context.Context, method, agentID, requestID string)
 
 	ages requests.Ages // set by complete
@@ -189,8 +189,8 @@ func orDefault[T int | int64 | time.Duration](v, d T) T {
 
 // Lease is a partition's lease.
 type Lease interface {
-	// Valid reports whether the lease is held. It is called after the state was read: if it is, no other
-	// process can have written before the read. It must not block.
+	// Valid reports whether the lease is held. It is called after the state was read: if the lease is still held, no
+	// other process can have written before the read. It must not block.
 	Valid() bool
 }
 
@@ -270,7 +270,7 @@ func (p *Partition[S]) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// held reports whether no other process can have written to the partition.
+// held reports whether the lease is held, so that no other process can have written to the partition.
 func (p *Partition[S]) held() bool { return p.cfg.Lease == nil || p.cfg.Lease.Valid() }
 
 // Plane returns the plane's name.
@@ -284,9 +284,9 @@ func (p *Partition[S]) Source() Source {
 	return NewSource(p.cfg.Plane, p.cfg.Partition, p.cfg.Log)
 }
 
-// Health returns nil while the partition can serve, and once it has ended the cause. A partition that was damaged when
-// it was opened is healthy: its plane serves what else there is. After a stall of UnhealthyAfter
-// it returns an error and the service becomes NOT_SERVING, since a full disk shows as timeouts only.
+// Health returns nil while the partition can serve, and the cause once it has ended. For a partition whose log is
+// damaged it returns nil, since its plane serves the other partitions. After a stall of UnhealthyAfter it returns an
+// error and the service becomes NOT_SERVING, since a full disk shows as timeouts only.
 func (p *Partition[S]) Health() error {
 	if err := p.failed.Load(); err != nil {
 		if p.Damage() != nil {
@@ -300,7 +300,7 @@ func (p *Partition[S]) Health() error {
 	return nil
 }
 
-// Damage returns why the partition refuses everything, if it is one of Damaged, and otherwise nil.
+// Damage returns the damage because of which the partition refuses everything; nil if its log is not damaged.
 func (p *Partition[S]) Damage() error {
 	var damage *refusal.DamageError
 	if err := p.failed.Load(); err != nil && errors.As(*err, &damage) {
@@ -309,8 +309,8 @@ func (p *Partition[S]) Damage() error {
 	return nil
 }
 
-// Stalled returns for how long the journal has been unable to write, 0 while it can and for less than
-// stall.Threshold. No lease may expire while it is not 0.
+// Stalled returns for how long the journal has been unable to write; 0 while it can, and until that is
+// stall.Threshold. While it is not 0, the caller must let no lease expire.
 func (p *Partition[S]) Stalled() time.Duration { return p.stall.Current(p.cfg.Mono()) }
 
 // StallTotal returns the sum of all stalls since Open, including the current one. A caller that sets a deadline
@@ -327,8 +327,8 @@ func Damaged[S State](cfg Config[S], cause error) *Partition[S] {
 	return refusing(cfg, cfg.explain(cause))
 }
 
-// explain returns the cause with which a partition ends: for a log that could not be loaded an error that names the
-// partition, which it also reports, and otherwise err.
+// explain returns the cause with which a partition ends: err, or, if err is a *refusal.ReplayError, a
+// *refusal.DamageError that names the partition. It reports such damage to the feed too.
 func (c *Config[S]) explain(err error) error {
 	var broken *framelog.Broken
 	var replay *refusal.ReplayError

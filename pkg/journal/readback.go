@@ -15,15 +15,15 @@ import (
 // eventLocation is where an event is: in a frame that is not durable yet, or in the log.
 type eventLocation struct {
 	walSeq uint64
-	// ev is set if the event is in a frame that is not durable yet.
-	ev    *Event
-	frame uint64 // sequence in the log
+	ev     *Event // if the event is in a frame that is not durable yet; otherwise nil
+	frame  uint64 // if ev is nil: the sequence number of the event's frame in the log
 }
 
 // ReadBack reads events of a partition by their wal_seqs and returns them in the order of walSeqs. Each must belong
 // to a state that View has shown. The events may be shared and must not be changed. ReadBack is for states that store
 // the positions of events instead of records: it takes one pass through the loop, and the caller reads the log once
-// for each frame that is not cached. Some may be Removed. If the log cannot be read, the error is UNAVAILABLE as for Do.
+// for each frame that is not cached. For an erased or removed event it returns one whose Removed method returns true.
+// If the log cannot be read, the error is UNAVAILABLE as for Do.
 func ReadBack[S State](ctx context.Context, p *Partition[S], walSeqs []uint64) ([]*Event, error) {
 	if len(walSeqs) == 0 {
 		return nil, nil
@@ -86,7 +86,7 @@ func (p *Partition[S]) locate(walSeq uint64) (eventLocation, error) {
 
 // readFrame reads the lines of one frame from the log.
 func (p *Partition[S]) readFrame(ctx context.Context, seq uint64) ([][]byte, error) {
-	f, err := framelog.Read(ctx, p.cfg.Log, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), seq) // of any core
+	f, err := framelog.Read(ctx, p.cfg.Log, framelog.PartitionName(p.cfg.Plane, p.cfg.Partition), seq) // p.core.name needs mu
 	if err != nil {
 		return nil, err
 	}

@@ -8,16 +8,16 @@ import (
 	"quartet/pkg/journal/refusal"
 )
 
-// probeEvery is how often a partition whose log is full tries whether it still is.
+// probeEvery is how often a partition tries whether the store has space again, after it refused an append.
 const probeEvery = time.Second
 
-// admit returns why a command whose events have size bytes may not be stored, or nil. It is asked before the events are
-// applied, so that a refusal leaves the state as it is.
+// admit returns why a command whose events have size bytes may not be stored, or nil. It must be called before the
+// events are applied, so that a refusal leaves the state as it is.
 func (p *Partition[S]) admit(size int, frees bool) error {
 	if most := p.maxBody(size); size > most {
 		return refusal.TooLarge("a command", size, most)
 	}
-	if p.cfg.Room.Refusing() { // nothing is applied meanwhile, in no partition of this process, so nothing has to be undone
+	if p.cfg.Room.Refusing() { // no partition of this process applies anything until an append succeeds
 		return p.cfg.Room.Refused()
 	}
 	return p.cfg.Room.Check(size, frees)
@@ -31,8 +31,8 @@ func (p *Partition[S]) maxBody(most int) int {
 	return most
 }
 
-// probe appends an empty frame to a log that is full, at most every probeEvery. It changes no state, so nothing has
-// to be undone if it is refused as well.
+// probe opens an empty frame if the last append was refused for want of space, at most every probeEvery: if it can be
+// appended, commands are admitted again. If it is refused as well, there is no state to undo.
 func (p *Partition[S]) probe() {
 	l := &p.loop
 	now := p.cfg.Mono()
@@ -43,9 +43,9 @@ func (p *Partition[S]) probe() {
 	p.frameFor(0, 0)
 }
 
-// handleRefusal applies the outcome of a frame that was not stored and never will be (SPEC X1.1). The state ran ahead
-// of the log only if the frame has events: then it is built from the log again, up to the end that is known, without a
-// write, since no other writer was found.
+// handleRefusal applies the outcome of a frame that was not stored and never will be (SPEC X1.1). If the frame has
+// events, the state is ahead of the log: it is loaded again, up to v.End, and without a new partition_opened, since
+// no other writer was found.
 func (p *Partition[S]) handleRefusal(f *pending[S], v framelog.Result) error {
 	l := &p.loop
 	full, large := errors.Is(v.Err, framelog.ErrFull), errors.Is(v.Err, framelog.ErrTooLarge)

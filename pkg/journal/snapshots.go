@@ -24,23 +24,23 @@ import (
 	"quartet/pkg/resident"
 )
 
-// snapshots is what a partition's loop knows of its snapshots.
+// snapshots says when snapshots are due and written. Only the loop uses due, whole and last.
 type snapshots struct {
-	due   bool                          // commands wait until all that was applied is durable; the loop's
-	whole bool                          // the next one has all pages, and replaces those before it; the loop's
-	busy  atomic.Pointer[chan struct{}] // while one is written; closed then
-	last  time.Time                     // of the last cut; the loop's
-	retry atomic.Pointer[time.Time]
+	due   bool                          // one is to be cut; commands wait until all that was applied is durable
+	whole bool                          // the next one has all pages, and replaces all snapshots before it
+	busy  atomic.Pointer[chan struct{}] // set while one is being written; the channel is closed when that has ended
+	last  time.Time                     // of the last cut
+	retry atomic.Pointer[time.Time]     // after a failure: none is due before this time
 	idle  sync.WaitGroup
 }
 
-// snapshotRetry is how long no snapshot is tried after one has failed.
+// snapshotRetry is for how long after a failed snapshot no other one is due.
 const snapshotRetry = 10 * time.Second
 
 // errNotAnnounced means that the log does not have the frame that makes a snapshot valid.
 var errNotAnnounced = errors.New("journal: no frame of the log announces the snapshot")
 
-// errReplaced ends a snapshot of a state that was loaded again.
+// errReplaced means that a snapshot could not be finished because the partition reloaded.
 var errReplaced = errors.New("journal: the state was loaded again")
 
 // unusable reports whether an error of a load may be one of the snapshot from which it began.
@@ -61,8 +61,8 @@ func (p *Partition[S]) stored(ctx context.Context) (all []*snapshot.Snapshot, er
 	return all, err
 }
 
-// restored returns a core with the state of the first of some snapshots; an empty one if there are none. It retries until ctx ends, unless
-// the snapshot cannot be read as one of this plane.
+// restored returns a core with the state of the snapshot from[0]; an empty core if from is empty. It retries while
+// the store cannot be read, until ctx ends. ErrNoObject means that the snapshot cannot be used.
 func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) (c *core[S], err error) {
 	if len(from) == 0 {
 		return newCore(&p.cfg), nil
@@ -97,7 +97,7 @@ func (p *Partition[S]) readStore(ctx context.Context, read func() error) error {
 	}
 }
 
-// restore puts the first of some snapshots into an empty core.
+// restore reads the snapshot from[0] into an empty core; from[1:] are older ones, which are kept beside it.
 func (c *core[S]) restore(ctx context.Context, store snapshot.Store, from []*snapshot.Snapshot) error {
 	m := from[0].Manifest
 	c.end, c.applied, c.generation = from[0].End, from[0].End.WalSeq, m.GetGeneration()
@@ -143,7 +143,7 @@ func (r restoring[S]) AddPage(o pages.Owner, page proto.Message) error {
 // AddFrame implements snapshot.Into.
 func (r restoring[S]) AddFrame(f snapshot.Frame) { r.core.frames.Add(f.WalSeq, f.Seq) }
 
-// extent returns how many entries the core has of what only grows.
+// extent returns how many additions to the request memory and entries of the index of frames there were so far.
 func (c *core[S]) extent() changes.Extent {
 	return changes.Extent{Requests: c.memory.Additions(), Frames: c.frames.Len()}
 }
@@ -156,10 +156,10 @@ func (c *core[S]) begins() uint64 {
 	return c.track.Begins.Snapshot
 }
 
-// quietFrames is how many frames a load without a snapshot reads that is not worth a line for people.
+// quietFrames is below how many frames a load without a snapshot is logged at level debug only.
 const quietFrames = 1000
 
-// reportLoaded logs how a core was loaded that read so many frames.
+// reportLoaded logs from which snapshot a core was loaded, and how many frames behind it were read.
 func (p *Partition[S]) reportLoaded(c *core[S], frames int) {
 	p.roller.Below(c.track.Base().Needed())
 	if t := c.track; t != nil && t.Announced != t.Begins && t.Announced.Snapshot > 0 {
@@ -198,8 +198,8 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	return cmp.Or(differs, p.cfg.CheckRestored(c.state, whole.state))
 }
 
-// checkSnapshot makes a snapshot due, if enough was written since the last one, and if the store has room beside what is kept for
-// commands.
+// checkSnapshot makes a snapshot due if enough was written since the last one, no other is being written, and the
+// store has room outside its reserve.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
 	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes.Load() < p.cfg.SnapshotBytes/16 || p.cfg.Room.Check(0, false) != nil {
@@ -272,7 +272,7 @@ func (p *Partition[S]) SettleSnapshot(ctx context.Context) error {
 	}
 }
 
-// writeSnapshot writes the snapshot of a cut of a core, and announces it. If that fails, the next one has what this one should have had.
+// writeSnapshot writes and announces the snapshot of a cut of c. If that fails, the next one has its changes.
 func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	t, began := c.track, p.cfg.Mono()
 	d := snapshot.Begin(p.cfg.Snapshots, t.Base(), t.Announced.Snapshot)
@@ -309,10 +309,10 @@ func (p *Partition[S]) writeSnapshot(c *core[S], n *changes.Cut) {
 	}
 }
 
-// cutBatch is how many pages are taken at a time while commands wait. One of an agent with all that is kept of it takes 0.3 ms.
+// cutBatch is how many pages are taken at a time while commands wait. The largest page of an agent takes 0.3 ms.
 const cutBatch = 16
 
-// draft stores the pages of a cut and its manifest.
+// draft stores the pages of a cut and its manifest. The function that it returns is that of snapshot.Draft.Finish.
 func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*snapshot.Snapshot, func() *snapshot.Base, error) {
 	for batch := range slices.Chunk(n.Owners(), cutBatch) {
 		p.mu.Lock()
@@ -335,7 +335,7 @@ func (p *Partition[S]) draft(d *snapshot.Draft, c *core[S], n *changes.Cut) (*sn
 	return d.Finish(p.ctx, n.Cut)
 }
 
-// announce writes the frame that makes a snapshot valid.
+// announce writes snapshot_taken, which makes the snapshot valid, and returns once it is durable.
 func (p *Partition[S]) announce(of *core[S], ref snapshot.Ref) error {
 	c := &command[S]{method: "snapshot", done: make(chan struct{})}
 	c.decide = func(S, Env) ([]*Event, error) {

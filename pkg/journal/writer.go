@@ -13,7 +13,7 @@ type pendingWrite struct {
 	end     framelog.End
 }
 
-// writer writes one frame at a time, outside the loop, so that the next one collects meanwhile (R3).
+// writer writes the frames of work, one at a time, and sends the results, while the loop fills the next frame (R3).
 func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.Result) {
 	for d := range work {
 		p.stall.Begin(p.cfg.Mono())
@@ -30,7 +30,7 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.
 	}
 }
 
-// witness records an end of the log, before anybody learns what is in the frame before it.
+// witness records an end of the log. It must be called before anybody learns what is in the frame at that end.
 func (p *Partition[S]) witness(end framelog.End) {
 	if p.cfg.Witness != nil && !end.Hash.IsZero() {
 		p.cfg.Witness.Record(end)

@@ -60,7 +60,7 @@ type Group struct {
 type partState struct {
 	status status
 	own    *ownSession
-	again  time.Time // not to be taken before
+	again  time.Time // the partition is not taken before this time
 }
 
 type status int
@@ -252,9 +252,9 @@ func (g *Group) take(n int, o *ownSession, seen part) {
 	g.setStatus(n, open, 0)
 }
 
-// mayTake reports whether a partition that nobody holds may be taken. One with a record may at once. A record that
-// is missing may have been lost together with the session of a holder whose lease is still valid, so such a
-// partition is not taken before this process's session is as old as that lease could be, unless Hooks.Unused
+// mayTake reports whether a partition that nobody holds may be taken. If it has a record, it may be taken at once. A
+// record that is missing may have been lost together with the session of a holder whose lease is still valid, so such
+// a partition is not taken before this process's session is as old as that lease could be, unless Hooks.Unused
 // reports that nobody ever held it.
 func (g *Group) mayTake(ctx context.Context, n int, seen part) bool {
 	k := g.keeper

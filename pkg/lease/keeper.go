@@ -64,7 +64,7 @@ type Keeper struct {
 type ownSession struct {
 	id       string
 	revision uint64       // guarded by Keeper.mu
-	until    atomic.Int64 // by Config.Elapsed; what was read before then may be shown
+	until    atomic.Int64 // by Config.Elapsed; until then the session is valid, and what was read may be shown
 	dead     atomic.Bool
 	ctx      context.Context //nolint:containedctx // the session's life
 	end      context.CancelFunc

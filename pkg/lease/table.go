@@ -17,7 +17,7 @@ type Peer struct {
 	Addr string `json:"addr"`
 	// Name is the name that its certificate must have; empty for the host in Addr.
 	Name string `json:"name,omitempty"`
-	// Groups are the services of which it takes partitions.
+	// Groups are the names of the services whose partitions it takes.
 	Groups []string `json:"groups"`
 	// Process lets other processes on its machine detect that it has exited; see process.go.
 	Process string `json:"process,omitempty"`
@@ -78,7 +78,7 @@ func (t table) apply(key string, value []byte, revision uint64, gone bool, now t
 		return !had || old.Leaving != s.Leaving || old.Addr != s.Addr || !slices.Equal(old.Groups, s.Groups)
 	case strings.HasPrefix(key, partPrefix):
 		if revision < t.parts[key].revision {
-			return false // our own change was noted before the bucket told of it
+			return false // this process made a later change, which Group.write applied already
 		}
 		p := part{revision: revision, seen: now}
 		if !gone && json.Unmarshal(value, &p.record) != nil {

@@ -51,8 +51,8 @@ func Decode(b []byte, m proto.Message) error {
 	return nil
 }
 
-// Read is Decode for bytes that were encoded by this process or checked when they were loaded. Bytes that were changed in memory are a
-// panic, as every call that needs them would fail.
+// Read is Decode for bytes that were encoded by this process or checked when they were loaded. It panics if they were
+// changed in memory since, as every call that needs them would fail.
 func Read(b []byte, m proto.Message) {
 	if err := Decode(b, m); err != nil {
 		panic(unreadable(err))

@@ -38,7 +38,7 @@ type Queue[T any, C Codec[T]] struct {
 	tail    []T
 }
 
-// Restored returns a queue that has forgotten so many elements and has others.
+// Restored returns the queue that holds elements and has forgotten as many elements before them as dropped says.
 func Restored[T any, C Codec[T]](dropped int, elements []T) (q Queue[T, C], err error) {
 	if dropped < 0 {
 		return q, fmt.Errorf("packed: a queue that has forgotten %d elements", dropped)
@@ -50,7 +50,8 @@ func Restored[T any, C Codec[T]](dropped int, elements []T) (q Queue[T, C], err 
 	return q, nil
 }
 
-// Forget forgets the oldest elements in groups, as long as so many are left, and returns them.
+// Forget forgets the oldest GroupSize elements at a time, as long as there are packed groups and at least keep
+// elements remain. It returns what it forgot.
 func (q *Queue[T, C]) Forget(keep int) (forgotten []T) {
 	for len(q.groups) > 0 && q.Len()-GroupSize >= keep {
 		for range GroupSize {
@@ -145,7 +146,7 @@ func (q *Queue[T, C]) Remove(i int) {
 	}
 }
 
-// group returns the elements of a packed group. Bytes that were changed in memory are a panic, see Read.
+// group returns the elements of a packed group. It panics if its bytes were changed in memory; see Read.
 func (q *Queue[T, C]) group(i int) []T {
 	var codec C
 	m := codec.New()

@@ -86,7 +86,8 @@ func (r *Records[T, C]) PutOpen(x T) {
 	r.open[id] = placed[T]{place, x}
 }
 
-// PutEnded stores a record that has ended in place of the one with its id. The end of one that had ended before is the same.
+// PutEnded stores a record that has ended in place of the one with its id. A record that had ended before keeps its
+// position in the order of ends.
 func (r *Records[T, C]) PutEnded(x T) {
 	var codec C
 	id := codec.ID(x)
@@ -102,8 +103,9 @@ func (r *Records[T, C]) PutEnded(x T) {
 	r.ended.marks = append(r.ended.marks, mark{Hash("", id), place})
 }
 
-// take removes the record with an id from those that are open and returns its place, a new one for a new record. Where it has ended it returns its
-// index, and removes it if it is to be open again.
+// take returns the place of the record with an id, a new place if there is no such record. It removes an open record
+// from open, and returns at -1. For a record that has ended, at is its index among these; with reopen it is removed
+// from them.
 func (r *Records[T, C]) take(id string, reopen bool) (place uint64, at int) {
 	if p, ok := r.open[id]; ok {
 		delete(r.open, id)
@@ -190,8 +192,8 @@ func inPlace[T any](all []placed[T]) []T {
 	return records
 }
 
-// Page returns the open records in the order in which they were made, and the rest as pages have it, in messages of their own. It shares
-// what is not changed any more.
+// Page returns the open records in the order in which they were made, and rest, the message with everything else that
+// a page has of r. rest shares packed groups with r, which do not change.
 func (r *Records[T, C]) Page() (open []T, rest *snapshotv1.EndedRecords) {
 	open, rest = r.Open(), &snapshotv1.EndedRecords{NextPlace: r.next}
 	for _, p := range r.open {
@@ -298,7 +300,8 @@ func unplain[T any, C Codec[T]](b []byte) ([]T, error) {
 	return codec.Elements(m)
 }
 
-// RestoreAll replaces the records by others, in the order in which they were made. Those of which ended has the ids have ended, in that order.
+// RestoreAll replaces the records by all, which must be in the order in which they were made. ended has the ids of
+// those that have ended, in the order of their ends.
 func (r *Records[T, C]) RestoreAll(all []T, ended []string) error {
 	*r = Records[T, C]{}
 	var codec C

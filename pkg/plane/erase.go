@@ -11,8 +11,8 @@ import (
 	"quartet/pkg/journal/pages"
 )
 
-// Deleted owners are looked for ten times within the time after which they are erased, within these bounds. Each time that there are some
-// the indexes of the partition's archive are read, and a whole snapshot is written.
+// There are ten passes within EraseAfter, but not more or less often than these bounds say. A pass that finds deleted
+// owners reads the indexes of the partition's archive, and writes a whole snapshot.
 const (
 	minErasePause = time.Second
 	maxErasePause = time.Hour
@@ -35,7 +35,8 @@ func (e *Engine[S]) erase(ctx context.Context) {
 	}
 }
 
-// Erase erases what owners had that were deleted before a time, in all partitions that can be written; see journal.Partition.Erase.
+// Erase erases everything of the owners that were deleted before a time, in all partitions that can be written; see
+// journal.Partition.Erase. It goes on with the others after an error.
 func (e *Engine[S]) Erase(ctx context.Context, before time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {

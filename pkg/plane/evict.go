@@ -9,19 +9,21 @@ import (
 )
 
 const (
-	// pressedPause is how often it is looked whether memory is short.
+	// pressedPause is how often evict looks whether memory is short.
 	pressedPause = time.Second
-	// samplePeriod is how often the metrics of owners are set, beside after each pass.
+	// samplePeriod is the longest time between two settings of the metrics of owners, which are also set after each
+	// pass.
 	samplePeriod = 10 * time.Second
 )
 
-// evicts reports whether owners of the plane can leave memory, and do so in time.
+// evicts reports whether the plane's owners can be evicted, and EvictEvery says when.
 func (e *Engine[S]) evicts() bool {
 	_, can := any(e.cfg.New()).(pages.Resident)
 	return can && e.deps.Eviction != nil && e.deps.EvictEvery > 0
 }
 
-// evict lets owners leave memory that are not used, until ctx ends. If memory stays short after a pass, the next one evicts all that can be.
+// evict evicts owners that are not used, in passes, until ctx ends. If memory is still short after a pass that was
+// made because it was short, the next pass evicts all that can be.
 func (e *Engine[S]) evict(ctx context.Context) {
 	metrics := eviction.NewMetrics(e.deps.Metrics, e.cfg.Plane)
 	defer func() {

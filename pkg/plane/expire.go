@@ -8,8 +8,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// What is older than history is kept is looked for ten times within that time, within these bounds: a pass reads what the archive has of
-// that time. The first pass is early, since a process may not run for long, and so is the one after a pass that failed.
+// There are ten passes within the shortest time for which history is kept, but not more or less often than these
+// bounds say: a pass reads what the archive has of that time. The first pass is early, since a process may not run
+// for long, and so is the one after a pass that failed.
 const (
 	minExpirePause   = time.Second
 	firstExpirePause = 10 * time.Minute
@@ -43,7 +44,7 @@ func (h History) Shortest() time.Duration {
 	return shortest
 }
 
-// longest returns the longest time for which something is kept that is not kept always.
+// longest returns the longest time for which something is kept, other than always.
 func (h History) longest() time.Duration {
 	longest := h.Default
 	for _, d := range h.Namespaces {
@@ -81,7 +82,8 @@ func (e *Engine[S]) expire(ctx context.Context) {
 	}
 }
 
-// Expire removes what is older than history is kept, in all partitions that can be written; see journal.Partition.Expire.
+// Expire removes the events that are old by Deps.History, in all partitions that can be written; see
+// journal.Partition.Expire. It goes on with the other partitions after an error.
 func (e *Engine[S]) Expire(ctx context.Context, now time.Time) error {
 	var errs []error
 	for _, p := range e.parts.All() {

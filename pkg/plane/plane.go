@@ -46,8 +46,9 @@ type Deps struct {
 	// Snapshots returns the store of the snapshots of a partition; nil: none are written. SnapshotBytes is that of journal.Config.
 	Snapshots     func(plane string, partition int) (snapshot.Store, error)
 	SnapshotBytes int64
-	// Eviction is that of journal.Config; nil: all owners stay in memory. EvictEvery is how often owners leave it that were not used for that long; 0: never.
-	// Pressed says that memory is short, so that they leave it sooner; nil: it never is.
+	// Eviction is that of journal.Config; nil: all owners stay in memory. Every EvictEvery, the owners that were not
+	// used since the last time are evicted; 0: never. Pressed reports that memory is short, so that owners are evicted
+	// sooner; nil: it never is.
 	Eviction   *eviction.Policy
 	EvictEvery time.Duration
 	Pressed    func() bool
@@ -62,22 +63,22 @@ type Deps struct {
 	Lease journal.Lease
 	// Feeds are for followers in the same process. Optional.
 	Feeds *journal.Feeds
-	// Requests is what the request memories of the process have together. Optional.
+	// Requests is the pool that the request memories of the process share. Optional.
 	Requests *requests.Pool
 	// Room says whether the store of the journals has room for more. Optional.
 	Room *room.Room
-	// EraseEvents removes what EVENTS has of a plane's events of an agent; nil: there are none.
+	// EraseEvents removes a plane's events of an agent from the stream EVENTS; nil: that has none.
 	EraseEvents func(ctx context.Context, plane, namespace, agentID string) error
-	// EraseAfter is how long after its deletion what an owner had is erased; 0: never.
+	// EraseAfter is how long after the deletion of an owner everything that it had is erased; 0: never.
 	EraseAfter time.Duration
 	// History says how long events are kept that have no use any more; its zero value keeps all.
 	History History
 	// ReadThrough returns the wal_seq up to which all that follow the journal of a partition have read it, as far as they have to read all of it:
 	// the other planes, and EVENTS. An error means that it is not known. Required with a History.
 	ReadThrough func(ctx context.Context, plane string, partition int) (uint64, error)
-	// Positions gets how far the partitions have consumed the journals that they follow. Optional.
+	// Positions records how far the partitions have consumed the journals that they follow. Optional.
 	Positions *Positions
-	// Removals gets where events could not be removed that are old, or of deleted agents. Optional.
+	// Removals records the partitions in which old events, or those of deleted agents, could not be removed. Optional.
 	Removals *Removals
 	Clock    clock.Clock
 	// WaitClock bounds how long a call waits: a read for other planes (see After), a
@@ -150,8 +151,9 @@ type Config[S journal.State] struct {
 	// do now; nil: it always does. A read that does not depend on them is not delayed
 	// by After.
 	Dependent func(s S, namespace, agentID string) bool
-	// Erasing is called before what the plane stores of a deleted agent is erased, to remove what is stored elsewhere, such as its files. It
-	// is called again if it failed, or if the process ended before the rest was erased. Optional.
+	// Erasing removes what is stored of a deleted agent outside of the plane's journal, such as its files. It is called
+	// before the agent is erased from the journal and again afterwards, and may be called more often, after a failure or
+	// a restart. Optional.
 	Erasing func(ctx context.Context, namespace, agentID string) error
 	// OnCommit is called with the durable events of a partition, in order. It must not
 	// block.
@@ -464,8 +466,8 @@ func System(namespace string) *journal.Actor {
 }
 
 // NeverMade returns NOT_FOUND if an agent that a plane has nothing about never existed, so
-// that a mistyped name does not look like an agent with an empty list. It returns nil if
-// exists fails otherwise, and for calls of other services, which use existing names.
+// that a mistyped name does not look like an agent with an empty list. It returns nil if exists is nil or
+// fails with another error, and for calls of other services, which use existing names.
 func NeverMade(ctx context.Context, agentID string, exists func(ctx context.Context, agentID string) error) error {
 	if exists == nil || rpc.ActorFrom(ctx).Role == rpc.RoleService {
 		return nil

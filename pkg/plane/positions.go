@@ -98,7 +98,8 @@ type consumedSource struct {
 	begun bool
 }
 
-// Follow implements journal.Source. What is before the position at which Consume begins is durable.
+// Follow implements journal.Source, and records what it passed on. What is before after at the first call counts as
+// durable.
 func (s *consumedSource) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
 	if !s.begun {
 		s.begun = true

@@ -21,7 +21,8 @@ const (
 	causeErase   = "erase"   // their agent was deleted
 )
 
-// Removals knows in which partitions of a process the last pass failed that removes events. The zero value is ready to use.
+// Removals records for which partitions of a process the last pass that removes events failed. The zero value is
+// ready to use.
 type Removals struct {
 	mu     sync.Mutex
 	failed map[string]string // by plane, partition and cause: what is not removed, and why
@@ -39,7 +40,7 @@ func (r *Removals) Failed() []string {
 	return out
 }
 
-// set stores how a pass ended; with an empty text it is not known any more, or was complete.
+// set records why a pass failed; "" if it was complete, or if the partition is not held any more.
 func (r *Removals) set(key, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,8 +2,9 @@ package plane
 
 import "quartet/pkg/fault"
 
-// Stored returns an error of what a call does after its events were stored, such as reading a record for the answer. The call has had its
-// effect by then, so the outcome none of such an error, which is that of the read alone, becomes unknown. Stored(nil) is nil.
+// Stored returns the error for a call that failed with err after its events were stored, such as when it read a
+// record for the answer. If err has the outcome none, which is true of the read alone, Stored replaces it by unknown,
+// since the call has had its effect. Stored(nil) is nil.
 func Stored(err error) error {
 	if err == nil {
 		return nil

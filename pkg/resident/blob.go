@@ -14,13 +14,14 @@ type Blob struct {
 	kept   []byte // if they are in memory
 }
 
-// NewBlob stores bytes that are not changed any more in a File; nil: in memory.
+// NewBlob stores bytes, which must not be changed any more, in f; in memory if f is nil or cannot be written.
 func NewBlob(f *File, b []byte) Blob {
 	stored, _ := Blob{kept: b}.Store(f)
 	return stored
 }
 
-// Store returns the Blob with its bytes in a File, if they are in memory. An error is one of the file, and the Blob is the same then.
+// Store returns a Blob with the same bytes, in f if they were in memory. With an error, which is one of the file, it
+// returns b itself.
 func (b Blob) Store(f *File) (Blob, error) {
 	if f == nil || len(b.kept) == 0 {
 		return b, nil
@@ -38,7 +39,7 @@ func (b Blob) Stored() bool { return b.stored != (place{}) }
 // IsZero reports whether a Blob has no bytes.
 func (b Blob) IsZero() bool { return !b.Stored() && len(b.kept) == 0 }
 
-// Bytes returns the bytes, which the caller must not change. A file that cannot be read is a panic with ErrUnreadable.
+// Bytes returns the bytes, which the caller must not change. It panics with ErrUnreadable if the file cannot be read.
 func (b Blob) Bytes() []byte {
 	if !b.Stored() {
 		return b.kept

@@ -1,8 +1,9 @@
 // Package resident keeps values in memory that are used, and the others in a file.
 //
-// A Map holds values by key. Those that were not used for a while are evicted: what is left of them in memory is their key, their place in a File, and a
-// small summary. Whoever gets an evicted value gets a copy that was read from the file; whoever edits one makes it resident again. So
-// a reader cannot see which values are resident, and the memory that a Map takes follows from what is used.
+// A Map holds values by key. Values that were not used for a while are evicted: only their key, their place in a
+// File, and a small summary remain in memory. Get returns a copy of an evicted value, read from the file; Edit makes
+// it resident again. So readers cannot tell which values are resident, and the memory of a Map depends on what is
+// used.
 //
 // A Blob is bytes in the file that are no value of a Map, such as a part of a value that is large.
 //

@@ -35,8 +35,8 @@ type place struct {
 	size uint32 // in bytes
 }
 
-// File holds blobs, compressed and with a checksum. What was freed is used again. It is safe for concurrent use, but a blob must not be freed while it
-// is read.
+// File holds blobs, compressed and with a checksum. Freed places are used again. It is safe for concurrent use, but a
+// blob must not be freed while it is read.
 type File struct {
 	f *os.File
 
@@ -117,7 +117,7 @@ func (f *File) put(plain []byte) (place, error) {
 	return p, nil
 }
 
-// get reads a blob, into a buffer that may be large enough for it.
+// get returns a blob, in the memory of into if that is large enough.
 func (f *File) get(p place, into []byte) ([]byte, error) {
 	buffer := buffers.Get().(*[]byte)
 	defer giveBack(buffer)
@@ -150,8 +150,8 @@ func (f *File) remove(p place) {
 	f.give(p)
 }
 
-// room returns how many units a blob of so many bytes gets: multiples of one up to 32, above that of an eighth to a sixteenth of itself, so that what was
-// freed fits others.
+// room returns how many units a blob of so many bytes gets: up to 32 as many as it needs, and above that a multiple
+// of an eighth to a sixteenth of its size, so that a freed place fits other blobs.
 func room(size int) uint32 {
 	units := uint32((size + unit - 1) / unit)
 	if units <= 32 {
@@ -161,7 +161,7 @@ func room(size int) uint32 {
 	return (units + step - 1) / step * step
 }
 
-// take returns a free place of so many units.
+// take returns a free place of so many units, or ErrFull.
 func (f *File) take(units uint32) (uint32, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,7 +178,7 @@ func (f *File) take(units uint32) (uint32, error) {
 	return at, nil
 }
 
-// give frees the place of a blob for others of its size.
+// give makes the place of a blob available to others of the same number of units.
 func (f *File) give(p place) {
 	units := room(int(p.size))
 	f.mu.Lock()

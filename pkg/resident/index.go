@@ -20,14 +20,15 @@ const (
 	entryBytes = 16
 )
 
-// Index finds numbers by a hash under which they were added. The hashes are spread evenly over all uint64. Entries are in buckets, each with those whose
-// hashes begin with the same bits; a bucket is in the file, but for its last changes, so that an entry takes about five bytes of memory. For
-// most hashes under which there is nothing the file is not read.
-// Without a file all are in memory. Methods that only read may be called concurrently with each other, all others exclusively.
+// Index finds numbers by a hash under which they were added. The hashes must be spread evenly over all uint64.
+// Entries are in buckets, each with those whose hashes begin with the same bits; a bucket is in the file, but for its
+// last changes, so that an entry takes about five bytes of memory. For most hashes under which there is nothing, Find
+// does not read the file. Without a file all entries are in memory. Methods that only read may be called concurrently
+// with each other, all others exclusively.
 type Index struct {
 	file    *File
 	depth   uint
-	buckets []*bucket // by the first depth bits of a hash: one that shares fewer bits is there more than once
+	buckets []*bucket // by the first depth bits of a hash; a bucket of a smaller depth is there several times
 	len     int
 	entries []entry // of the bucket that was written last, for the next one
 }
@@ -51,7 +52,7 @@ func compareEntries(x, y entry) int {
 	return cmp.Or(cmp.Compare(x.hash, y.hash), cmp.Compare(x.number, y.number))
 }
 
-// NewIndex returns an empty Index; nil: without a file.
+// NewIndex returns an empty Index with a file; f may be nil.
 func NewIndex(f *File) *Index {
 	return &Index{file: f, buckets: []*bucket{{limit: pendingEntries}}}
 }
@@ -59,7 +60,7 @@ func NewIndex(f *File) *Index {
 // Len returns the number of entries.
 func (x *Index) Len() int { return x.len }
 
-// Add adds an entry. One that the Index has already is there once more, and is removed as often.
+// Add adds an entry. An entry may be there several times; each Remove removes it once.
 func (x *Index) Add(hash, number uint64) {
 	x.len++
 	b, e := x.bucket(hash), entry{hash, number}
@@ -72,7 +73,7 @@ func (x *Index) Add(hash, number uint64) {
 	x.tidy(b)
 }
 
-// Remove removes an entry that the Index has.
+// Remove removes an entry. The Index must have it.
 func (x *Index) Remove(hash, number uint64) {
 	x.len--
 	b, e := x.bucket(hash), entry{hash, number}
@@ -85,7 +86,8 @@ func (x *Index) Remove(hash, number uint64) {
 	x.tidy(b)
 }
 
-// Find returns the numbers that were added under a hash, in order. A file that cannot be read is a panic with ErrUnreadable.
+// Find returns the numbers that were added under a hash, in order. It panics with ErrUnreadable if the file cannot be
+// read.
 func (x *Index) Find(hash uint64) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		b := x.bucket(hash)
@@ -109,7 +111,7 @@ func (x *Index) Find(hash uint64) iter.Seq[uint64] {
 	}
 }
 
-// All returns all entries, in the order of their hashes. A file that cannot be read is a panic with ErrUnreadable.
+// All returns all entries, in the order of their hashes. It panics with ErrUnreadable if the file cannot be read.
 func (x *Index) All() iter.Seq2[uint64, uint64] {
 	return func(yield func(hash, number uint64) bool) {
 		for i := 0; i < len(x.buckets); i += 1 << (x.depth - x.buckets[i].depth) {
@@ -189,7 +191,8 @@ func (x *Index) write(b *bucket, entries []entry) error {
 	return nil
 }
 
-// filter knows most hashes that no entry has: of a hundred it takes one for one that an entry may have. It is a Bloom filter; nil has nothing.
+// filter is a Bloom filter of the hashes of entries: of a hundred hashes that no entry has, mayHave takes about one
+// for one that an entry has. nil has no hashes.
 type filter []uint64
 
 const (
@@ -248,7 +251,7 @@ func (b *bucket) divisible(entries []entry) bool {
 // nextBit is the bit of a hash by which a bucket is divided.
 func (b *bucket) nextBit() uint64 { return 1 << (63 - b.depth) }
 
-// divide replaces a bucket by two that share one bit more, with its entries in memory.
+// divide replaces a bucket by two, in each of which the hashes share one bit more, with its entries in memory.
 func (x *Index) divide(b *bucket, entries []entry) [2]*bucket {
 	if b.depth == x.depth {
 		wider := make([]*bucket, 0, 2*len(x.buckets))
@@ -270,7 +273,7 @@ func (x *Index) divide(b *bucket, entries []entry) [2]*bucket {
 	return halves
 }
 
-// load reads what is stored of a bucket, into a buffer that may be large enough for it.
+// load returns what is stored of a bucket, in the memory of into if that is large enough.
 func (x *Index) load(b *bucket, into []byte) ([]byte, error) {
 	if b.stored == (place{}) {
 		return into[:0], nil
@@ -291,7 +294,8 @@ func (x *Index) read(b *bucket, into []byte) []byte {
 	return blob
 }
 
-// find returns the numbers under a hash that are stored and not removed.
+// find returns the numbers under a hash in stored, which is what the file has of the bucket, without those that were
+// removed.
 func (b *bucket) find(hash uint64, stored []byte) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		n := len(stored) / entryBytes
@@ -305,7 +309,7 @@ func (b *bucket) find(hash uint64, stored []byte) iter.Seq[uint64] {
 	}
 }
 
-// entries appends all entries of a bucket, sorted.
+// entries appends all entries of a bucket to all, sorted. stored is what the file has of the bucket.
 func (b *bucket) entries(all []entry, stored []byte) []entry {
 	added, removed := b.added, b.removed
 	for i := range len(stored) / entryBytes {

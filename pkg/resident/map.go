@@ -17,7 +17,8 @@ type Codec[K comparable, V, S any] struct {
 	New func() proto.Message
 	// Value returns the value that a message has.
 	Value func(k K, m proto.Message) (*V, error)
-	// Evicted is called before a value is evicted, and Loaded before one is resident again, to keep what is beside the Map. Both are optional.
+	// Evicted is called before a value is evicted, and Loaded before one becomes resident again, so that the owner of
+	// the Map can update what it derives from resident values. Both are optional.
 	Evicted func(k K, v *V)
 	Loaded  func(k K, v *V)
 }
@@ -29,7 +30,7 @@ type Map[K comparable, V, S any] struct {
 	file     *File
 	resident map[K]*slot[K, V]
 	evicted  map[K]evicted[S]
-	order    []*slot[K, V] // those that are resident, in the order in which they are looked at
+	order    []*slot[K, V] // those that are resident, in the order in which Evict looks at them
 	next     int           // in order
 	loads    atomic.Int64
 
@@ -53,7 +54,7 @@ type slot[K comparable, V any] struct {
 	key   K
 	value *V
 	at    int         // in Map.order
-	used  atomic.Bool // since it was looked at
+	used  atomic.Bool // since Evict last looked at it
 }
 
 // evicted is what is left of an evicted value.
@@ -102,8 +103,8 @@ func (m *Map[K, V, S]) Has(k K) bool {
 	return is
 }
 
-// Get returns a value, nil if there is none. An evicted one is a copy. The caller must not change it. A file that cannot be read is a panic with
-// ErrUnreadable.
+// Get returns a value, nil if there is none; of an evicted one it returns a copy. The caller must not change the
+// result. Get panics with ErrUnreadable if the file cannot be read.
 func (m *Map[K, V, S]) Get(k K) *V {
 	if s := m.resident[k]; s != nil {
 		if !s.used.Load() {
@@ -131,7 +132,8 @@ func (m *Map[K, V, S]) Summary(k K) (S, bool) {
 	return e.summary, is
 }
 
-// Edit returns a value that the caller may change, nil if there is none. It is resident then.
+// Edit returns a value that the caller may change, nil if there is none. An evicted value becomes resident. Edit
+// panics as Get does.
 func (m *Map[K, V, S]) Edit(k K) *V {
 	e, is := m.evicted[k]
 	if !is {
@@ -146,7 +148,7 @@ func (m *Map[K, V, S]) Edit(k K) *V {
 	return v
 }
 
-// Put adds a value that the Map does not have.
+// Put adds a value. It panics if the Map has one with this key.
 func (m *Map[K, V, S]) Put(k K, v *V) {
 	if m.Has(k) {
 		panic(fmt.Sprintf("resident: %v is there twice", k))
@@ -220,9 +222,9 @@ func (m *Map[K, V, S]) Summaries() iter.Seq2[K, S] {
 	}
 }
 
-// Evict looks at so many resident values, going on where the last call ended, and evicts those that were not used since they were looked at
-// before, or all that can be if unused is false. It returns how many it evicted, and false once it has come to the end. An error is
-// one of the file; nothing is lost by it.
+// Evict looks at the next most resident values, beginning where the last call ended, and evicts those that were not
+// used since they were last looked at, or all that can be if unused is false. It returns how many it evicted, and
+// more false once it has come to the end. An error is one of the file; nothing is lost by it.
 func (m *Map[K, V, S]) Evict(most int, unused bool) (n int, more bool, err error) {
 	if m.file == nil {
 		return 0, false, nil
@@ -272,7 +274,8 @@ func (m *Map[K, V, S]) evict(s *slot[K, V]) (bool, error) {
 	return true, nil
 }
 
-// load returns a copy of an evicted value, and keeps it for the next reader, or takes it from there.
+// load returns an evicted value: the copy in recent, or a new one from the file. If keep is set, the copy is or stays
+// in recent for other readers; otherwise it is removed from there, and the caller may change it.
 func (m *Map[K, V, S]) load(k K, p place, keep bool) *V {
 	m.mu.Lock()
 	for i := range m.recent {
@@ -296,7 +299,7 @@ func (m *Map[K, V, S]) load(k K, p place, keep bool) *V {
 	return v
 }
 
-// forget frees the place of an evicted value.
+// forget removes what is left of an evicted value, and frees its place in the file.
 func (m *Map[K, V, S]) forget(k K, p place) {
 	for i := range m.recent {
 		if r := &m.recent[i]; r.place == p && r.key == k {
@@ -307,7 +310,7 @@ func (m *Map[K, V, S]) forget(k K, p place) {
 	delete(m.evicted, k)
 }
 
-// read reads an evicted value.
+// read reads an evicted value from the file. It panics with ErrUnreadable if it cannot.
 func (m *Map[K, V, S]) read(k K, p place) *V {
 	m.loads.Add(1)
 	page, buffer := m.codec.New(), buffers.Get().(*[]byte)

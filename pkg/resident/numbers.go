@@ -7,7 +7,7 @@ type Numbers[K comparable] struct {
 	unused []uint32
 }
 
-// Take returns a number for a key.
+// Take returns a number for a key, which no other key has now.
 func (n *Numbers[K]) Take(k K) uint32 {
 	if last := len(n.unused) - 1; last >= 0 {
 		number := n.unused[last]
@@ -28,7 +28,7 @@ func (n *Numbers[K]) End() int { return len(n.keys) }
 // Key returns the key of a number below End, the zero K for one that was given back.
 func (n *Numbers[K]) Key(number uint32) K { return n.keys[number] }
 
-// Give returns a number that is not used any more.
+// Give gives back a number that is not used any more.
 func (n *Numbers[K]) Give(number uint32) {
 	var none K
 	n.keys[number] = none

@@ -77,8 +77,8 @@ type caller struct {
 	via   string
 }
 
-// WithActor returns a context in which ActorFrom returns a, and whose calls are
-// made as a. Via returns the same as for ctx.
+// WithActor returns a context in which ActorFrom returns a. Calls made with it bear this process's credential and
+// name a as their actor. Via still returns the service whose credential the call of ctx was made with.
 func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, callerKey{}, &caller{actor: a, via: Via(ctx)})
 }

@@ -64,11 +64,10 @@ func (a *affinity) isSplit() bool {
 	return a.split
 }
 
-// invoke calls a service of another process, at the instance that responded for the
-// same agent before, if that is known. If that one does not respond within directTerm,
-// or does not hold the agent any more, the call is repeated at another one, and so is one of
-// a service with partitions that another instance does not respond to: which one is called then is the
-// turn of the connection, and one that is frozen has its turns too.
+// invoke calls a service of another process, at the instance that responded for the same agent before, if that is
+// known. If that one does not respond within directTerm, or does not hold the agent any more, invoke repeats the call
+// over the connection to the service, which calls its instances in rotation, a frozen one too. If the service has
+// partitions, invoke repeats a call there as well until an instance responds in time; see directTerm.
 func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts []grpc.CallOption) error {
 	q, ok := args.(interface{ GetAgentId() string })
 	if !ok || q.GetAgentId() == "" {
@@ -106,8 +105,8 @@ func (c *Conn) invoke(ctx context.Context, method string, args, reply any, opts 
 	}
 }
 
-// attempt makes a call and gives it up after a term, which late reports. The callee is not told of that term, but of
-// the caller's deadline only: it would answer that it ran out of time.
+// attempt makes a call and gives it up after a duration; late reports that it did. The callee is told only of the
+// caller's deadline and not of that duration, at whose end it would answer that it ran out of time.
 func attempt(ctx context.Context, after time.Duration, conn grpc.ClientConnInterface, method string, args, reply any, opts []grpc.CallOption) (late bool, err error) {
 	one, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -154,7 +154,7 @@ func tapUnproven(ctx context.Context, _ *tap.Info) (context.Context, error) {
 // connOf returns the bounded connection by which a call came, nil if there is none.
 func connOf(ctx context.Context) *connlimit.Conn {
 	if local(ctx) {
-		return nil // the peer in ctx is that of the call that is being served
+		return nil // a call within the process; the peer in ctx is that of the call that caused it
 	}
 	return connlimit.FromContext(ctx)
 }

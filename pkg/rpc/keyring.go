@@ -49,7 +49,7 @@ const (
 const (
 	// serviceLife is that of a service's own credential, which ServiceToken renews at half of it.
 	serviceLife = time.Hour
-	// roleLife bounds all others. The credential of a run ends with the run, which is earlier.
+	// roleLife, and up to a day more, is that of tokens that Mint returns. That of a run is refused after the run's end.
 	roleLife = 30 * 24 * time.Hour
 )
 
@@ -89,9 +89,9 @@ func KeyringOf(keys *keyfile.Source, keyless bool) *Keyring {
 	return k
 }
 
-// MintRun returns the credential of a run. It is for the run's agent only, and is fenced by
-// the run's id. Its principal is that of the agent's tool calls, so that both share request
-// ids (SPEC X2).
+// MintRun returns the credential of a run, for the run's agent only. Calls with it are refused once the run does not
+// hold the agent any more; it expires as Mint says. Its principal is the one as which the agent's tool calls are
+// executed, so a request id names the same request in both (SPEC X2).
 func (k *Keyring) MintRun(namespace, agentID, runID string) string {
 	return k.Mint(Actor{Namespace: namespace, Principal: "agent/" + agentID, Role: RoleAgent, AgentID: agentID, RunID: runID})
 }

@@ -88,7 +88,7 @@ func (p *pipe) end(st *status.Status) {
 	})
 }
 
-// pass sends a message of at most limit bytes to the other side; done ends the wait. It reports whether the message was sent.
+// pass sends a message to the other side, unless done is closed before there is room. It reports whether it was sent.
 func pass(to chan<- mem.BufferSlice, m any, done <-chan struct{}) (sent bool, err error) {
 	wire, err := rawCodec{}.Marshal(m)
 	if err != nil {
@@ -107,7 +107,7 @@ func pass(to chan<- mem.BufferSlice, m any, done <-chan struct{}) (sent bool, er
 	}
 }
 
-// take decodes a message that the other side sent.
+// take decodes a message that the other side sent. One of more than most bytes is RESOURCE_EXHAUSTED.
 func take(wire mem.BufferSlice, m any, most int) error {
 	defer wire.Free()
 	if wire.Len() > most {
@@ -198,8 +198,8 @@ func (p *pipeClient) CloseSend() error {
 	return nil
 }
 
-// SendMsg implements grpc.ClientStream. It returns io.EOF if the stream has ended, or nil for the only message of a caller, as over a connection;
-// RecvMsg returns why.
+// SendMsg implements grpc.ClientStream. If the stream has ended, it returns io.EOF, or nil if the caller sends one
+// message only, as over a connection; RecvMsg then returns why the stream ended.
 func (p *pipeClient) SendMsg(m any) error {
 	if p.closed {
 		return status.Error(codes.Internal, "rpc: a message behind the end of the caller's messages")

@@ -173,7 +173,7 @@ func (n *Network) Peer(addr, name string) *grpc.ClientConn {
 	return n.plain("peer "+name+" "+addr, "passthrough:///"+addr, as...)
 }
 
-// holder returns the connection to one instance of a service, for calls of this process.
+// holder returns the connection to one instance of a service. Calls over it bear the credential of this process.
 func (n *Network) holder(addr, name string) *grpc.ClientConn {
 	as := []grpc.DialOption{
 		grpc.WithDefaultServiceConfig(`{}`), grpc.WithUnaryInterceptor(n.cred.unary), grpc.WithStreamInterceptor(n.cred.stream),

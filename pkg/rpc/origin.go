@@ -47,7 +47,7 @@ func SourceFrom(ctx context.Context) string {
 	return ""
 }
 
-// origin returns these headers for a call to another service under ctx, as pairs of key and value.
+// origin returns sourceHeader and recordedHeader for a call to another service, as pairs of key and value.
 func origin(ctx context.Context) []string {
 	var pairs []string
 	if from := SourceFrom(ctx); from != "" {

@@ -314,7 +314,7 @@ type serverStream struct {
 	method string // its full name
 	// single says that the stream has one message of the caller, which must arrive in time.
 	single bool
-	// turn is that of the last message of the caller, for other streams. It is used by RecvMsg only.
+	// turn is that of the last message of the caller if single is false. Only RecvMsg uses it.
 	turn *admission.Turn
 }
 

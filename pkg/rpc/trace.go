@@ -27,8 +27,8 @@ type (
 // is not an id.
 const maxAttribute = fault.MaxNameChars
 
-// traced starts the span of a call. Calls between services start no trace, because a request
-// from outside has one already.
+// traced starts the span of a unary call, and returns ctx and nil if it is not recorded. Calls between services start
+// no trace, because a request from outside has one already.
 func (s *server) traced(ctx context.Context, m *method, req any, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
 	if parent == "" && (Via(ctx) != "" || s.quiet[m.full]) {
@@ -58,8 +58,8 @@ func (s *server) traced(ctx context.Context, m *method, req any, start time.Time
 	return ctx, span
 }
 
-// continued begins the span of a stream if its caller is part of a trace. Other streams have no
-// span: a stream may last indefinitely, so a trace of its own would say nothing.
+// continued begins the span of a stream if its caller sent a traceparent, and otherwise returns ctx and nil: a stream
+// may last indefinitely, so a trace of its own would say nothing.
 func (s *server) continued(ctx context.Context, m *method, start time.Time) (context.Context, trace.Span) {
 	parent := incoming(ctx)
 	if parent == "" {

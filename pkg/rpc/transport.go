@@ -58,7 +58,7 @@ func (e edge) Clone() credentials.TransportCredentials {
 // of this installation, so that a leaked token alone is worthless.
 func vouched(ctx context.Context) error {
 	if local(ctx) {
-		return nil // the peer in ctx may be that of the call that is being served
+		return nil // a call within the process; the peer in ctx may be that of the network call that caused it
 	}
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil || p.Addr.Network() == "bufconn" {

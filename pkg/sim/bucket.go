@@ -31,8 +31,8 @@ type sent struct {
 	news bool
 }
 
-// next removes what is passed on together: renewals, and one other change behind them. Whether a process acts between two
-// changes would otherwise be left to chance.
+// next removes and returns the changes that are passed on together: renewals, and the first other change behind them.
+// If more were passed on together, chance would decide whether a process acts between two changes.
 func (w *watch) next() []sent {
 	n := slices.IndexFunc(w.queued, func(s sent) bool { return s.news }) + 1
 	if n == 0 {
@@ -76,8 +76,8 @@ func (l *Leases) change(key string, value []byte, gone bool, revision uint64) (u
 	return l.revision, nil
 }
 
-// Bucket is Leases as one process sees them: a request is a crossing, and so is each change that it is sent. Once the run
-// is calm, renewals of sessions are none: they go on for as long as there are processes.
+// Bucket is Leases as one process sees them: a request is a crossing, and so is each change that the process is sent.
+// Once the run is calm, renewals of sessions are no crossings, since they go on for as long as there are processes.
 type Bucket struct {
 	Queue  *Queue
 	Of     *Process

@@ -23,15 +23,16 @@ type Conn struct {
 	Edge  string // such as "agent>work"
 	// Serving returns the process that serves the calls now and a connection to it; nil if there is none.
 	Serving func() (*Process, grpc.ClientConnInterface)
-	// Around, if set, is called before a service executes a call, and the function that it returns with the outcome as it
-	// leaves the service, which is not for what a dead service says.
+	// Around, if set, is called before a service executes a call, and the function that it returns afterwards, with the
+	// outcome as it leaves the service; not if the service died.
 	Around func(args any) (after func(reply any, err error))
 	// Repeated, if set, is called before the second execution of a doubled call.
 	Repeated func(args any)
-	// Identify has the calls without a request id get one, which follows from the crossing's name. Otherwise a router gives
-	// them ids in the order in which it receives them.
+	// Identify gives each call without a request id one that follows from the crossing's name. Without it, a router
+	// gives them ids in the order in which it receives them.
 	Identify bool
-	// Plain has the errors of a broken connection be those of gRPC, which routers know, and not those of clients.
+	// Plain says that a broken connection gives the errors of gRPC, which routers know, and not faults as clients get
+	// them.
 	Plain bool
 }
 
@@ -103,8 +104,8 @@ func identified(m proto.Message, name string) proto.Message {
 // lateCall is how long a repetition of a call, whose answer nobody receives, goes on at most.
 const lateCall = time.Minute
 
-// again has a call executed a second time: before the first execution, during it, or later, also when its caller is dead,
-// since the network has it.
+// again makes the call be executed a second time, before the first execution, during it or later, as the scheduler
+// chooses, also when its caller is dead by then, since the network has it.
 func (c *Conn) again(ctx context.Context, name, method string, args any, out proto.Message) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateCall)
 	if msg, ok := args.(proto.Message); ok {

@@ -91,7 +91,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	return seq, err
 }
 
-// late stores a frame that nobody waits for any more. The network has it, so it outlives its process.
+// late stores a frame for whose answer nobody waits any more. The network has the frame, so it outlives its process.
 func (l *Log) late(expect uint64, f framelog.Frame) {
 	o, _ := l.Queue.Park(context.Background(), Crossing{Edge: fmt.Sprintf("late %s append %d %s", l.Name, expect, f.ID), Faults: []Outcome{Lost}})
 	if o == Pass && !l.Disk.Full() {

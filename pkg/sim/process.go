@@ -2,7 +2,8 @@ package sim
 
 import "sync/atomic"
 
-// Process is one life of what dies at once. A restarted process is another Process.
+// Process is one execution of a simulated process, which is killed as a whole. A restarted process is another
+// Process.
 type Process struct {
 	Name string
 	dead atomic.Bool

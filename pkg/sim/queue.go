@@ -44,7 +44,7 @@ func (o Outcome) String() string { return outcomeNames[o] }
 // Crossing describes something that is about to cross a seam.
 type Crossing struct {
 	// Edge names the seam and what crosses it. Two crossings with the same Edge and the same cause must not be
-	// parked at the same time, or be interchangeable.
+	// parked at the same time, unless they are interchangeable.
 	Edge string
 	// Name, if set, is the name in place of the one that Queue.Name gives.
 	Name string
@@ -63,8 +63,8 @@ type Config struct {
 	FaultRate float64
 	// HoldRate is the share of steps at which an edge is held back for a while.
 	HoldRate float64
-	// StallRate is the share of steps at which something that may be refused, such as a frame, is held back for a while,
-	// and then has one of its Faults; it is refused more often than not. Meanwhile other things come to wait for it.
+	// StallRate is the share of steps at which a crossing that may be Refused, such as a frame, is held back for a
+	// while, and then has one of its Faults, most often Refused. Meanwhile other crossings come to wait for it.
 	StallRate float64
 	// PauseRate is the share of steps at which time passes although something could be passed on.
 	PauseRate float64
@@ -74,8 +74,8 @@ type Config struct {
 	Trace func(line string)
 }
 
-// Queue is the only scheduler of a run. Its methods may be called from any goroutine of the bubble, and those that
-// step only from the one that drives the run.
+// Queue is the only scheduler of a run. Park, Name, Calmed, Steps and Parked may be called from any goroutine of the
+// run's testing/synctest bubble, the other methods only by its driver, the goroutine that calls Step.
 type Queue struct {
 	cfg Config
 	rnd *rand.Rand
@@ -88,7 +88,7 @@ type Queue struct {
 
 	held   map[string]int         // edges that are held back, until a step
 	frozen map[*Process]time.Time // processes of which nothing passes, until a time
-	fails  map[string]Outcome     // edges whose next crossing has this outcome, if it may have it
+	fails  map[string]Outcome     // by edge: the outcome of its next crossing that may have this outcome
 	calm   bool                   // no faults, holds or pauses any more
 	closed bool
 	steps  int
@@ -120,7 +120,8 @@ func Because(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, causeKey{}, name)
 }
 
-// Name returns a name for a crossing over an edge: the edge, for what it is done, and how often that was named before.
+// Name returns a name for a crossing over an edge: the edge, a hash of the name that Because gave to ctx, if any, and
+// how often Name was called for these, this call included.
 func (q *Queue) Name(ctx context.Context, edge string) string {
 	if cause, ok := ctx.Value(causeKey{}).(string); ok {
 		sum := sha256.Sum256([]byte(cause))
@@ -132,8 +133,8 @@ func (q *Queue) Name(ctx context.Context, edge string) string {
 	return edge + "#" + strconv.Itoa(q.seen[edge])
 }
 
-// Park blocks until the driver lets the crossing pass, or ctx ends, and returns what is to happen to it. The
-// error is that of ctx. A crossing of a dead process does not block.
+// Park blocks until the driver lets the crossing pass, or ctx ends, and returns the outcome that the caller has to
+// bring about. The error is that of ctx. For a dead process, and after Close, Park returns Died at once.
 func (q *Queue) Park(ctx context.Context, d Crossing) (Outcome, error) {
 	key := d.Name
 	if key == "" {
@@ -221,8 +222,8 @@ func (q *Queue) Step(idle time.Duration) bool {
 	return true
 }
 
-// stall holds back the edge of one of the crossings that may be refused, if there is one. It returns what can be passed on
-// besides.
+// stall holds back the edge of one of the crossings that may be Refused, if there is one. It returns the keys of the
+// crossings that can still pass.
 func (q *Queue) stall(keys []string) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -245,7 +246,8 @@ func (q *Queue) stall(keys []string) []string {
 	return slices.DeleteFunc(keys, func(k string) bool { return group(k) == edge })
 }
 
-// pass lets time pass: d, or until a crossing arrives if that is wanted.
+// pass lets the time d pass. If wanted is set, it returns as soon as a crossing can pass, and false if none can after
+// d.
 func (q *Queue) pass(d time.Duration, wanted bool) bool {
 	over := time.NewTimer(d)
 	defer over.Stop()
@@ -257,8 +259,8 @@ func (q *Queue) pass(d time.Duration, wanted bool) bool {
 	for {
 		select {
 		case <-q.arrived:
-			// What was given up in the moment in which it arrived is as if it had not.
-			// All timers of this moment fire before time goes on.
+			// A crossing that was given up in the moment in which it arrived does not
+			// count. All timers of this moment fire before time goes on.
 			<-time.After(time.Nanosecond)
 			if q.cfg.Wait(); len(q.ready()) > 0 {
 				return true
@@ -271,13 +273,14 @@ func (q *Queue) pass(d time.Duration, wanted bool) bool {
 	}
 }
 
-// group returns the part of an edge that is held back together: what is before the first space but one.
+// group returns the first two words of an edge. Edges that have the same are held back together.
 func group(edge string) string {
 	words := strings.SplitN(edge, " ", 3)
 	return strings.Join(words[:min(2, len(words))], " ")
 }
 
-// ready returns the names of what can be passed on, sorted. If everything is held back, nothing is any more.
+// ready returns the keys of the crossings that can pass, sorted. If all others than those of frozen processes are
+// held back, it ends the holds.
 func (q *Queue) ready() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -321,7 +324,7 @@ func (q *Queue) thaw() time.Duration {
 	return first
 }
 
-// Calm ends faults, holds, freezes and pauses.
+// Calm ends faults, holds, freezes and pauses for the rest of the run.
 func (q *Queue) Calm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -337,8 +340,8 @@ func (q *Queue) Calmed() bool {
 	return q.calm
 }
 
-// Kill makes processes dead at once: everything of them that is parked fails. An effect that was in flight remains
-// or not, by the seed.
+// Kill makes processes dead at once: all their parked crossings fail, with the outcome Died or, for one that may be
+// Unanswered and if the seed says so, Kept.
 func (q *Queue) Kill(all ...*Process) {
 	q.cfg.Wait()
 	q.mu.Lock()

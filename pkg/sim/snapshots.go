@@ -7,7 +7,8 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// Snapshots is a store of snapshots as one process sees it: each call is a crossing, and so is the answer of one that changes something.
+// Snapshots is a store of snapshots as one process sees it: each call is a crossing. A call that changes something,
+// or only its answer, may be lost.
 type Snapshots struct {
 	Queue *Queue
 	Of    *Process

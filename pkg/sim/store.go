@@ -2,7 +2,8 @@ package sim
 
 import "context"
 
-// Store is the way of one process to a store, for tests that have an implementation of a store's interface of their own.
+// Store passes the calls of one process to a store as crossings, for tests with their own implementation of the
+// store's interface.
 type Store struct {
 	Queue *Queue
 	Of    *Process
@@ -10,12 +11,14 @@ type Store struct {
 	Disk  *Disk // nil: what is stored needs no room
 }
 
-// Change makes a call that stores or removes something, which what names: the call is a crossing, and so is its answer.
+// Change makes a call that stores or removes something; what names it. It is a crossing: the call, or only its
+// answer, may be lost.
 func (s Store) Change(ctx context.Context, what string, call func() error) error {
 	return change(ctx, s.Queue, s.Of, s.Disk, s.Name+" "+what, call)
 }
 
-// Look is called before a call that reads. An error means that the call is not to be made.
+// Look must be called before a call that reads something; what names it. If it returns an error, the caller must not
+// make the call.
 func (s Store) Look(ctx context.Context, what string) error {
 	return look(ctx, s.Queue, s.Of, s.Name+" "+what)
 }
@@ -23,7 +26,8 @@ func (s Store) Look(ctx context.Context, what string) error {
 // writeFaults are those of a call that stores or removes something: it is lost, or its answer is.
 var writeFaults = []Outcome{Lost, Unanswered}
 
-// change parks a call that changes something, and calls it unless it is lost. A call that needs room is lost if disk is full; nil: it needs none.
+// change parks a call that changes something, and makes it unless it is lost. If disk is not nil and full, the call
+// is lost.
 func change(ctx context.Context, q *Queue, of *Process, disk *Disk, edge string, call func() error) error {
 	o, err := q.Park(ctx, Crossing{Edge: edge, Of: of, Faults: writeFaults})
 	if err != nil {
@@ -48,7 +52,7 @@ func change(ctx context.Context, q *Queue, of *Process, disk *Disk, edge string,
 	}
 }
 
-// look parks a call that changes nothing. An error means that it is not made.
+// look parks a call that changes nothing. If it returns an error, the caller must not make the call.
 func look(ctx context.Context, q *Queue, of *Process, edge string) error {
 	o, err := q.Park(ctx, Crossing{Edge: edge, Of: of, Faults: readFaults})
 	switch {

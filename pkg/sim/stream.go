@@ -127,7 +127,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// arrive lets what the server sent arrive. It returns why it does not.
+// arrive parks the arrival of something that the server sent, and returns an error if that does not arrive.
 func (s *stream) arrive(what string) error {
 	if err := s.err(); err != nil {
 		return err

@@ -36,8 +36,8 @@ func (t *Tracer) Begin(ctx context.Context, name string, opts ...trace.SpanStart
 	return t.tracer.Start(ctx, name, opts...)
 }
 
-// Start starts a span as a child of the span in ctx, and none if ctx has no span or that is not
-// sampled. The caller ends the span.
+// Start starts a span as a child of the span in ctx, and returns a context with it. The caller must end
+// it. If ctx has no span, or a span that is not sampled, Start returns ctx and a span that records nothing.
 func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, noop.Span{}

@@ -325,7 +325,7 @@ func (c *Config) Complete() error {
 	return nil
 }
 
-// remote returns how to connect to the servers of nats-url.
+// remote returns how to connect to the servers of nats-url. Its Prefix is that of the nats-tls-… settings in errors.
 func (c *Config) remote() natsd.Remote {
 	r := c.NATS
 	r.URL, r.TLS.Prefix = c.NATSURL, "nats-"

@@ -93,7 +93,7 @@ func (e *edge) Stop(ctx context.Context) error {
 	return e.network.Close()
 }
 
-// Ready implements life.Service.
+// Ready implements life.Service. It returns nil: once started, the edge can serve.
 func (e *edge) Ready() error { return nil }
 
 // Addr returns the address at which gRPC is served; before Start, the configured one.

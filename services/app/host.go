@@ -100,7 +100,7 @@ func (h *host) route(server *rpc.Server, network *rpc.Network, newID func(string
 	return nil
 }
 
-// size returns how many units the plane has.
+// size returns how many units the plane has: one for each partition, or a single one for a plane that is not split.
 func (h *host) size() int {
 	if splits[h.name] {
 		return h.broker.partitions(h.name)

@@ -48,7 +48,8 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 // NewPage implements journal.Paged.
 func (s *State) NewPage() proto.Message { return &auditv1.AuditPage{} }
 
-// Page implements journal.Paged.
+// Page implements journal.Paged. It returns nil for an owner that is no page of this plane, and for a page
+// beyond the newest one. Only the newest page has the hash of the last entry.
 func (s *State) Page(o pages.Owner) proto.Message {
 	number, ok := numberOf(o)
 	if !ok || number > s.newest() {

@@ -14,8 +14,8 @@ import (
 // Plane is the name of this plane in journals and subjects.
 const Plane = "audit"
 
-// State has the positions of all entries, 16 bytes for each. The entries themselves are read from the
-// journal.
+// State has the positions of all entries, at 16 bytes of memory each. The entries themselves are read
+// from the journal.
 type State struct {
 	positions []position // of entry i+1
 	last      string     // hash of the last entry

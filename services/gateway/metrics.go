@@ -10,8 +10,8 @@ import (
 	"quartet/pkg/meter"
 )
 
-// counted measures the requests that next serves. It does not distinguish routes; the calls
-// behind them are counted by method, as grpc_server_….
+// counted counts the requests that next serves, by HTTP method and status, and measures how long they take. It does
+// not tell routes apart: the gRPC calls that these make are counted by gRPC method, as grpc_server_….
 func (g *Service) counted(next http.Handler) http.Handler {
 	if g.deps.Metrics == nil {
 		return next

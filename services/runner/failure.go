@@ -44,9 +44,10 @@ type failure struct {
 
 const overloadedStatus = 529 // Anthropic's status for "overloaded"
 
-// classify returns the class of a provider's error. An error that is no answer of the API is
-// temporary: an incomplete stream, a lost connection, or an error event within a stream that
-// does not say otherwise. errForeignHost is refused and errDeclined is declined.
+// classify returns the class of the error of a call to a provider, by the HTTP status of the answer and
+// by phrases in its body or in an error event of its stream. Without a status and a known phrase, such
+// as after a lost connection or for an incomplete stream, the class is temporary. errForeignHost is
+// refused and errDeclined is declined.
 func classify(err error) failure {
 	r := &refusal{header: http.Header{}, body: err.Error()}
 	event, inStream := streamError(err)

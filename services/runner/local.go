@@ -184,7 +184,8 @@ func clean(name string) (string, error) {
 	return path.Clean(filepath.ToSlash(name)), nil
 }
 
-// load reads a regular file of at most writeMax bytes.
+// load returns the content of a regular file. It refuses a file of more than writeMax bytes with limit_exceeded,
+// and anything that is not a regular file with not_a_file.
 func (w *workspace) load(name string) (string, error) {
 	f, err := w.root.OpenFile(name, os.O_RDONLY|nonblocking, 0) // a pipe would block
 	if err != nil {

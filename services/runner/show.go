@@ -85,8 +85,8 @@ func (s *show) close() {
 	}
 }
 
-// stream writes a part of the model's text as it arrives, in text mode and if only one turn
-// runs at a time.
+// stream writes a part of the model's text as it arrives. It writes nothing in JSON mode, or if
+// several turns may run; text writes the complete text in these cases.
 func (s *show) stream(t *client.Turn, text string) {
 	if s.json || s.names {
 		return

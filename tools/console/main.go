@@ -122,7 +122,8 @@ func withHash(name string, content []byte) string {
 	return strings.TrimSuffix(name, ext) + "-" + hex.EncodeToString(sum[:6]) + ext
 }
 
-// licenses returns the licenses of the packages whose code is in the bundle.
+// licenses returns the license texts of the packages in bundled, sorted by package, as one text. A package
+// without a file LICENSE is left out.
 func licenses(source string) ([]byte, error) {
 	found, err := filepath.Glob(filepath.Join(source, "node_modules", "*", "LICENSE"))
 	if err != nil {

@@ -77,8 +77,10 @@ func isDocument(name string) bool {
 	return false
 }
 
-// forReaders returns a page of the repository as an archive has it, which has the files and directories of has: under the name of
-// the source, or in the root.
+// forReaders returns page, which is the file source in the repository, as an archive has it under name. has are the
+// files and directories of the archive. Comments for tests are removed. Of a link to what the archive does not have,
+// the text remains, and such a picture is removed. If name differs from source, it must be in the root, and links are
+// changed to lead from there.
 func forReaders(source, name string, page []byte, has map[string]bool) []byte {
 	page = testComment.ReplaceAll(page, nil)
 	return link.ReplaceAllFunc(page, func(all []byte) []byte {

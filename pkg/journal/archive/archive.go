@@ -14,7 +14,8 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// The versions of the format. What has no erased and no removed lines is written as earlier versions read it.
+// The versions of the format. Something without erased and removed lines is written in formatWhole, which earlier
+// versions read.
 const (
 	formatWhole   = 1
 	formatErased  = 2
@@ -23,7 +24,7 @@ const (
 	Format = formatRemoved
 )
 
-// formatOf returns the version of the format in which something is written that has so many erased and removed lines.
+// formatOf returns the version of the format for something with so many erased and removed lines.
 func formatOf(erased, removed int64) uint32 {
 	switch {
 	case removed > 0:
@@ -47,7 +48,7 @@ const maxObject = objectBytes + 64<<20
 var (
 	// ErrNoObject means that a store does not have what was asked for, or not as it was stored.
 	ErrNoObject = errors.New("archive: missing or changed")
-	// ErrReplaced means that the catalog is not the one any more that was read.
+	// ErrReplaced means that another writer replaced the catalog since it was read.
 	ErrReplaced = errors.New("archive: the catalog was replaced")
 )
 
@@ -56,7 +57,7 @@ var (
 type Store interface {
 	// Begin begins to store a segment, under a name of its own.
 	Begin(ctx context.Context, segment uint64) (Draft, error)
-	// Get returns some bytes that are stored under a name; ErrNoObject if they are not there.
+	// Get returns so many bytes, from at on, of what is stored under a name; ErrNoObject if they are not there.
 	Get(ctx context.Context, name string, at uint64, bytes int64) ([]byte, error)
 	// Last returns the last object that is stored under a name, and where it is.
 	Last(ctx context.Context, name string) (object []byte, at uint64, err error)

@@ -32,12 +32,12 @@ type Archiver struct {
 	due     chan struct{}
 	idle    sync.WaitGroup
 	working chan struct{}     // has a value while the catalog is changed
-	looked  map[string]uint64 // the segments of which nothing is old any more but for a change of the state, as Expire saw it
+	looked  map[string]uint64 // by name: the Expiry.State until whose change Expire has nothing more to remove of a segment
 
 	mu      sync.Mutex
 	started bool
 	below   framelog.End
-	done    chan struct{} // closed when nothing is left to do
+	done    chan struct{} // closed when nothing is left to do; nil: nothing is
 }
 
 // Start returns the Archiver of a log; nil if that is no Log.
@@ -62,7 +62,7 @@ func (a *Archiver) Stop() {
 	a.idle.Wait()
 }
 
-// Below lets segments be archived that lie before an end of the log. It does not block.
+// Below allows the segments before end, an end of the log, to be archived. It does not block.
 func (a *Archiver) Below(end framelog.End) {
 	if a == nil {
 		return
@@ -86,7 +86,7 @@ func (a *Archiver) Below(end framelog.End) {
 	}
 }
 
-// Settle waits until all is archived that may be.
+// Settle waits until all segments that may be archived are archived.
 func (a *Archiver) Settle(ctx context.Context) error {
 	if a == nil {
 		return nil
@@ -135,7 +135,8 @@ func (a *Archiver) run(ctx context.Context) {
 	}
 }
 
-// begin waits until nothing else changes the catalog. finish must be called then.
+// begin waits until no other goroutine of this process changes the catalog. After it succeeded, the caller must call
+// finish.
 func (a *Archiver) begin(ctx context.Context) error {
 	select {
 	case a.working <- struct{}{}:
@@ -150,8 +151,8 @@ func (a *Archiver) finish() { <-a.working }
 // ErrNotArchived means that a segment is not in the archive yet.
 var ErrNotArchived = errors.New("archive: the segment is not archived")
 
-// Erase erases lines in all segments up to the one with a number, which must all be archived. It returns how
-// many lines these are. What was there before is in no file of the archive any more then. It may be repeated.
+// Erase erases lines in all segments up to the one with the number until, which must all be archived. It returns how
+// many lines it erased. If it succeeds, the store does not have these lines any more. It may be repeated.
 func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines int64, err error) {
 	return a.rewrite(ctx, what, func(c *Catalog) (func(Segment) bool, error) {
 		if len(c.Segments) == 0 || c.End().Segment <= until {
@@ -163,22 +164,24 @@ func (a *Archiver) Erase(ctx context.Context, until uint64, what Erasing) (lines
 
 // Expiry says which lines are removed because they are old.
 type Expiry struct {
-	// Before is the time before which a segment must have been archived that is looked at.
+	// Before is a time: only segments that were archived before it are looked at.
 	Before time.Time
-	// All is a time before which all lines are old that ever become so.
+	// All is a time: of the lines that were written before it, none becomes old later, since each is old already or is
+	// kept permanently.
 	All time.Time
 	// Through is the last wal_seq that may be removed. A segment that goes on behind it is not looked at.
 	Through uint64
-	// State identifies what Line depends on beside the line and the time: a segment of before All is not looked at again while it is the same.
+	// State identifies what Line depends on beside the line and the time. A segment that was archived before All and
+	// looked at is not looked at again while State is the same.
 	State uint64
-	// Ready is called before the first segment is looked at. Its error ends it.
+	// Ready is called before the first segment is looked at. If it returns an error, nothing is removed.
 	Ready func() error
 	// Line reports whether a line is old and not needed. After an error nothing more is removed.
 	Line func(line []byte) (bool, error)
 }
 
-// Expire removes old lines, and returns how many these are. The oldest segment is the first, so that of what led to an event nothing is left that
-// comes after it.
+// Expire removes old lines, and returns how many it removed. It begins with the oldest segment, so that if it is
+// interrupted, older lines are gone before newer ones.
 func (a *Archiver) Expire(ctx context.Context, x Expiry) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
@@ -221,7 +224,8 @@ func (a *Archiver) Expire(ctx context.Context, x Expiry) (lines int64, err error
 	return lines, nil
 }
 
-// rewrite erases lines in some of the segments of the catalog, and calls done with each of these as it is then.
+// rewrite erases lines in some of the segments of the catalog, and calls done with each of them as it is in the
+// catalog afterwards. The function that some returns reports whether a segment is one of them.
 func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog) (func(Segment) bool, error), done func(Segment)) (lines int64, err error) {
 	if a == nil {
 		return 0, ErrNotArchived
@@ -239,7 +243,7 @@ func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog
 		return 0, err
 	}
 	for i := range c.Segments {
-		if !what.Old { // what was erased last is gone first
+		if !what.Old { // from the newest segment to the oldest
 			i = len(c.Segments) - 1 - i
 		}
 		if !meant(c.Segments[i]) {
@@ -259,7 +263,7 @@ func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog
 	return lines, c.Clean(ctx, a.log.store)
 }
 
-// pass archives the segments that may be, and drops those that are archived.
+// pass archives the segments that may be archived (see Below), and drops those from the log that are archived.
 func (a *Archiver) pass(ctx context.Context) error {
 	if err := a.begin(ctx); err != nil {
 		return err
@@ -316,8 +320,9 @@ func (a *Archiver) pass(ctx context.Context) error {
 	}
 }
 
-// drop removes a segment from the log that is in the catalog. It is an error if the log has another frame at the segment's end than was archived: the
-// archive is that of another journal. A frame that is damaged says nothing: what was archived was verified.
+// drop removes a segment, which must be in the catalog, from the log. It returns an error if the log has another
+// intact frame at the segment's end than was archived: then the archive is that of another journal. A damaged frame
+// is no reason, since what was archived was verified.
 func (a *Archiver) drop(ctx context.Context, c *Catalog, number uint64) error {
 	s := c.Segments[c.at(number)]
 	f, err := a.log.Live.Get(ctx, s.End.Seq)
@@ -348,7 +353,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
-// holds sets what an archive has.
+// holds sets the gauges of what the archive has, by its catalog.
 func (m *Metrics) holds(c *Catalog) {
 	if m == nil {
 		return
@@ -362,7 +367,7 @@ func (m *Metrics) holds(c *Catalog) {
 	m.bytes.WithLabelValues(c.Partition).Set(float64(bytes))
 }
 
-// has sets how many segments a log has that are not archived.
+// has sets the gauge of how many of a log's segments are not archived.
 func (m *Metrics) has(c *Catalog, segments []framelog.Segment) {
 	if m == nil {
 		return

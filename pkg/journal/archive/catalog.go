@@ -13,14 +13,14 @@ import (
 	archivev1 "quartet/pkg/pb/quartet/archive/v1"
 )
 
-// Segment is a segment in the catalog. It is not changed.
+// Segment is a segment in the catalog. It must not be changed.
 type Segment struct {
 	*archivev1.Segment
 	Before framelog.End // the end of the log before its first frame
 	End    framelog.End // behind its last frame
 }
 
-// Catalog is the catalog of a partition's archive. It is not changed.
+// Catalog is the catalog of a partition's archive as it was read. It must not be changed.
 type Catalog struct {
 	Partition string
 	Segments  []Segment // in order; each continues the one before it
@@ -77,7 +77,7 @@ func parse(row *archivev1.Segment) (s Segment, err error) {
 	return s, err
 }
 
-// replace stores the catalog with other segments in place of c, or returns ErrReplaced.
+// replace stores a catalog with segments in place of c, or returns ErrReplaced if c is not the stored one any more.
 func (c *Catalog) replace(ctx context.Context, store Store, segments []Segment) error {
 	out := &archivev1.Catalog{Partition: c.Partition}
 	var erased, removed int64
@@ -104,12 +104,12 @@ func (c *Catalog) End() framelog.End {
 	return framelog.End{}
 }
 
-// find returns the index of the first segment with a frame at seq or behind it.
+// find returns the index of the first segment that ends at seq or behind it; len(Segments) if there is none.
 func (c *Catalog) find(seq uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].End.Seq >= seq })
 }
 
-// at returns the index of the first segment with a number or a higher one.
+// at returns the index of the first segment whose number is at least number; len(Segments) if there is none.
 func (c *Catalog) at(number uint64) int {
 	return sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].GetNumber() >= number })
 }

@@ -9,14 +9,15 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Erasing says which lines are erased.
+// Erasing says which lines are to be erased.
 type Erasing struct {
-	// Line reports whether a line is.
+	// Line reports whether a line is to be erased.
 	Line func(line []byte) bool
-	// Owner reports whether lines of an agent are. A segment of which the index has no such agent is not read. nil: all segments are.
+	// Owner reports whether lines of an agent may be among them. A segment whose index lists no such agent is not read.
+	// nil: all segments are read.
 	Owner func(namespace, agentID string) bool
-	// Old says that they are erased because they are old. Frames that have no other lines are removed, and what is left of those that follow each
-	// other is where they end.
+	// Old says that the lines are erased because they are old. Then frames without other lines are removed: in place of
+	// consecutive ones there is one framelog.Frame whose Removed says where they end.
 	Old bool
 }
 
@@ -75,7 +76,7 @@ func (s Segment) any(ctx context.Context, store Store, what Erasing) (found bool
 	return false, err
 }
 
-// erasing is the log of a segment without some lines, of which there is nothing to be done but to scan it.
+// erasing is a framelog.Log of an archived segment without the lines that are to be erased. Only Scan may be called.
 type erasing struct {
 	framelog.Log
 	segment Segment
@@ -83,8 +84,8 @@ type erasing struct {
 	what    Erasing
 	erased  int64        // lines
 	removed int64        // lines, now and before, because they were old
-	before  framelog.End // the frames without lines that were not given to anybody yet
-	hollow  framelog.End // behind them
+	before  framelog.End // before the consecutive frames without lines that were read last
+	hollow  framelog.End // behind these frames; zero if there are none or they were passed to fn as one
 }
 
 // Scan implements framelog.Log.
@@ -134,12 +135,13 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 		err = pass()
 	}
 	if err == nil {
-		err = errClosed // they are all that the segment has, also if it was cut
+		err = errClosed // the segment has no other frames, even if none of them closes it
 	}
 	return err
 }
 
-// Clean removes what was stored for segments that are in the catalog under another name.
+// Clean removes what is stored of the catalog's segments under other names than that in the catalog. It leaves
+// segments that are not in the catalog.
 func (c *Catalog) Clean(ctx context.Context, store Store) error {
 	names, err := store.Names(ctx)
 	if err != nil {
@@ -159,8 +161,8 @@ func (c *Catalog) Clean(ctx context.Context, store Store) error {
 	return nil
 }
 
-// Rewritten reports whether an error of reading a segment of c is due to lines that were erased meanwhile: the catalog that is stored now has
-// the segment under another name. Whoever reads it goes on in that.
+// Rewritten reports whether reading the segment s of c failed with err because lines of it were erased meanwhile: the
+// catalog that is stored now has the segment under another name. The reader should continue with that catalog.
 func (c *Catalog) Rewritten(ctx context.Context, store Store, s Segment, err error) bool {
 	if !errors.Is(err, ErrNoObject) {
 		return false

@@ -26,7 +26,7 @@ type encoder struct {
 	frames []*archivev1.Frame
 	size   int
 	erased int64 // lines of all frames that were added
-	gone   int64 // lines of frames that were removed before, at most; 1 for frames that had none, so that they are noticed
+	gone   int64 // at most how many lines the frames had that were removed before; 1 where they had none, so that it is not 0
 }
 
 // newEncoder returns the encoder of the frames of a partition behind an end of its log.

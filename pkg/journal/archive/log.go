@@ -17,7 +17,8 @@ type Live interface {
 	framelog.Segmented
 }
 
-// Log is a log with its archive: what the log does not have any more is read there, so its readers know nothing of it.
+// Log is a log with its archive. Frames that the log does not have any more are read from the archive, so that
+// readers need not know where a frame is. An archive that is damaged gives a *framelog.Broken.
 type Log struct {
 	Live
 	store     Store
@@ -74,7 +75,7 @@ func (l *Log) known() *Catalog {
 	return l.catalog
 }
 
-// Get implements framelog.Log.
+// Get implements framelog.Log. It reads the frame from the archive or from the live log, whichever has it.
 func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	if c := l.known(); c == nil || seq > c.End().Seq {
 		f, err := l.Live.Get(ctx, seq)
@@ -108,17 +109,18 @@ func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 // errFound ends a reader at the first frame.
 var errFound = errors.New("archive: found")
 
-// Scan implements framelog.Log.
+// Scan implements framelog.Log. It reads from the archive what the live log does not have any more.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	return l.read(ctx, from, fn, l.Live.Scan)
 }
 
-// Follow implements framelog.Log.
+// Follow implements framelog.Log. It reads from the archive what the live log does not have any more.
 func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	return l.read(ctx, from, fn, l.Live.Follow)
 }
 
-// read reads the log as live does, and what that does not have any more in the archive.
+// read reads from the live log with live, which is its Scan or Follow, and from the archive what the live log does
+// not have any more.
 func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error, live func(context.Context, uint64, func(uint64, framelog.Frame) error) error) error {
 	var own error // of fn
 	pass := func(seq uint64, f framelog.Frame) error {
@@ -150,7 +152,8 @@ func (l *Log) read(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 	}
 }
 
-// behind returns where the log goes on that has nothing at from, which is behind all that is archived.
+// behind returns where to go on reading the live log if it was trimmed at from, which is behind all that is archived.
+// The error is a *framelog.Broken if segments between the archive and the live log are missing.
 func (l *Log) behind(ctx context.Context, c *Catalog, from uint64) (uint64, error) {
 	segments, err := l.Segments(ctx)
 	if err != nil {
@@ -255,8 +258,8 @@ func (l *Log) object(ctx context.Context, s Segment, x *archivev1.Index, i int) 
 	return frames, nil
 }
 
-// damaged returns the error for an archive that does not have what it should have at a sequence number: that of a damaged journal.
-// Other errors of the store are returned as they are.
+// damaged returns a *framelog.Broken at seq if err says that something of the archive is missing or damaged. It
+// returns any other error as it is.
 func (l *Log) damaged(seq uint64, err error) error {
 	var broken *framelog.Broken
 	if errors.As(err, &broken) || !errors.Is(err, ErrNoObject) && !errors.Is(err, ErrDamaged) {

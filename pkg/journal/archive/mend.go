@@ -9,8 +9,9 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Stored returns the segments of a partition that are stored completely, in the catalog or not, by name, as their indexes describe them. Their
-// frames are not read. It also returns why an index cannot be read.
+// Stored returns the segments of a partition that are stored completely, in the catalog or not, by name, as their
+// indexes describe them. It does not read their frames. unreadable has the errors of those whose index cannot be
+// read, by name.
 func Stored(ctx context.Context, store Store, partition string) (all map[string]Segment, unreadable map[string]error, err error) {
 	names, err := store.Names(ctx)
 	if err != nil {
@@ -38,7 +39,7 @@ func Write(ctx context.Context, store Store, partition string, before framelog.E
 	return s, err
 }
 
-// frameLog is a log of some frames, of which there is nothing to be done but to scan it.
+// frameLog is a framelog.Log of the given frames. Only Scan may be called.
 type frameLog struct {
 	framelog.Log
 	frames []Frame
@@ -54,7 +55,7 @@ func (l frameLog) Scan(_ context.Context, from uint64, fn func(uint64, framelog.
 			return err
 		}
 	}
-	return errClosed // they are all that the segment has, also if it was cut
+	return errClosed // the segment has no other frames, even if none of them closes it
 }
 
 // Replace stores a catalog with some segments, in order, in place of the one with a version, damaged or not. It returns ErrReplaced if there is

@@ -18,7 +18,7 @@ type owners struct {
 	n   int
 }
 
-// add adds those of the lines of a frame.
+// add adds the agents of the lines of a frame.
 func (o *owners) add(body []byte) {
 	for line := range bytes.Lines(body) {
 		namespace, agentID := event.OwnerOf(line)
@@ -40,7 +40,7 @@ func (o *owners) add(body []byte) {
 	}
 }
 
-// list lists them in an index, unless they are too many.
+// list lists the agents in an index, unless there are more than maxOwners.
 func (o *owners) list(x *archivev1.Index) {
 	if o.n > maxOwners {
 		return

@@ -17,8 +17,9 @@ import (
 // accepts a loss cuts a segment, and begins a new incarnation in another one.
 var errClosed = errors.New("archive: the segment is closed")
 
-// Add stores the segment of a log that is behind those in the catalog, reads back what was stored, and puts it into the catalog. It
-// returns the catalog then. The segment must be closed. If another process was faster, the error is ErrReplaced.
+// Add stores the segment seg of a log, which must be closed and follow those in the catalog, reads back what was
+// stored, and puts it into the catalog. It returns the new catalog. If another process was faster, the error is
+// ErrReplaced.
 func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg framelog.Segment, now time.Time) (*Catalog, error) {
 	s, err := c.write(ctx, store, c.End(), log, seg, now, new(int64))
 	if err != nil {
@@ -34,7 +35,8 @@ func (c *Catalog) Add(ctx context.Context, store Store, log framelog.Log, seg fr
 	return Read(ctx, store, c.Partition)
 }
 
-// write stores a segment that is behind an end of the log. removed is how many of its lines were removed, once log was read.
+// write stores a segment that begins behind an end of the log. *removed is read after log was scanned; it is how many
+// lines of the segment were removed so far.
 func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, log framelog.Log, seg framelog.Segment, now time.Time, removed *int64) (Segment, error) {
 	if before.Seq > 0 && before.Segment > seg.Number {
 		return Segment{}, fmt.Errorf("archive: segment %d of %s does not follow what is archived, which ends before segment %d", seg.Number, c.Partition, before.Segment)
@@ -117,7 +119,8 @@ func (c *Catalog) write(ctx context.Context, store Store, before framelog.End, l
 	return Segment{Segment: row, Before: before, End: enc.end}, nil
 }
 
-// elsewhere reports whether a frame behind an end of a log is not in the segment with a number, in which that is.
+// elsewhere reports whether f, the frame behind end in a log, is in another segment than the one with number, in
+// which end is.
 func elsewhere(f framelog.Frame, end framelog.End, number uint64) bool {
 	if f.Removed.Seq > 0 {
 		return f.Removed.Incarnation > end.Incarnation // a new one begins with a segment

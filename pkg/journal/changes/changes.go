@@ -1,4 +1,5 @@
-// Package changes knows what of a state its newest snapshot does not have, and takes the pages of the next one while the state goes on.
+// Package changes tracks what changed in a state since its newest snapshot, and collects the pages of the next one
+// while the state goes on changing.
 package changes
 
 import (
@@ -19,29 +20,29 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// Tracker follows a state. A nil *Tracker does nothing: no snapshots are written. It is not safe for concurrent use: the caller has the
-// lock under which the state changes.
+// Tracker tracks the changes of one state. A nil *Tracker does nothing: no snapshots are written. The caller of a
+// method must hold the lock under which the state changes, unless the method says otherwise.
 type Tracker struct {
-	// Begins is the snapshot from which the state was read, zero if it was read from the log alone. Valid says that a frame behind it
-	// announces it.
+	// Begins is the snapshot from which the state was read, zero if it was read from the log alone. Valid says that a
+	// frame of the log behind the snapshot announces Begins.
 	Begins snapshot.Ref
 	Valid  bool
-	// Announced is the snapshot that the last frame names which announces one.
+	// Announced is the snapshot of the last snapshot_taken event, zero if there was none.
 	Announced snapshot.Ref
-	// Damaged says that a line was quarantined, which the pages do not tell.
+	// Damaged says that a line was quarantined. No snapshot is written then, since its pages would not say so.
 	Damaged bool
-	// Bytes are those of the frames behind the snapshot. They are counted without the lock.
+	// Bytes is the size of the frames behind the newest snapshot. It is counted without the lock.
 	Bytes atomic.Int64
 
 	state   pages.State
 	touched map[pages.Owner]struct{}
 	touch   func(pages.Owner)
-	cut     *Cut // from which a snapshot is being written
+	cut     *Cut // from which a snapshot is being written; nil: none is
 	has     Extent
 	base    *snapshot.Base
 }
 
-// Extent is how many entries a snapshot has of what only grows.
+// Extent is how many entries a snapshot has of the two lists that only grow.
 type Extent struct {
 	Requests int // additions to the request memory
 	Frames   int // entries of the index of frames
@@ -63,14 +64,14 @@ func New(state any) *Tracker {
 	return t
 }
 
-// Before notes whose pages an event may change. It is called before the event is applied.
+// Before records the owners whose pages an event may change. It must be called before the event is applied.
 func (t *Tracker) Before(ev *event.Event) {
 	if t != nil {
 		t.state.Owners(ev, t.touch)
 	}
 }
 
-// Touch notes that the page of an owner is about to change.
+// Touch records that the page of an owner changes. It must be called before the change.
 func (t *Tracker) Touch(o pages.Owner) {
 	if t != nil {
 		t.touch(o)
@@ -84,7 +85,7 @@ func (t *Tracker) Wrote(n int) {
 	}
 }
 
-// Damage notes that a line was quarantined.
+// Damage records that a line was quarantined; see Damaged.
 func (t *Tracker) Damage() {
 	if t != nil {
 		t.Damaged = true
@@ -100,7 +101,7 @@ func Announcement(r snapshot.Ref) *structpb.Struct {
 	}}
 }
 
-// Announce reads what Announcement returned.
+// Announce records the snapshot that a snapshot_taken event announces. s is its payload, which Announcement returned.
 func (t *Tracker) Announce(s *structpb.Struct) error {
 	r := snapshot.Ref{Snapshot: uint64(s.GetFields()["snapshot"].GetNumberValue()), Number: uint64(s.GetFields()["manifest"].GetNumberValue())}
 	hash, err := hex.DecodeString(s.GetFields()["hash"].GetStringValue())
@@ -115,7 +116,7 @@ func (t *Tracker) Announce(s *structpb.Struct) error {
 	return nil
 }
 
-// DecodePage returns a page that was read as the state's message. It needs no lock.
+// DecodePage decodes a page into a message of the state's type. It needs no lock.
 func (t *Tracker) DecodePage(content []byte) (proto.Message, error) {
 	page := t.state.NewPage()
 	return page, proto.Unmarshal(content, page)
@@ -131,12 +132,12 @@ func (t *Tracker) AddPage(o pages.Owner, page proto.Message) (err error) {
 	return t.state.AddPage(o, page)
 }
 
-// Restored notes that the state was read from a snapshot.
+// Restored records that the state was read from the snapshot from. base is what the next one continues.
 func (t *Tracker) Restored(from snapshot.Ref, base *snapshot.Base, has Extent) {
 	t.Begins, t.base, t.has = from, base, has
 }
 
-// Base returns what the next snapshot continues, nil for nothing.
+// Base returns the Base that the next snapshot continues; nil if t is nil.
 func (t *Tracker) Base() *snapshot.Base {
 	if t == nil {
 		return nil
@@ -144,7 +145,7 @@ func (t *Tracker) Base() *snapshot.Base {
 	return t.base
 }
 
-// Has returns what the snapshot has of what only grows.
+// Has returns the Extent of the newest snapshot.
 func (t *Tracker) Has() Extent { return t.has }
 
 // Cut is a state at a moment, from which a snapshot is written while the state goes on: the page of an owner is taken before the next event
@@ -165,7 +166,8 @@ type Page struct {
 	Page  proto.Message
 }
 
-// Begin begins a cut. It returns once it knows which owners changed.
+// Begin begins a cut of the state as it is now, with the owners that changed since the newest snapshot. has is the
+// Extent that the snapshot will have.
 func (t *Tracker) Begin(c snapshot.Cut, has Extent) *Cut {
 	n := &Cut{Cut: c, bytes: t.Bytes.Swap(0), has: has, all: slices.Collect(maps.Keys(t.touched)), left: t.touched}
 	t.touched, t.cut = map[pages.Owner]struct{}{}, n
@@ -178,7 +180,8 @@ func (c *Cut) Owners() []pages.Owner {
 	return c.all
 }
 
-// Take returns the pages of some owners as they were at the cut, and those that were taken since the last call.
+// Take returns pages as they were at the cut: those of owners, and those that were taken since the last call because
+// an event was about to change them. No call returns a page that an earlier one returned.
 func (t *Tracker) Take(c *Cut, owners []pages.Owner) []Page {
 	for _, o := range owners {
 		c.take(t.state, o)
@@ -188,7 +191,7 @@ func (t *Tracker) Take(c *Cut, owners []pages.Owner) []Page {
 	return taken
 }
 
-// take takes the page of an owner, if it is one of those that are left.
+// take takes the page of an owner, if the cut needs it and it was not taken yet.
 func (c *Cut) take(state pages.State, o pages.Owner) {
 	if _, left := c.left[o]; left {
 		delete(c.left, o)
@@ -196,12 +199,13 @@ func (c *Cut) take(state pages.State, o pages.Owner) {
 	}
 }
 
-// Written notes that the snapshot of a cut is announced, and that the next one continues base.
+// Written records that the snapshot of a cut is announced, and that the next one continues base.
 func (t *Tracker) Written(c *Cut, base *snapshot.Base) {
 	t.cut, t.base, t.has = nil, base, c.has
 }
 
-// Clean removes from the store what no snapshot needs, and has the next snapshot write pages again that keep large objects. It has the lock while it
+// Clean removes from the store what no kept snapshot needs, and makes the next snapshot write again the pages in
+// objects that are mostly outdated (snapshot.Base.Sparse). The caller must not hold lock, which Clean holds while it
 // changes the Tracker.
 func (t *Tracker) Clean(ctx context.Context, store snapshot.Store, lock sync.Locker) error {
 	base := t.base
@@ -217,7 +221,7 @@ func (t *Tracker) Clean(ctx context.Context, store snapshot.Store, lock sync.Loc
 	return err
 }
 
-// Failed notes that the snapshot of a cut was not written: the next one has what it should have had.
+// Failed records that the snapshot of a cut was not written: the next one has its changes too.
 func (t *Tracker) Failed(c *Cut) {
 	t.cut = nil
 	t.Bytes.Add(c.bytes)
@@ -226,8 +230,8 @@ func (t *Tracker) Failed(c *Cut) {
 	}
 }
 
-// StartOver forgets the snapshot, since its store does not have all of it any more, or is not to have it any more: the next one has all pages,
-// and is the only one that is kept.
+// StartOver makes the next snapshot have all pages and be the only one that is kept. It is for a store that lost
+// something of a snapshot, or that must not keep the present ones.
 func (t *Tracker) StartOver() {
 	t.base, t.has = &snapshot.Base{}, Extent{}
 	t.state.AllOwners(func(o pages.Owner) { t.touched[o] = struct{}{} })

@@ -15,7 +15,7 @@ import (
 // readingTerm is how long what a reader reported is believed. Readers try again every few seconds, and report it again.
 const readingTerm = 15 * time.Second
 
-// replicaTerm is how long a damaged replica is reported. Whoever reads from it again reports it again.
+// replicaTerm is how long a damaged replica is reported. A reader that meets it again reports it again.
 const replicaTerm = 10 * time.Minute
 
 // Registry has an error for each partition whose journal is damaged. The zero value is ready to use. It is safe for
@@ -35,7 +35,8 @@ type report struct {
 	stored  error // what the last reading of all that is stored found
 }
 
-// Report records what loading the journal of a partition found: that it is damaged, or nil.
+// Report records what loading the journal of a partition found: damage, or nil. It discards what readers found
+// before.
 func (r *Registry) Report(partition string, damage error) {
 	r.change(partition, func(of *report) { of.loading, of.reading = damage, nil })
 }
@@ -75,8 +76,8 @@ func (r *Registry) change(partition string, change func(*report)) {
 	r.all[partition] = of
 }
 
-// Of returns the error of a partition, nil if nothing is known to be wrong. What loading it found says more than what a
-// reader did.
+// Of returns the error of a partition, nil if nothing is known to be wrong: what loading it found, or else what a
+// reader found, or else what the last reading of all that is stored found.
 func (r *Registry) Of(partition string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,8 +94,9 @@ func (of report) damage() error {
 	return of.loading
 }
 
-// aReplica begins what is said about a replica, and aStream what is said about a stream that is not a journal, in which
-// copied says that there is another copy of what it has.
+// Parts of messages by which Remedy tells damages apart: aReplica begins a message about a replica, and aStream one
+// about a stream that is not a journal; copied and written say from what the content of that stream can be made
+// again.
 const (
 	aReplica = "the replica on the NATS server"
 	aStream  = "the stream "

@@ -74,7 +74,8 @@ func hashOf(key []byte, namespace, id string) (out Hash) {
 	return out
 }
 
-// Payload returns the payload of the event that adds an owner. newKey is the key of a set that is empty, and otherwise not used.
+// Payload returns the payload of the event that adds an owner. It does not change the set. If the set is empty, its
+// key will be the first KeySize bytes of newKey; otherwise newKey is not used.
 func (s *Set) Payload(newKey []byte, namespace, id string) *structpb.Struct {
 	key := s.key
 	if key == nil {

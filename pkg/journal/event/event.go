@@ -15,7 +15,7 @@ import (
 // Namespace, Plane, AgentID and CreatedAt if the rule left them empty. After a rule has returned an event the event
 // must not be changed; State, Answer and OnCommit share it.
 type Event struct {
-	WalSeq     uint64 // per partition, from 1, no gaps
+	WalSeq     uint64 // per partition, from 1; without gaps within an incarnation of the journal
 	ID         string // evt_..., never changes
 	Type       string // snake_case of the payload message's name
 	Namespace  string // default: the actor's
@@ -49,14 +49,14 @@ type Event struct {
 	CreatedAt time.Time // UTC, microseconds
 }
 
-// By sets the actor of an event of a reaction to that of the event that caused it. In commands the actor is
-// always the caller; only the ActorRunID that a rule set is kept if the caller has no run id.
+// By gives an event of a reaction the actor of the event that caused it. It has no effect on an event of a
+// command, whose actor is always the caller; only an ActorRunID remains if the caller has no run id.
 func (ev *Event) By(cause *Event) {
 	ev.ActorNamespace, ev.ActorAgentID, ev.ActorRunID, ev.ActorKeyID = cause.ActorNamespace, cause.ActorAgentID, cause.ActorRunID, cause.ActorKeyID
 	ev.Principal, ev.Role = cause.Principal, cause.Role
 }
 
-// NoNamespace is the namespace of an actor without one in the scope of a request id.
+// NoNamespace stands for the namespace of an actor that has none, in the scope of its request ids.
 const NoNamespace = "-"
 
 // CallerNamespace returns the namespace of the event's actor, NoNamespace if it has none.
@@ -88,7 +88,7 @@ func Internal(eventType string) bool {
 // for: the type was added to the plane's events but not to its fold.
 var ErrUnknown = errors.New("journal: unknown event")
 
-// Unknown is the default case of State.Apply and of every switch over all event types of a plane.
+// Unknown returns the error for an event type that a switch of State.Apply has no case for. It wraps ErrUnknown.
 func Unknown(ev *Event) error {
 	return fmt.Errorf("%w %s (%T)", ErrUnknown, ev.Type, ev.Payload)
 }

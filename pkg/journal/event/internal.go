@@ -14,8 +14,9 @@ func Opened(generation uint64) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"generation": structpb.NewNumberValue(float64(generation))}}
 }
 
-// Consumed returns the payload of source_consumed: of the frame at seq of a journal the first lines were consumed, all if line is 0, and
-// consumed is the end of the log behind the last frame that was consumed completely.
+// Consumed returns the payload of source_consumed: how far the journal of a partition was consumed. line is how many
+// lines of the frame at seq were consumed, 0 for all; consumed is the end of the log behind the last frame that was
+// consumed completely.
 func Consumed(plane string, partition int, consumed string, seq uint64, line int) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"plane":     structpb.NewStringValue(plane),
@@ -29,7 +30,7 @@ func Consumed(plane string, partition int, consumed string, seq uint64, line int
 	return &structpb.Struct{Fields: fields}
 }
 
-// Gone returns what stands for an event that was removed.
+// Gone returns the Event that stands for one that was removed; its Removed returns true.
 func Gone(walSeq uint64) *Event {
 	return &Event{WalSeq: walSeq, Type: TypeLineErased, Payload: &structpb.Struct{}}
 }
@@ -40,10 +41,10 @@ func (ev *Event) Removed() bool { return ev.Type == TypeLineErased }
 
 // Retaining is a state that says what it needs of its journal, so that the rest can be removed once it is old.
 type Retaining interface {
-	// Needs reports whether the state leads to an event that is old, or whether somebody who reads the journal from its beginning would not come to
-	// the same without it. before is the time before which events of its namespace are old. Once it is false it stays so while before does not move
-	// back: a state leads to no event that it did not lead to before, but for new ones. It is called with the read lock held, for each old event, and
-	// must be quick.
+	// Needs reports whether an old event must be kept: because the state refers to it, or because a reader of the
+	// journal from its beginning would come to another result without it. before is the time before which events of its
+	// namespace are old. If Needs returns false for an event, it must do so later too, unless before moves back: a state
+	// may come to refer to new events only. It is called with the read lock held, for each old event, and must be quick.
 	Needs(ev *Event, before time.Time) bool
 }
 
@@ -89,7 +90,7 @@ func lineSeq(line []byte) (uint64, error) {
 	return raw.WalSeq, nil
 }
 
-// Range returns so many events, beginning at a wal_seq, among the lines of their frame.
+// Range returns count events, from the wal_seq first on, which must all be among the lines of one frame.
 func Range(lines [][]byte, first uint64, count int, reg *Registry) ([]*Event, error) {
 	events := make([]*Event, count)
 	for i := range events {

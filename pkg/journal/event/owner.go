@@ -2,7 +2,8 @@ package event
 
 import "quartet/pkg/journal/lines"
 
-// OwnerOf returns the namespace and the agent of the event that a line has, two empty texts if that is about no agent or the line cannot be parsed.
+// OwnerOf returns the namespace and the agent id of the event in a line; twice "" if the event is about no agent or
+// the line cannot be parsed.
 func OwnerOf(line []byte) (namespace, agentID string) {
 	if _, agentID = lines.TypeOf(line); agentID == "" {
 		return "", ""

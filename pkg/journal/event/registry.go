@@ -53,7 +53,7 @@ func (r *Registry) add(md protoreflect.MessageDescriptor) {
 	r.byName[md.FullName()] = name
 }
 
-// Err returns the first error of the files, or nil.
+// Err returns the error that NewRegistry found in the files, or nil.
 func (r *Registry) Err() error { return r.err }
 
 // Has reports whether an event type is one of the plane's. It is false for those of the journal itself.

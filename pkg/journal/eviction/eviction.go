@@ -13,7 +13,7 @@ const (
 	Batch = 64
 	// DefaultKeep is how many owners of a partition stay in memory in any case.
 	DefaultKeep = 256
-	// replayKeep is the same while events are replayed, which may come to each owner again and again.
+	// replayKeep is the least such number while events are replayed, which may use each owner again and again.
 	replayKeep = 1 << 14
 )
 
@@ -44,7 +44,8 @@ type Counts struct {
 	Failed bool
 }
 
-// Evictor evicts owners of one state. A nil *Evictor does nothing. Its methods are called with the state for themselves, but for Counts.
+// Evictor evicts owners of one state. A nil *Evictor does nothing. The caller of a method other than Counts must have
+// exclusive use of the state.
 type Evictor struct {
 	policy Policy
 	state  pages.Resident
@@ -54,7 +55,8 @@ type Evictor struct {
 	failed bool // see Counts.Failed
 }
 
-// New returns the Evictor of an empty state; nil if p is, or if the state keeps everything in memory. Without a file it evicts nothing.
+// New returns the Evictor of an empty state; nil if p is nil, or if the state is no pages.Resident. If p is off, or
+// no file can be created, the Evictor evicts nothing.
 func New(state any, p *Policy, logger *zap.Logger) *Evictor {
 	of, can := state.(pages.Resident)
 	if !can || p == nil {
@@ -84,10 +86,13 @@ func (e *Evictor) Close() {
 	}
 }
 
-// PageAdded notes that a page was added from a snapshot. What was not used since the process began is not kept.
+// PageAdded must be called after each page that a load adds from a snapshot. Every Batch calls, if more than
+// Policy.Keep owners are in memory, it evicts all that can be among the next 2*Batch, whether or not they were used.
 func (e *Evictor) PageAdded() { e.loaded(false, e.keep()) }
 
-// Replayed notes that an event of the log was applied at a load.
+// Replayed must be called after each event that a load reads from the log and applies. Every Batch calls, if more
+// than the larger of Policy.Keep and replayKeep owners are in memory, it evicts those of the next 2*Batch that were
+// not used since they were last looked at.
 func (e *Evictor) Replayed() { e.loaded(true, max(e.keep(), replayKeep)) }
 
 func (e *Evictor) keep() int {
@@ -108,20 +113,22 @@ func (e *Evictor) loaded(unused bool, keep int) {
 	}
 }
 
-// Applied notes that an event was applied.
+// Applied must be called after each event that was applied. It does nothing unless Policy.Always is set.
 func (e *Evictor) Applied() {
 	for more := e != nil && e.policy.Always; more; {
 		more = e.evict(Batch, false)
 	}
 }
 
-// Evict evicts owners out of a batch that were not used since they were looked at before; all that can be, if unused is false. It returns
-// false when it came to the end, or if few enough are left.
+// Evict looks at the next Batch owners if more than Policy.Keep are in memory, and evicts those that were not used
+// since they were last looked at, or all that can be evicted if unused is false. It returns false when it came to the
+// last owner, if few enough are in memory, and after an error.
 func (e *Evictor) Evict(unused bool) (more bool) {
 	return e != nil && e.state.Counts().Resident > e.policy.Keep && e.evict(Batch, unused)
 }
 
-// evict reports the first error of the file, and the first after it could be written again: what cannot be evicted stays.
+// evict logs the first error of the file, and another one only after the file could be written again. Owners that
+// cannot be evicted stay in memory.
 func (e *Evictor) evict(most int, unused bool) bool {
 	if e.file == nil {
 		return false
@@ -134,7 +141,8 @@ func (e *Evictor) evict(most int, unused bool) bool {
 	return more && err == nil
 }
 
-// Counts says where the owners are; nothing if the Evictor is nil. The state may be read meanwhile.
+// Counts says where the owners are; the zero Counts if e is nil. The state may be read at the same time, and must not
+// be changed.
 func (e *Evictor) Counts() Counts {
 	if e == nil {
 		return Counts{}

@@ -7,7 +7,7 @@ import (
 	"quartet/pkg/resident"
 )
 
-// Guarded calls fn, and returns an error if it panics because an evicted owner cannot be read.
+// Guarded calls fn, and returns an error if it panics because an evicted owner cannot be read. Other panics go on.
 func Guarded(fn func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -20,7 +20,7 @@ func Guarded(fn func()) (err error) {
 	return nil
 }
 
-// Panicked returns the error of a panic.
+// Panicked returns the error for a panic with the value r. If r is an error, it is wrapped.
 func Panicked(r any) error {
 	if err, is := r.(error); is {
 		return fmt.Errorf("panic: %w", err)

@@ -52,10 +52,10 @@ type Log struct {
 
 	mu      sync.Mutex
 	faults  []Fault
-	reads   int // reads that are to fail
-	stale   int // scans that are to show nothing
-	before  []late
-	after   []late
+	reads   int    // how many of the next calls fail; see FailReads
+	stale   int    // how many of the next scans show nothing
+	before  []late // to be appended just before the next append
+	after   []late // to be appended just after the next append
 	release chan struct{}
 	held    chan struct{} // one for each append that waits for Release
 	appends int
@@ -78,14 +78,14 @@ func New(inner framelog.Log) *Log {
 	return &Log{Log: inner, release: make(chan struct{}), held: make(chan struct{}, 64)}
 }
 
-// Inject queues faults for the next appends, one each.
+// Inject queues faults for the next appends, one for each append, in order.
 func (l *Log) Inject(faults ...Fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.faults = append(l.faults, faults...)
 }
 
-// FailReads makes the next n Scans and Tails fail.
+// FailReads makes the next n calls of Scan, Tail, Prepare, Size, Segments and Drop fail.
 func (l *Log) FailReads(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *Log) Heal() {
 	l.faults, l.reads, l.stale = nil, 0, 0
 }
 
-// Release continues all appends that are Late or HeldRefused.
+// Release continues all appends that wait for it: those that are Late, HeldRefused or Held.
 func (l *Log) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -64,7 +64,7 @@ func (f *Feeds) Source(src Source) Source {
 
 // Feed gives the frames that a partition of this process made durable to followers in the same
 // process. Reading them from the broker took 1-2 ms longer and, for each follower, a tenth of the
-// processor time of a mutation. A nil Feed does nothing, and no frames may be added to it.
+// processor time of a mutation. The methods of a nil *Feed do nothing.
 //
 // A follower reads the log until the chain covers what comes next, then the chain, and the log
 // again when the chain was closed (another writer, a reload) or the follower is too far behind.
@@ -81,7 +81,7 @@ type hint struct {
 	fn func(events []*event.Event, lost bool)
 }
 
-// Hinter is what a Source with a Feed implements. fn receives events as soon as they are applied, before they are
+// Hinter is implemented by a Source that has a Feed. fn receives events as soon as they are applied, before they are
 // durable, also those of the journal itself, so that a reader under Ahead can start one fsync earlier. Events that were
 // withdrawn, or whose outcome will not be known here, are passed again with lost set; a reader must then read again.
 // fn runs in the partition's loop and must not block. stop unregisters fn; a call that is in progress may still end
@@ -148,20 +148,20 @@ func (f *fedFrame) read() []event.Line {
 	return f.lines
 }
 
-// Begin records that the partition was loaded up to head and is held here.
+// Begin records that the partition was loaded up to head, is held here and is not damaged.
 func (f *Feed) Begin(head uint64) {
 	f.Reopen(head)
 	f.Report(nil)
 }
 
-// Reopen begins with what follows head: followers read the log up to there.
+// Reopen empties the feed, which then has what follows head; followers read the log up to there.
 func (f *Feed) Reopen(head uint64) {
 	if f != nil {
 		f.chain.Open(head)
 	}
 }
 
-// End records that others may write to the partition.
+// End records that others may write to the partition: followers read the log from then on.
 func (f *Feed) End() {
 	if f != nil {
 		f.chain.Close()

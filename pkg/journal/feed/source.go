@@ -21,7 +21,8 @@ type Source interface {
 	Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []event.Line) error) error
 	// End returns the end of the log.
 	End(ctx context.Context) (framelog.End, error)
-	// At returns the end of the log as it was behind the frame at seq, or framelog.ErrNoFrame.
+	// At returns the end of the log as it was behind the frame at seq; framelog.ErrNoFrame if there is no frame, and
+	// framelog.ErrRemoved if it was removed.
 	At(ctx context.Context, seq uint64) (framelog.End, error)
 }
 
@@ -43,7 +44,7 @@ func (s logSource) Plane() string { return s.plane }
 // Partition returns the partition's number.
 func (s logSource) Partition() int { return s.partition }
 
-// End implements Source.
+// End implements Source. It returns the zero End for an empty log.
 func (s logSource) End(ctx context.Context) (framelog.End, error) {
 	f, seq, err := s.log.Tail(ctx)
 	if err != nil || seq == 0 {
@@ -66,7 +67,8 @@ func (s logSource) At(ctx context.Context, seq uint64) (framelog.End, error) {
 	return end, nil
 }
 
-// Follow implements Source.
+// Follow implements Source. If frames up to after were lost and the loss was accepted, it goes on with the new
+// incarnation; see incarnation.Follow.
 func (s logSource) Follow(ctx context.Context, after framelog.End, fn func(framelog.End, []event.Line) error) error {
 	return incarnation.Follow(ctx, s.log, framelog.PartitionName(s.plane, s.partition), after, func(at framelog.End, f framelog.Frame) error {
 		return fn(at, event.Lines(f.Body))

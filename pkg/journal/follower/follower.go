@@ -79,7 +79,7 @@ func run(ctx context.Context, src journal.Source, after framelog.End, logger *za
 	}
 }
 
-// Stop is returned by the apply function of Run to end it.
+// Stop ends Read or Run when their function apply returns it.
 var Stop error = stop{}
 
 type stop struct{}
@@ -137,9 +137,9 @@ func (s *Set) advance(src journal.Source, seq uint64, damage error) {
 	s.advanced = make(chan struct{})
 }
 
-// CatchUp waits until all frames are applied that the sources, which were added before,
-// have now. It returns an error if the end of a source cannot be read, if one is damaged, or if ctx ends first,
-// which after Close is the only end of the wait.
+// CatchUp waits until all frames that the sources have at the call are applied. The sources must have been added. It
+// returns an error if the end of a source cannot be read, if a source is damaged, or if ctx ends first. After Close
+// only ctx ends the wait.
 func (s *Set) CatchUp(ctx context.Context, sources ...journal.Source) error {
 	for _, src := range sources {
 		end, err := src.End(ctx)

@@ -115,11 +115,11 @@ func (c *Chain[T]) Due() (head uint64, due bool) {
 	return c.head, true
 }
 
-// Verify closes the chain if the log, whose last frame is at last, does not end at the head of the chain; head is what Due
-// returned. If it goes on behind it, another process holds the partition and its former holder here has not
-// noticed yet. A frame of this process whose acknowledgement has not arrived looks
-// the same. If it ends before, it was shortened, or the server that answered is no leader any more. Followers then read
-// the log, where they verify what they have read last, and Add opens the chain again.
+// Verify closes the chain if the log, whose last frame is at last, does not end at the head of the chain; head is
+// what Due returned. If the log goes on behind the chain, another process holds the partition and its former holder
+// here has not noticed yet, or a frame of this process is stored and not acknowledged yet. If the log ends before
+// head, it was shortened, or the server that answered is no leader any more. Once the chain is closed, followers read
+// the log, where they verify what they have read last, until Add opens it again.
 func (c *Chain[T]) Verify(head, last uint64) {
 	c.mu.Lock()
 	differs := c.open && (last > c.head || last < head)

@@ -16,7 +16,7 @@ import (
 type Rest struct {
 	Erased bool
 	Hash   Hash // of a line that was erased
-	Salt   Salt // of a line that was not: its own, which leads to that of no other line
+	Salt   Salt // of a line that was not: the line's own, from which that of no other line can be derived
 }
 
 // The mark that is in place of a line that was erased. Its wal_seq is between them.
@@ -30,7 +30,7 @@ func Mark(walSeq uint64) []byte {
 	return append(strconv.AppendUint([]byte(markBegin), walSeq, 10), markEnd...)
 }
 
-// isMark reports whether a line is a mark. of is its wal_seq, 0 if that is not known.
+// isMark reports whether a line is a mark for the wal_seq of; for any wal_seq if of is 0.
 func isMark(line []byte, of uint64) bool {
 	number, begins := bytes.CutPrefix(line, []byte(markBegin))
 	number, ends := bytes.CutSuffix(number, []byte(markEnd))
@@ -38,9 +38,9 @@ func isMark(line []byte, of uint64) bool {
 	return begins && ends && err == nil && (of == 0 || n == of) && bytes.Equal(line, Mark(n))
 }
 
-// Erase returns a frame whose first line has the wal_seq first without the lines for which erase returns true, and how many these are.
-// The hash of the frame stays as it is. f is not changed, and returned if there is nothing to erase. Lines that were erased before are not
-// given to erase, and not counted.
+// Erase returns f with a Mark in place of each line for which erase returns true, and the number of these lines.
+// first is the wal_seq of the first line of f. The hash of the frame stays as it is. f itself is not changed; it is
+// returned if there is nothing to erase. Lines that were erased before are not passed to erase, and not counted.
 func (f Frame) Erase(first uint64, erase func(line []byte) bool) (out Frame, erased int) {
 	var gone []int
 	n := 0
@@ -88,8 +88,7 @@ func (f Frame) Hollow() bool {
 	return f.Erased() == bytes.Count(f.Body, []byte("\n"))
 }
 
-// content returns the content of the frame's lines. intact is false if the lines and what is kept of their hashes are not of the same
-// frame.
+// content returns the content of the frame's lines. intact is false if Rests does not belong to these lines.
 func (f Frame) content() (c *Content, intact bool) {
 	c = NewContent(f.Link.Salt)
 	if f.Rests == nil {
@@ -118,7 +117,8 @@ func (f Frame) content() (c *Content, intact bool) {
 	return c, intact && len(rests) == 0
 }
 
-// lineSalt returns the salt of the line with an index. It does not lead to the frame's, or that of another line.
+// lineSalt returns the salt of the line with an index. Neither the frame's salt nor that of another line can be
+// derived from it.
 func lineSalt(salt Salt, index uint32) (own Salt) {
 	var of [len(salt) + 4]byte
 	copy(of[:], salt[:])
@@ -143,7 +143,7 @@ const (
 	restErased = 1
 )
 
-// Removed returns what stands for the frames between two ends of a log.
+// Removed returns the Frame that stands for the removed frames between two ends of a log.
 func Removed(before, end End) Frame {
 	return Frame{Link: Link{Prev: before.Hash}, Removed: end}
 }
@@ -151,9 +151,9 @@ func Removed(before, end End) Frame {
 // removedPrefix begins a link that stands for frames that were removed.
 var removedPrefix = strconv.Itoa(formatRemoved) + "."
 
-// Message returns the link and the body with which a message has the frame. If lines were erased, the link has the format formatErased,
-// so that versions which do not know of it refuse the frame by that name, and a last line of the body has what is kept of the
-// hashes. In place of frames that were removed the link has where they end.
+// Message returns the link and the body of the message that stores the frame. If lines of the frame were erased, the
+// link has the format formatErased, which versions without erasure refuse as unknown, and the body has Rests as one
+// more line. If the frame stands for frames that were removed, the link has Removed, and the body is nil.
 func (f Frame) Message() (link string, body []byte) {
 	if f.Removed.Seq > 0 {
 		return removedPrefix + text.EncodeToString(f.Link.Prev[:]) + "." + f.Removed.String(), nil
@@ -175,7 +175,8 @@ func (f Frame) Message() (link string, body []byte) {
 	return l.String(), append(body, '\n')
 }
 
-// ParseMessage returns the frame of which Message returned the link and the body, without its id and generation. body is not copied.
+// ParseMessage returns the frame for which Message returned link and body, without its id and generation. It does not
+// copy body.
 func ParseMessage(link string, body []byte) (f Frame, err error) {
 	if rest, ok := strings.CutPrefix(link, removedPrefix); ok {
 		return parseRemoved(rest, body)

@@ -37,8 +37,8 @@ func Follow(ctx context.Context, log Log, partition string, after End, fn func(a
 	})
 }
 
-// Read returns the frame at seq, of which nothing before is known. The error is a *Broken if the frame was changed or is
-// gone, and otherwise the log's.
+// Read returns the frame at seq, and verifies its content but not that it continues the frame before. The error is a
+// *Broken if the frame was changed or is gone, ErrRemoved if it was removed, and otherwise the log's.
 func Read(ctx context.Context, log Log, partition string, seq uint64) (Frame, error) {
 	f, err := get(ctx, log, seq)
 	switch {
@@ -56,8 +56,8 @@ func Read(ctx context.Context, log Log, partition string, seq uint64) (Frame, er
 	return f, nil
 }
 
-// get is log.Get, and finds that a frame was removed also in a log that has what stands for it in the place of the last one only: it was
-// restored.
+// get is log.Get, and also finds that a frame was removed in a log that was restored: that has the Frame which stands
+// for removed frames only at the sequence number of the last of them.
 func get(ctx context.Context, log Log, seq uint64) (Frame, error) {
 	f, err := log.Get(ctx, seq)
 	if !errors.Is(err, ErrGone) && !errors.Is(err, ErrTrimmed) {
@@ -83,7 +83,8 @@ var errFirst = errors.New("framelog: the first frame")
 // server of a cluster that is no leader any more may not have it.
 const verifyAttempts = 10
 
-// verify returns a *Broken if the log does not have the frame at end.
+// verify returns a *Broken if the log does not have the frame at end, or has another one there. It returns nil if
+// that frame was removed together with later ones.
 func verify(ctx context.Context, log Log, partition string, end End) error {
 	f, err := get(ctx, log, end.Seq)
 	pacer := NewPacer()

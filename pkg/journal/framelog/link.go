@@ -19,9 +19,10 @@ const (
 	formatClosing = 2 // the last frame of a segment, which says where the next one begins
 	// Format is the newest format that is written.
 	Format = formatClosing
-	// formatErased is that of the link in a message whose frame has erased lines. The frame has the format that it always had.
+	// formatErased is the format that the link in a message has if the frame has erased lines. Link.Format of the frame
+	// stays what it was.
 	formatErased = 3
-	// formatRemoved is that of the link in a message that stands for frames that were removed.
+	// formatRemoved is the format that the link in a message has if the message stands for frames that were removed.
 	formatRemoved = 4
 )
 
@@ -40,7 +41,7 @@ type Link struct {
 	// Incarnation counts how often the partition was restored, or lost frames that its operator
 	// gave up: what other places know of an earlier incarnation may not be in this log.
 	Incarnation uint64
-	Segment     uint64 // of the log, in which the frame is
+	Segment     uint64 // number of the segment in which the frame is
 	First       uint64 // wal_seq of the frame's first line; of a frame without lines that of the next line
 	Next        uint64 // of a frame that closes its segment: the sequence number at which the next segment begins; 0 for all others
 	Salt        Salt
@@ -133,13 +134,14 @@ func (c *Content) Add(lines []byte) {
 	}
 }
 
-// AddErased adds a line of which only the hash is known.
+// AddErased adds a line by its hash.
 func (c *Content) AddErased(h Hash) {
 	c.sum.Write(h[:])
 	c.count++
 }
 
-// LineHashes returns the hashes of the lines of a whole frame, in order.
+// LineHashes returns the hashes that the lines of a whole frame have with the salt of c, in order. It does not change
+// c.
 func (c *Content) LineHashes(lines []byte) (all []Hash) {
 	for line := range bytes.Lines(lines) {
 		all = append(all, lineHash(c.salt, uint32(len(all)), line))
@@ -162,7 +164,7 @@ func lineHash(salt Salt, index uint32, line []byte) Hash {
 }
 
 // hashOf returns the hash of a frame of a partition. It covers everything but Link.Hash and the salt,
-// which goes when a line is erased.
+// which is removed from the frame when a line is erased.
 func hashOf(partition string, f Frame, c *Content) Hash {
 	buf := make([]byte, 0, 256)
 	buf = append(buf, "quartet frame\n"...)
@@ -180,7 +182,7 @@ func hashOf(partition string, f Frame, c *Content) Hash {
 	return sha256.Sum256(c.sum.Sum(buf))
 }
 
-// HashOf returns the hash of a chained frame of a partition that its lines and its link have, whatever Link.Hash is.
+// HashOf computes the hash of a chained frame of a partition from its lines and its link. It does not read Link.Hash.
 func HashOf(partition string, f Frame) Hash {
 	if f.Removed.Seq > 0 {
 		return f.Removed.Hash
@@ -227,8 +229,8 @@ func (b *Broken) Error() string {
 }
 
 // Next returns the end of the log behind the frame f at seq, if f continues the log at e. Otherwise the
-// error is a *Broken. intact is false if the lines of f are not those that its hash is of; what
-// follows f may be in order nevertheless.
+// error is a *Broken. intact is false if the lines of f do not have the hash of f: they were changed, and
+// the frames that follow f may be in order nevertheless.
 func (e End) Next(partition string, seq uint64, f Frame) (next End, intact bool, err error) {
 	if f.Removed.Seq > 0 {
 		return e.over(partition, seq, f.Removed)
@@ -241,8 +243,8 @@ func (e End) Next(partition string, seq uint64, f Frame) (next End, intact bool,
 	return next, intact, nil
 }
 
-// Anchor returns the end of the log behind the frame f at seq, of which nothing before is known. intact is
-// as for Next.
+// Anchor returns the end of the log behind the frame f at seq for a reader that has not read the frames
+// before f, so it does not check that f continues them. intact is as for Next.
 func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
 	if f.Removed.Seq > 0 {
 		return f.Removed, f.Removed.Seq == seq
@@ -251,7 +253,8 @@ func Anchor(partition string, seq uint64, f Frame) (end End, intact bool) {
 	return before.behind(partition, seq, f)
 }
 
-// over is Next for frames that were removed, up to to. Their hashes cannot be verified; what follows continues the last of them.
+// over is Next for removed frames that end at to. Their hashes cannot be verified; the frame that follows continues
+// the last of them.
 func (e End) over(partition string, seq uint64, to End) (next End, intact bool, err error) {
 	if to.Seq != seq || to.Seq <= e.Seq || to.WalSeq < e.WalSeq || to.Incarnation < e.Incarnation || to.Segment < e.Segment {
 		cause := fmt.Sprintf("the frames that were removed there end at %s, which does not follow %s", to, e)
@@ -274,8 +277,8 @@ func (e End) behind(partition string, seq uint64, f Frame) (next End, intact boo
 	return e, false
 }
 
-// Altered returns the error for a frame whose lines are not those that its hash is of. before is the end of
-// the log before it.
+// Altered returns the error for the frame at seq, whose lines do not have its hash. before is the end of the log
+// before it.
 func Altered(partition string, before End, seq uint64) *Broken {
 	return &Broken{Partition: partition, After: before, Seq: seq, First: before.WalSeq + 1, Cause: fmt.Sprintf("the content of frame %d was changed", seq)}
 }
@@ -307,8 +310,8 @@ func (e End) join(f Frame) (End, string) {
 // chained reports whether the frame before e is chained.
 func (e End) chained() bool { return e.Incarnation > 0 }
 
-// SameAs reports whether e and other are the same place, as far as e is known: of an End with a zero
-// hash only the sequence number is, and that may be before other.
+// SameAs reports whether e and other are the same place. If e has a sequence number and a zero hash, that
+// cannot be determined, and SameAs returns true.
 func (e End) SameAs(other End) bool {
 	if e.Hash.IsZero() && e.Seq > 0 {
 		return true

@@ -40,25 +40,27 @@ type Frame struct {
 	Generation uint64 // of the writer; see partition_opened
 	Body       []byte // JSON Lines, each ended by '\n'; empty for a fence
 	Link       Link
-	// Rests has what is kept of the hash of each line, if lines were erased; nil otherwise. No writer of a journal makes such
-	// frames: an archive has them, and what was restored or repaired from one.
+	// Rests has what is kept of the hash of each line, if lines were erased; otherwise it is nil. Only an archive has
+	// frames with Rests, and a log that was restored or repaired from one.
 	Rests []Rest
-	// Removed is set if this stands for frames that were removed: the end of the log behind them. Beside it, only Link.Prev is set. An archive has
-	// such frames, and what was restored or repaired from one.
+	// Removed is not zero if this Frame stands for frames that were removed: it is the end of the log behind them, and
+	// of the other fields only Link.Prev is set. Only an archive has such frames, and a log that was restored or
+	// repaired from one.
 	Removed End
 }
 
-// Bounded is what a Log implements whose frames have a limit of size.
+// Bounded is implemented by a Log that limits the size of its frames.
 type Bounded interface {
 	// MaxBody returns the size in bytes that the body of a frame may have now. It must not block.
 	MaxBody() int
 }
 
-// SegmentGap is how far apart segments begin at least: a segment that is prepared begins behind everything that may still
-// be written to the one before.
+// SegmentGap is how far a prepared segment begins at least behind the last frame that the segment before it has by
+// then: so it begins behind everything that may still be written to that segment.
 const SegmentGap = 1 << 24
 
-// Segmented is what a Log implements whose frames are in segments, which are written one after the other and removed as a whole.
+// Segmented is implemented by a Log whose frames are in segments, which are written one after the other and removed
+// as a whole.
 type Segmented interface {
 	// Prepare makes sure that the segment behind number exists, and returns the sequence number at which it begins. It
 	// is idempotent.
@@ -67,8 +69,8 @@ type Segmented interface {
 	Size(ctx context.Context, number uint64) (int64, error)
 	// Segments returns the segments that the log has, in order. Their numbers have gaps where an accepted loss left segments out.
 	Segments(ctx context.Context) ([]Segment, error)
-	// Drop removes a segment that is closed and the first one, for all time. It is idempotent. A segment that other partitions have
-	// frames in stays in the store, and the log does not have it any more once one behind it was dropped.
+	// Drop permanently removes a segment, which must be closed and the first one. It is idempotent. A Shared segment
+	// stays in the store; the log does not have it any more once the one behind it was dropped.
 	Drop(ctx context.Context, number uint64) error
 }
 
@@ -92,8 +94,8 @@ type Log interface {
 	// Tail returns the last frame and its sequence, or a zero Frame and 0.
 	Tail(ctx context.Context) (Frame, uint64, error)
 
-	// Get returns the frame at seq, or ErrNoFrame, or ErrGone if asking again cannot find it. If it was removed, the frame that is returned has
-	// where those that were removed end, which may be behind seq.
+	// Get returns the frame at seq, or ErrNoFrame, or ErrGone if asking again cannot find it. If the frame was removed,
+	// it returns a Frame with Removed set, the end of the removed frames, which may be behind seq.
 	Get(ctx context.Context, seq uint64) (Frame, error)
 
 	// Scan calls fn for each frame with sequence >= from, in order, and

@@ -6,8 +6,8 @@ import "fmt"
 type Witness interface {
 	// Last returns the newest end that was recorded; the zero End if none was.
 	Last() (End, error)
-	// Record records an end of the log, before anybody learns what was written up to there. It does not wait for a
-	// disk.
+	// Record records an end of the log. It must be called before anybody learns what was written up to there, and does
+	// not wait for a disk.
 	Record(end End)
 }
 
@@ -30,8 +30,8 @@ func Compare(partition string, w Witness) (*Comparison, error) {
 	return c, err
 }
 
-// Read compares an end that was read, in order. It returns a *Broken if another frame is in the place of
-// the witnessed one.
+// Read must be called with the end behind each frame that is read, in order. It returns a *Broken if another
+// frame is in the place of the witnessed one.
 func (c *Comparison) Read(end End) error {
 	switch {
 	case c.met:
@@ -43,8 +43,8 @@ func (c *Comparison) Read(end End) error {
 	return nil
 }
 
-// ReadFrom says that the log is read from behind end on, where a snapshot ends that a later frame announces. What was witnessed before it is
-// not read.
+// ReadFrom must be called first if the log is read only from behind end on, where a snapshot ends. A witnessed frame
+// before end counts as found.
 func (c *Comparison) ReadFrom(end End) error {
 	c.met = c.met || c.end.Seq < end.Seq
 	return c.Read(end)

@@ -27,7 +27,7 @@ type Outcome int
 // The outcomes.
 const (
 	Stored    Outcome = iota
-	Absent            // not found in the log; only a reload is certain
+	Absent            // not found in the log; only a load, which ends with an append, can confirm that
 	Refused           // not stored, and never will be
 	Abandoned         // the context ended before the outcome was known
 )
@@ -72,7 +72,8 @@ func (w *Writer) Seal(end End, f Frame, c *Content) (Frame, End) {
 }
 
 // CloseSegment writes the frame that closes the segment at end, behind which the log goes on in the next one, which begins
-// at the sequence number next. The outcome is as for Write; a log that has the frame takes none of a writer that does not know it.
+// at the sequence number next. The outcome is as for Write. Once the log has this frame, it refuses appends of a
+// writer that does not know of it.
 func (w *Writer) CloseSegment(ctx context.Context, end End, generation, next uint64) Result {
 	f := Frame{ID: w.NewID(""), Generation: generation, Link: Link{Next: next}}
 	return w.Write(ctx, end, f, NewContent(w.Salt(f.ID)))
@@ -86,7 +87,8 @@ func Begin(partition string, end End, segment, incarnation, first uint64, f Fram
 	return f
 }
 
-// Append makes one attempt to append f behind end, and returns the end of the log.
+// Append makes one attempt to append f behind end, and returns the end of the log behind f. Its errors are those of
+// Log.Append.
 func (w *Writer) Append(ctx context.Context, end End, f Frame, c *Content) (End, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
 	defer cancel()

@@ -43,15 +43,15 @@ func (w *Watch) Source(src journal.Source) journal.Source {
 	return source{src, w.clock, w.looks[name]}
 }
 
-// look is what the followers of one partition know together.
+// look is what the followers of one partition share.
 type look struct {
 	mu      sync.Mutex
-	end     framelog.End  // that the log was asked about last
-	at      time.Time     // when that was
-	doubted chan struct{} // closed and replaced when the log did not have it
+	end     framelog.End  // about which the log was asked last
+	at      time.Time     // when it was asked
+	doubted chan struct{} // closed and replaced when the log turned out not to have the frame at end
 }
 
-// due reports whether the log is to be asked about an end.
+// due reports whether the log is to be asked about an end now, and records that it is.
 func (l *look) due(end framelog.End, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,8 @@ type source struct {
 	look  *look
 }
 
-// Follow implements journal.Source.
+// Follow implements journal.Source. When the log seems not to have any more what was read, it follows again from
+// there.
 func (s source) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
 	for {
 		next, again, err := s.follow(ctx, after, fn)
@@ -119,7 +120,8 @@ func (s source) follow(ctx context.Context, after framelog.End, fn func(at frame
 	return *read.Load(), again, err
 }
 
-// watch looks until ctx ends, and then returns false, or until there is doubt.
+// watch returns true when the log does not have the frame at *read any more, or another follower doubts it, and false
+// when ctx ends.
 func (s source) watch(ctx context.Context, read *atomic.Pointer[framelog.End]) bool {
 	before, doubted := framelog.End{}, s.look.doubts()
 	for {

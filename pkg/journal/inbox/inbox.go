@@ -59,7 +59,8 @@ func (b *Inbox[C]) wake() {
 	}
 }
 
-// Take returns the queue and replaces it with empty.
+// Take returns the queued commands, and whether the Inbox was closed. The slice empty, of length 0, becomes the
+// queue.
 func (b *Inbox[C]) Take(empty []C) (queue []C, closed bool) {
 	b.mu.Lock()
 	queue, b.queue = b.queue, empty

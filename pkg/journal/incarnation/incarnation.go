@@ -61,7 +61,8 @@ func (b Beginning) Frame(newID func(prefix string) string, salt framelog.Salt) (
 	return framelog.Begin(framelog.PartitionName(b.Plane, b.Partition), b.Behind, max(b.Segment, b.Behind.Segment), b.Number, b.First, f, content), nil
 }
 
-// Behind returns behind which frame the frame f at seq begins a new incarnation, if it does.
+// Behind reports whether the frame f at seq begins a new incarnation, and returns the end of the log that it
+// continues.
 func Behind(partition string, seq uint64, f framelog.Frame) (end framelog.End, begins bool) {
 	if f.Link.Incarnation < 2 {
 		return end, false
@@ -104,8 +105,9 @@ func Follow(ctx context.Context, log framelog.Log, partition string, after frame
 // errFound ends a scan.
 var errFound = errors.New("incarnation: found")
 
-// Resume returns where somebody continues who has read the log up to after, whose frame is gone: behind which frame the
-// next incarnation begins. lost is false if no incarnation says that it went on without the frame; then it is damage.
+// Resume returns where a reader continues who has read the log up to after, if the frame at after is gone: the end
+// behind which the next incarnation begins, with lost set. lost is false if no incarnation began behind an earlier
+// frame; then the log is damaged.
 func Resume(ctx context.Context, log framelog.Log, partition string, after framelog.End) (end framelog.End, lost bool, err error) {
 	err = log.Scan(ctx, after.Seq+1, func(seq uint64, f framelog.Frame) error {
 		behind, begins := Behind(partition, seq, f)

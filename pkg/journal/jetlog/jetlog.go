@@ -37,15 +37,16 @@ const HeaderRoom = 64 << 10
 // pullBytes bounds the bytes that a reader asks for at once. It is larger than the largest message.
 const pullBytes = 32 << 20
 
-// followBytes is the same of a follower, of which there may be many: one for each stream of events that
-// reads what was written before. It is just larger than the largest message.
+// followBytes is the same for a follower, of which there may be many: one for each stream of events to a
+// client that reads older events. It is just larger than the largest message.
 const followBytes = 9 << 20
 
 // frameBytes is less than any frame takes as a message. The client makes a channel for as many messages as it may ask for, and
 // drops what does not fit, status messages included; so it may ask for more messages than there are in the bytes.
 const frameBytes = 128
 
-// Header returns the header of the message of a frame that follows the one at expect in its stream.
+// Header returns the header of the message of frame f. With it, the broker stores the message only in stream, and
+// only if the last message of the subject has the sequence number expect, or if the subject has none and expect is 0.
 func Header(stream string, expect uint64, f framelog.Frame) nats.Header {
 	link, _ := f.Message()
 	return nats.Header{
@@ -63,7 +64,8 @@ func Body(f framelog.Frame) []byte {
 	return body
 }
 
-// Decode returns the frame of a message.
+// Decode returns the frame of a message. If its link cannot be read, the frame has Link.Format -1, and reading the
+// log fails there.
 func Decode(h nats.Header, body []byte) framelog.Frame {
 	generation, _ := strconv.ParseUint(h.Get(HeaderGeneration), 10, 64)
 	// A link that cannot be read is like one of a format that is unknown here: no frame continues it.

@@ -97,8 +97,9 @@ func (l *Log) refresh(ctx context.Context) ([]*segment, error) {
 	return all, nil
 }
 
-// behindGap returns the segments behind a shared one that is not the log's any more, since one behind it was dropped. Other segments are
-// dropped in order; a number that is missing between them is one that a repair gave up.
+// behindGap returns all without a Shared segment that the log does not have any more: it is followed by a gap, since
+// the segment behind it was dropped. Between other segments, which are dropped in order, a missing number is that of
+// a segment that a repair gave up.
 func behindGap(all []*segment) []*segment {
 	if len(all) > 1 && all[0].Shared && all[1].Segment != all[0].Segment+1 {
 		return all[1:]
@@ -137,7 +138,7 @@ func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint
 	return s.append(ctx, expect, f)
 }
 
-// Tail implements framelog.Log.
+// Tail implements framelog.Log. It returns an error if the partition has no stream.
 func (l *Log) Tail(ctx context.Context) (framelog.Frame, uint64, error) {
 	f, seq, _, err := l.tail(ctx)
 	return f, seq, err
@@ -163,7 +164,7 @@ func (l *Log) tail(ctx context.Context) (framelog.Frame, uint64, []*segment, err
 	return f, seq, all, err
 }
 
-// tailOf returns the last frame of some segments and its sequence number, or a zero Frame and 0.
+// tailOf returns the last frame of some segments and its sequence number, or a zero Frame and 0 if they have none.
 func tailOf(ctx context.Context, all []*segment) (f framelog.Frame, seq uint64, err error) {
 	for i := len(all) - 1; i >= 0 && seq == 0 && err == nil; i-- {
 		f, seq, err = all[i].tail(ctx)
@@ -171,7 +172,8 @@ func tailOf(ctx context.Context, all []*segment) (f framelog.Frame, seq uint64, 
 	return f, seq, err
 }
 
-// Get implements framelog.Log.
+// Get implements framelog.Log. If no known segment has the frame, it looks again which segments there are. It returns
+// ErrTrimmed for a frame before the first segment that the log still has.
 func (l *Log) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	all, err := l.known(ctx)
 	if err != nil {
@@ -203,7 +205,8 @@ func get(ctx context.Context, all []*segment, seq uint64) (framelog.Frame, error
 	return all[i].get(ctx, seq)
 }
 
-// holds returns the index of the segment in which seq is, or -1.
+// holds returns the index of the segment to which seq belongs, whether or not it has a frame there; -1 if seq is
+// before the first one.
 func holds(all []*segment, seq uint64) int {
 	i := len(all) - 1
 	for i >= 0 && all[i].first > seq {
@@ -220,7 +223,8 @@ func begins(all []*segment, seq uint64) error {
 	return nil
 }
 
-// Scan implements framelog.Log with a reader that stops at the tail.
+// Scan implements framelog.Log with a reader that stops at the tail. It returns ErrTrimmed if frames from from on
+// were dropped.
 func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	_, last, all, err := l.tail(ctx)
 	if err != nil || last == 0 || last < from {
@@ -261,7 +265,8 @@ func (l *Log) scan(ctx context.Context, all []*segment, from, last uint64, fn fu
 	return from, nil
 }
 
-// Follow implements framelog.Log.
+// Follow implements framelog.Log. It goes on after errors of the server until ctx ends, and returns ErrTrimmed if
+// frames from from on were dropped.
 func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	wait := time.NewTimer(0)
 	defer wait.Stop()
@@ -351,7 +356,8 @@ type callbackError struct{ error }
 
 func (e *callbackError) Unwrap() error { return e.error }
 
-// Prepare implements framelog.Segmented.
+// Prepare implements framelog.Segmented: it creates the stream of the segment number+1 unless it exists. It returns
+// ErrSegmentGone if the log does not have the segment number.
 func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	all, err := l.refresh(ctx)
 	if err != nil {
@@ -427,7 +433,9 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 	return out, nil
 }
 
-// Drop implements framelog.Segmented.
+// Drop implements framelog.Segmented. It returns nil if the segment does not exist, or if its stream is Shared, which
+// it leaves as it is. It returns an error if the segment is the only one, if it is not the first one and the first
+// one is not Shared, or if no frame is behind it.
 func (l *Log) Drop(ctx context.Context, number uint64) error {
 	all, err := l.refresh(ctx)
 	if err != nil {

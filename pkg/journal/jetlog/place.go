@@ -21,7 +21,7 @@ type Place struct {
 
 const streamPrefix = "quartet-journal-"
 
-// SubjectPrefix returns with what the subjects of a plane begin; the number of the partition follows.
+// SubjectPrefix returns the prefix of the subjects of a plane's frames; the number of the partition follows it.
 func SubjectPrefix(plane string) string { return "quartet.journal." + plane + "." }
 
 // Stream returns the name of the segment's stream.
@@ -68,7 +68,8 @@ func IsUnused(subject string) bool {
 	return found && unused && plane != "" && !strings.Contains(plane, ".")
 }
 
-// ParseStream returns the segment whose stream has a name. Of a shared stream the partition is not known.
+// ParseStream returns the segment whose stream has a name; ok is false if there is none. Of a Shared one, Partition
+// is 0 and means nothing.
 func ParseStream(name string) (p Place, ok bool) {
 	rest, ok := strings.CutPrefix(name, streamPrefix)
 	if !ok || rest == "" {
@@ -83,7 +84,7 @@ func ParseStream(name string) (p Place, ok bool) {
 	return p, ok && plane != ""
 }
 
-// ParseSubject returns the segment whose frames have a subject.
+// ParseSubject returns the segment whose frames have a subject; ok is false if there is none.
 func ParseSubject(subject string) (p Place, ok bool) {
 	rest, ok := strings.CutPrefix(subject, "quartet.journal.")
 	plane, numbers, split := strings.Cut(rest, ".")

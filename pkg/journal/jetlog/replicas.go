@@ -34,8 +34,8 @@ type replicas struct {
 	damaged map[string]time.Time // until when, by the name of the server
 }
 
-// avoid records that the replica on a server is not read from for the duration of term, and returns the number of replicas
-// that are not read from now.
+// avoid records that the replica on a server must not be read from for the duration of term, and returns the number
+// of replicas for which that holds now.
 func (r *replicas) avoid(server string, term time.Duration) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,8 +68,8 @@ func (r *replicas) forget() {
 }
 
 // read calls fn with the frames from from on, up to last or indefinitely, and returns where to continue. Frames that fn
-// refuses with a *framelog.Broken are read again from the other replicas of the stream; if one has them as they were
-// written, the damaged one is reported.
+// refuses with a *framelog.Broken are read again from the other replicas of the stream. A damaged replica is reported
+// to onDamage when another one is tried in its place.
 func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (uint64, error) {
 	pacer := retry.New(100*time.Millisecond, time.Second)
 	for n := 1; ; n++ {
@@ -98,7 +98,7 @@ func (s *segment) read(ctx context.Context, from, last uint64, fn func(uint64, f
 	}
 }
 
-// interruptions is how often reading is interrupted, without a frame in between, until it is given up.
+// interruptions is how many interruptions of a reader in a row, without a frame in between, end it.
 const interruptions = 10
 
 // interruptedError says that a consumer was lost and could not be made again.
@@ -122,7 +122,7 @@ func broken(err error) error {
 // copies returns how many replicas the segment has.
 func (s *segment) copies() int { return s.stored.CachedInfo().Config.Replicas }
 
-// readOnce is read from one replica, whose server it names, if it is in a cluster.
+// readOnce is read from one replica. It also returns the server of that replica, "" outside of a cluster.
 func (s *segment) readOnce(ctx context.Context, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, replica string, err error) {
 	cons, err := s.place(ctx, from, func(server string) bool { return !s.replicas.avoided(server) })
 	if err != nil {
@@ -177,8 +177,8 @@ func (s *segment) remove(consumer *jetstream.ConsumerInfo) {
 	_ = s.nc.Publish("$JS.API.CONSUMER.DELETE."+s.Stream()+"."+consumer.Name, nil) // without an answer
 }
 
-// getElsewhere is Get of a frame that the leader does not have. If the leader has later frames, and no other replica has this
-// one either, it is gone.
+// getElsewhere is get for a frame that the leader does not have. It returns ErrGone if the leader has later frames
+// and no other replica has this one either, and otherwise ErrNoFrame or the frame.
 func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	missing := fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	info, err := s.info(ctx)
@@ -243,9 +243,9 @@ func (l *Log) Servers(ctx context.Context) (all []string, err error) {
 	return slices.Compact(all), nil
 }
 
-// ScanReplica is Scan of the replicas on one server, which it reads without regard to what is wrong with them. It returns an
-// error if a replica there does not have the last frame of its segment that the leader has. Segments without a replica there are read
-// as Scan does.
+// ScanReplica is Scan of the replicas on one server, also of those that are known to be damaged. It returns an error
+// if a replica there does not have the last frame of its segment that the leader has. Segments without a replica
+// there are read as by Scan.
 func (l *Log) ScanReplica(ctx context.Context, server string, fn func(uint64, framelog.Frame) error) error {
 	_, last, all, err := l.tail(ctx)
 	if err != nil {

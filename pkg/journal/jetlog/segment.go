@@ -49,7 +49,7 @@ func (l *Log) opened(p Place, s jetstream.Stream) *segment {
 // append sends one request and never repeats it.
 func (s *segment) append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if expect < s.first {
-		expect = 0 // it is in the segment before
+		expect = 0 // the last frame is in the segment before, so this segment has none
 	}
 	resp, err := s.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: s.Subject(), Data: Body(f), Header: Header(s.Stream(), expect, f)})
 	switch {
@@ -136,8 +136,8 @@ func (s *segment) get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 // would wait until its own deadline.
 const askTerm = 3 * time.Second
 
-// Patiently repeats a request that was not answered, until ctx ends, and for some seconds one that is refused because a cluster has no
-// leader. It is for requests that are idempotent.
+// Patiently repeats a request that was not answered within askTerm, until ctx ends, and one that is refused because a
+// cluster has no leader, up to ten times. Requests must be idempotent.
 func Patiently[R any](ctx context.Context, ask func(context.Context) (R, error)) (R, error) {
 	pacer := retry.New(100*time.Millisecond, time.Second)
 	for leaderless := 0; ; {

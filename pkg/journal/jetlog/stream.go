@@ -49,8 +49,8 @@ const (
 const partitionsKey = "quartet-partitions"
 
 // Ensure creates the first segments of a plane's journal with the given number of partitions, or
-// verifies that the existing ones have the required settings. It returns the number of
-// partitions that the plane has, which is that of an existing journal, whatever was given.
+// verifies that the existing ones have the required settings. It returns the number of partitions
+// that the plane has; an existing journal keeps the number with which it was created.
 func Ensure(ctx context.Context, nc *nats.Conn, plane string, replicas, partitions int) (int, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -129,8 +129,8 @@ func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 	return s, nil
 }
 
-// narrow replaces the subjects of a shared stream, at first a wildcard, by those that frames of the plane's partitions have in it, for
-// all partitions, and that of unused sequence numbers. Streams of newer segments, which have other subjects, can then exist beside it.
+// narrow replaces the wildcard subject of a shared stream by the subjects that the plane's partitions have in it, and
+// that of unused sequence numbers. Streams of newer segments, which have other subjects, can then exist beside it.
 func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.StreamConfig, partitions int) error {
 	p, _ := ParseStream(shared.Name)
 	shared.Subjects = narrowed(p.Plane, partitions)
@@ -138,7 +138,7 @@ func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.Stream
 	return err
 }
 
-// narrowed returns the subjects of a shared stream beside which there are newer segments.
+// narrowed returns the subjects that a shared stream has after narrow.
 func narrowed(plane string, partitions int) []string {
 	all := []string{Place{Plane: plane, Shared: true}.Unused()}
 	for i := range partitions {

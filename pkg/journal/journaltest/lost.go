@@ -40,7 +40,7 @@ func (r *rig) hold(t *testing.T, key string) <-chan error {
 	return done
 }
 
-// seenAndLost tests that a view of state that the log then refused is repeated.
+// seenAndLost tests that a View reads again if the log refuses a frame whose effects it saw.
 func seenAndLost(t *testing.T, r *rig) {
 	put := r.hold(t, "k")
 	looked, seen := make(chan int, 2), make(chan int, 1)

@@ -350,7 +350,8 @@ func ambiguous(t *testing.T, r *rig) {
 	require.Equal(t, live, r.replayed(t))
 }
 
-// quick reports whether the writer recovers from a fault without help.
+// quick reports whether a command whose append meets a fault still succeeds soon, and without an action of the test.
+// With Refused the command fails, Late and HeldRefused wait for Release, and Frozen for the timeout of the append.
 func quick(f faultlog.Fault) bool {
 	switch f {
 	case faultlog.Refused, faultlog.HeldRefused, faultlog.Late, faultlog.Frozen:

@@ -104,7 +104,8 @@ func requireFull(t *testing.T, err error) {
 	require.Equal(t, "none", f.Metadata()["outcome"])
 }
 
-// fullLog: a log that is full refuses at once, shows what was stored, and is written again when it has room.
+// fullLog: while the log is full, the partition refuses commands at once and still answers reads and repeated
+// requests. Once the log has room, the partition writes again, without having been loaded again.
 func fullLog(t *testing.T, r *rig) {
 	r.put(t, "k", "1", "first")
 	for range 3 {

@@ -12,7 +12,7 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// logSegments tests a log whose frames are in several segments; others than those that say so have one.
+// logSegments tests a log whose frames are in several segments. It does nothing if log is not a framelog.Segmented.
 func logSegments(t *testing.T, log framelog.Log) {
 	s, ok := log.(framelog.Segmented)
 	require.True(t, ok)
@@ -109,7 +109,8 @@ func logSegments(t *testing.T, log framelog.Log) {
 	require.ErrorIs(t, err, framelog.ErrSegmentGone)
 }
 
-// followNext tests that a follower which has read the frame that closed a segment, when the next one has none, gets what write writes.
+// followNext tests that a follower receives what write writes, if it has read the frame that closed a segment and the
+// next segment has no frame yet.
 func followNext(t *testing.T, log framelog.Log, after framelog.End, write func() framelog.End) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

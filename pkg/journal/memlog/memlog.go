@@ -19,7 +19,7 @@ type Log struct {
 	seqs   []uint64
 	frames []framelog.Frame
 	grown  chan struct{} // closed and replaced when a frame arrives
-	gap    uint64
+	gap    uint64        // up to gap-1 sequence numbers are skipped before a frame
 
 	segment uint64            // of the next frame
 	first   map[uint64]uint64 // where segments that were prepared begin, by number
@@ -39,7 +39,7 @@ func New() *Log {
 	return &Log{grown: make(chan struct{}), gap: 3, first: map[uint64]uint64{}, sizes: map[uint64]int64{}}
 }
 
-// Append implements framelog.Log.
+// Append implements framelog.Log. If ctx has ended, the error is ErrRefused.
 func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)
@@ -123,7 +123,8 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 	return all, nil
 }
 
-// Drop implements framelog.Segmented.
+// Drop implements framelog.Segmented. It returns nil for a segment that was dropped before, and an error for one
+// that is not the first one, is not closed, or has no frame behind it.
 func (l *Log) Drop(ctx context.Context, number uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -219,8 +220,8 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 	}
 }
 
-// pass hands out what is there, without the lock, and returns where to go on
-// and what to wait for.
+// pass calls fn with the frames from from on, without the lock, and returns from where to
+// continue, and a channel that is closed when there are more.
 func (l *Log) pass(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (uint64, <-chan struct{}, error) {
 	l.mu.Lock()
 	i := sort.Search(len(l.seqs), func(i int) bool { return l.seqs[i] >= from })

@@ -1,4 +1,4 @@
-// Package outcome is what readers wait for whose state is not durable yet.
+// Package outcome has the Result for which the readers of a state wait that is not durable yet.
 package outcome
 
 import (
@@ -18,13 +18,14 @@ type Result struct {
 // New returns a Result that is not resolved.
 func New() *Result { return &Result{done: make(chan struct{})} }
 
-// NewHidden is New for a state that may be wrong and must not be shown, even to who prepares a command.
+// NewHidden is New for a state that may be wrong and must not be shown, not even to a View under journal.Ahead.
 func NewHidden() *Result { return &Result{done: make(chan struct{}), hidden: true} }
 
 // Hidden reports whether the state must not be shown before the Result is resolved.
 func (r *Result) Hidden() bool { return r.hidden }
 
-// Lost reports whether the state that contained the frame was discarded, so that it must be read again. It is valid after Wait.
+// Lost reports whether the state that contained the frame was discarded, so that it must be read again. It must be
+// called only once the Result is resolved.
 func (r *Result) Lost() bool { return r.lost }
 
 // Wait blocks until the Result is resolved. After most, or when ctx ends, it returns UNAVAILABLE.
@@ -44,7 +45,7 @@ func (r *Result) Wait(ctx context.Context, most time.Duration) error {
 // Done is closed when the Result is resolved.
 func (r *Result) Done() <-chan struct{} { return r.done }
 
-// Resolve resolves the Result. It must be called once, by the loop.
+// Resolve resolves the Result; lost is what Lost returns from then on. It must be called once, by the loop.
 func (r *Result) Resolve(lost bool) {
 	r.lost = lost
 	close(r.done)

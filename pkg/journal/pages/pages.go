@@ -41,14 +41,16 @@ type State interface {
 	AllOwners(fn func(Owner))
 }
 
-// Resident is a State of which what is not used is in a file. Who reads the state cannot see what is.
+// Resident is a State that can evict owners from memory to a file. Readers of the state cannot tell which ones are
+// evicted.
 type Resident interface {
 	State
 	// UseFile gives an empty state its file; nil: all stays in memory.
 	UseFile(f *resident.File)
-	// Evict looks at so many owners, going on where the last call ended, and puts those into the file that were not used since they were looked at
-	// before, or all that can be if unused is false. It returns how many these are, and false once it has come to the end. It is
-	// called with the state for itself, as Apply is. An error is one of the file; nothing is lost by it.
+	// Evict looks at the next most owners in memory, beginning where the last call ended, and evicts those that were not
+	// used since they were last looked at, or all that can be if unused is false. It returns how many it evicted, and
+	// more false once it has come to the end. The caller must have exclusive use of the state, as for Apply. An error is
+	// one of the file; nothing is lost by it.
 	Evict(most int, unused bool) (n int, more bool, err error)
 	// Counts says how many owners are in memory and in the file.
 	Counts() resident.Counts

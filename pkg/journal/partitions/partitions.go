@@ -55,8 +55,9 @@ type Set[S journal.State] struct {
 	foreign *journal.Partition[S] // refuses everything; for owners in other partitions
 }
 
-// Open opens the partitions of a share, as many at a time as there are processors, since loading is computing. config returns the Config of each and
-// is called in order before. One whose log is damaged refuses everything, see journal.Damaged; if another one fails, those that are open are closed.
+// Open opens the partitions of a share, as many at a time as there are processors, since loading is computing. Before
+// that it calls config for each partition, in order. A partition whose log is damaged refuses everything, see
+// journal.Damaged. If another one cannot be opened, Open closes those that are open and returns the error.
 func Open[S journal.State](ctx context.Context, share Share, config func(partition int) (journal.Config[S], error)) (*Set[S], error) {
 	if err := share.check(); err != nil {
 		return nil, err

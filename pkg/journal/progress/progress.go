@@ -14,8 +14,8 @@ type Set[K comparable] struct {
 	all map[K]*Source
 }
 
-// Of returns the progress in a source, which is that of a source not begun at the first
-// call.
+// Of returns the progress in a source. Until Receive is called, nothing of the source has
+// been received.
 func (s *Set[K]) Of(k K) *Source {
 	s.mu.Lock()
 	defer s.mu.Unlock()

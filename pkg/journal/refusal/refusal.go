@@ -19,7 +19,8 @@ const (
 // ErrNotHeld means that a partition was closed, or that its lease was lost.
 var ErrNotHeld = errors.New("journal: the partition is not held here")
 
-// Unavailable returns UNAVAILABLE with the reason STORAGE. cause may be nil; callers do not see it.
+// Unavailable returns UNAVAILABLE with the reason STORAGE. outcome is None or Unknown. cause may be nil; callers do
+// not see it.
 func Unavailable(outcome, msg string, cause error) error {
 	e := fault.New(codes.Unavailable, fault.Storage, msg, "outcome", outcome)
 	if cause != nil {
@@ -28,13 +29,14 @@ func Unavailable(outcome, msg string, cause error) error {
 	return e
 }
 
-// Damaged refuses what needs something that is damaged: of the partition, if text says what it is, otherwise a frame, if
-// cause names one.
+// Damaged returns UNAVAILABLE with the reason STORAGE for a request that needs something damaged of a partition's
+// journal. Callers see text, which says what that is, and the partition's name under the metadata key damaged.
 func Damaged(text, partition string, cause error) error {
 	return fault.New(codes.Unavailable, fault.Storage, text, "outcome", None, "damaged", partition).WithCause(cause)
 }
 
-// Unreadable refuses what needs a frame that cannot be read, and names the damage if that is why.
+// Unreadable returns the error for a request that needs a frame which cannot be read: Damaged if cause is a
+// *framelog.Broken, and otherwise Unavailable.
 func Unreadable(cause error) error {
 	if broken := (*framelog.Broken)(nil); errors.As(cause, &broken) {
 		return Damaged(broken.Error()+"; what it has cannot be shown until it is repaired", broken.Partition, cause)
@@ -42,13 +44,13 @@ func Unreadable(cause error) error {
 	return Unavailable(None, "the journal could not be read back", cause)
 }
 
-// LeaseLost refuses a read, or a command that stored no events, when the lease of the partition is over, because
-// another process may have written since.
+// LeaseLost returns the error for a read, or for a command that stored no events, when the lease of the partition is
+// over: another process may have written since.
 func LeaseLost() error {
 	return Unavailable(None, "the lease of the partition is over, so the state here may be outdated; try again", ErrNotHeld)
 }
 
-// TooLarge refuses an event or a command because of its encoded size.
+// TooLarge returns TOO_LARGE for an event or a command, which what names, because of its encoded size.
 func TooLarge(what string, size, limit int) error {
 	return fault.TooLarge.Newf("%s has %d bytes, at most %d are allowed; send less at once", what, size, limit)
 }
@@ -61,7 +63,7 @@ func (e *ReplayError) Error() string { return e.Cause.Error() }
 // Unwrap returns the cause.
 func (e *ReplayError) Unwrap() error { return e.Cause }
 
-// DamageError is the cause with which a partition ended that was damaged when it was opened.
+// DamageError is the cause with which a partition ended whose log could not be loaded because it is damaged.
 type DamageError struct {
 	Partition string
 	Cause     error

@@ -18,8 +18,8 @@ func NewAges(wall time.Time, mono func() time.Time) Ages {
 // Now returns the present time.
 func (a Ages) Now() time.Time { return a.wall.Add(a.mono().Sub(a.began)) }
 
-// Of returns the time at which something was written, of which the log says written. What seems to be from the future
-// was written under a clock that was ahead, and counts as written now.
+// Of returns the time from which the age of something counts that the log says was written at written: written
+// itself, or now if that is in the future, since the writer's clock was ahead.
 func (a Ages) Of(written time.Time) time.Time {
 	if now := a.Now(); written.After(now) {
 		return now

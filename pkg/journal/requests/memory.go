@@ -118,8 +118,8 @@ type Pool struct {
 	entries      atomic.Int64
 }
 
-// floorOf is which part of a pool each of its memories may have, whatever the others have: the
-// requests of a partition that is rarely used are remembered beside those of a busy one.
+// floorOf is the divisor for the part of its pool's entries that each memory may have, whatever the others
+// have: so the requests of a partition that is rarely used are remembered beside those of a busy one.
 const floorOf = 256
 
 // NewPool returns a pool of at most limit entries.
@@ -210,7 +210,8 @@ func (m *Memory) Add(k Key, e Entry) {
 // Additions returns how often Add was called.
 func (m *Memory) Additions() int { return m.cut + len(m.order) }
 
-// Since calls fn with the entries that are remembered of those that were added behind the first n additions, oldest first.
+// Since calls fn, oldest first, with the entries that were added after the first n additions and are still
+// remembered.
 func (m *Memory) Since(n int, fn func(Key, Entry)) {
 	for at := max(n-m.cut, m.head); at < len(m.order); at++ {
 		if m.isLast(at) {
@@ -219,9 +220,9 @@ func (m *Memory) Since(n int, fn func(Key, Entry)) {
 	}
 }
 
-// Extend counts the event at walSeq as one more of a remembered request, if it directly follows
-// the request's last event and has the same arguments. Otherwise it changes nothing and returns
-// false. It is used at replay, where a request's events are read one by one.
+// Extend counts the event at walSeq as a further event of the request k, and returns true, if k is
+// remembered, its last event is at walSeq-1, and args is the hash of its arguments. Otherwise it changes
+// nothing and returns false. Replay uses it, which reads the events of a request one by one.
 func (m *Memory) Extend(k Key, walSeq, args uint64) bool {
 	e := m.entry(k)
 	if e == nil || e.Next() != walSeq || e.Args != args {

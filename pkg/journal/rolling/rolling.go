@@ -23,7 +23,7 @@ const retryAfter = 10 * time.Second
 // stopTerm is how long Stop waits for a request that was sent.
 const stopTerm = 2 * time.Second
 
-// Roller counts what a partition writes. A nil *Roller never rolls.
+// Roller counts what a partition writes, and closes segments that have become large. A nil *Roller closes none.
 type Roller struct {
 	//nolint:containedctx // not a request's: it lasts until Stop
 	ctx    context.Context
@@ -31,22 +31,23 @@ type Roller struct {
 	idle   sync.WaitGroup
 
 	log    framelog.Segmented
-	old    *archive.Archiver
-	limit  int64 // bytes of a segment
+	old    *archive.Archiver // of closed segments; nil: they stay in the log
+	limit  int64             // bytes of a segment
 	mono   func() time.Time
 	logger *zap.Logger
 
 	mu      sync.Mutex
-	segment uint64 // that is written to
-	size    int64  // of it, as far as it is known
-	asked   bool   // size has what was written before this process
-	busy    bool   // a goroutine asks the log
-	next    uint64 // where the next segment begins, once that is prepared
-	retry   time.Time
+	segment uint64    // that is written to
+	size    int64     // of it, as far as it is known
+	asked   bool      // size includes what was written before this process
+	busy    bool      // prepare runs, or Stop was called
+	next    uint64    // where the next segment begins, once that is prepared
+	retry   time.Time // prepare is not called before this time
 }
 
-// New returns the Roller of a log. Segments are closed once they have limit bytes; 0 or less, and a log without segments:
-// nil. If the log is an *archive.Log, segments are archived. mono is a monotonic clock. Metrics are registered with reg unless it is nil.
+// New returns the Roller of a log, or nil if the log has no segments or limit is not positive. Segments are closed
+// once they have limit bytes. If the log is an *archive.Log, closed segments are archived. mono is a monotonic clock.
+// Metrics are registered with reg unless it is nil.
 func New(log framelog.Log, limit int64, now, mono func() time.Time, logger *zap.Logger, reg prometheus.Registerer) *Roller {
 	s, ok := log.(framelog.Segmented)
 	if !ok || limit <= 0 {
@@ -58,14 +59,16 @@ func New(log framelog.Log, limit int64, now, mono func() time.Time, logger *zap.
 	return r
 }
 
-// Below lets segments be archived that lie before an end of the log, which is the one that the oldest snapshot has. It does not block.
+// Below allows the segments before end, which must be that of the oldest kept snapshot, to be archived. It does not
+// block.
 func (r *Roller) Below(end framelog.End) {
 	if r != nil {
 		r.old.Below(end)
 	}
 }
 
-// Close lets the next frame close the segment with a number, however small that is. It does nothing if that is closed already.
+// Close prepares the next segment, and makes the next Write close the segment with a number, whatever its size. It
+// does nothing if that segment is closed already.
 func (r *Roller) Close(ctx context.Context, segment uint64) error {
 	if r == nil {
 		return archive.ErrNotArchived
@@ -104,7 +107,7 @@ func (r *Roller) Expire(ctx context.Context, x archive.Expiry) (int64, error) {
 	return r.old.Expire(ctx, x)
 }
 
-// Settle waits until the segments are archived that may be.
+// Settle waits until all segments that may be archived are archived.
 func (r *Roller) Settle(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -112,7 +115,8 @@ func (r *Roller) Settle(ctx context.Context) error {
 	return r.old.Settle(ctx)
 }
 
-// Stop ends the Roller. It waits for a moment for the log to answer, so that no segment is made behind its back.
+// Stop ends the Roller and what it does in the background, for which it waits; for an answer of the log up to
+// stopTerm.
 func (r *Roller) Stop() {
 	if r == nil {
 		return
@@ -127,8 +131,9 @@ func (r *Roller) Stop() {
 	r.cancel()
 }
 
-// Write writes a frame behind an end of the log as w does, in a new segment if the present one is to be closed. It calls record with the
-// end behind a frame that closes one. Whoever follows the log reads that frame there, so the result is not Clean then.
+// Write writes a frame behind an end of the log as w does, in a new segment if the present one is to be closed. It
+// calls record with the end behind the frame that closes a segment. Then the result is not Clean, since followers
+// have to read that frame in the log.
 func (r *Roller) Write(ctx context.Context, w *framelog.Writer, end framelog.End, f framelog.Frame, c *framelog.Content, record func(framelog.End)) framelog.Result {
 	next, clean := r.due(end.Segment), true
 	if next > 0 {
@@ -171,7 +176,8 @@ func (r *Roller) wrote(segment uint64, body int) {
 	r.idle.Go(func() { r.prepare(segment, asked) })
 }
 
-// prepare learns the size of a segment, and prepares the one behind it if it is large enough.
+// prepare prepares the segment behind the given one if that has limit bytes. Unless asked is set, it first asks the
+// log for its size.
 func (r *Roller) prepare(segment uint64, asked bool) {
 	var size int64
 	var err error

@@ -1,5 +1,5 @@
-// Package room says whether the store of the journals has room for more. Its own part of the store is kept for what must
-// be possible when there is none: opening a partition, and what ends or removes something.
+// Package room says whether the store of the journals has room for more. A part of the store, the reserve, is kept
+// for what must be possible when the rest is in use: opening a partition, and what ends or removes something.
 package room
 
 import (
@@ -56,8 +56,9 @@ type State struct {
 	Refusing bool
 }
 
-// Measure replaces the state by what measure returns, unless that is an error, which it returns. Measurements must not
-// overlap. What is written meanwhile counts twice until the next one.
+// Measure replaces the state by what measure returns. If measure fails, the state stays, and Measure returns the
+// error. Measurements must not overlap. What this process writes while measure runs may count twice until the next
+// measurement.
 func (r *Room) Measure(measure func() (State, error)) error {
 	before := r.written.Load()
 	s, err := measure()
@@ -129,8 +130,8 @@ func (s State) Percent() int {
 	return int(s.Used * 100 / s.Limit)
 }
 
-// Check returns STORAGE_FULL if size more bytes may not be stored. What frees something may use three quarters of the
-// reserve.
+// Check returns STORAGE_FULL if size more bytes may not be stored, as far as was measured. If frees is set, they may
+// use three quarters of the reserve. Check does not look at Refusing.
 func (r *Room) Check(size int, frees bool) error {
 	s := r.Now()
 	if s.Limit <= 0 {

@@ -17,15 +17,16 @@ import (
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 )
 
-// Snapshot is one that is stored.
+// Snapshot is a snapshot that is stored: its manifest and the name of that.
 type Snapshot struct {
 	Ref
-	// End is the end of the log that its state contains.
+	// End is the end of the log up to which the events are in its state.
 	End      framelog.End
 	Manifest *snapshotv1.Manifest
 }
 
-// Stored returns the snapshots of a partition that a store has, the newest first. Whether one is valid, the log says.
+// Stored returns the snapshots of a partition that a store has, the newest first. It leaves out those whose manifest
+// cannot be read. Whether a snapshot is valid only the log says, which announces it.
 func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, error) {
 	found, err := store.Manifests(ctx)
 	if err != nil {
@@ -58,8 +59,8 @@ func (s *Snapshot) objects(fn func(*snapshotv1.Object)) {
 	}
 }
 
-// Base is what the next snapshot of a partition continues. The zero Base is that of a partition without a snapshot. It is replaced, and
-// never changed.
+// Base describes the kept snapshots of a partition, which the next one continues. The zero Base is that of a
+// partition without a snapshot. After each snapshot there is a new Base; see Draft.Finish.
 type Base struct {
 	kept   []*Snapshot // the newest first
 	owners map[ownerHash]owned
@@ -96,8 +97,8 @@ func (b *Base) Newest() *Snapshot {
 	return b.kept[0]
 }
 
-// Needed returns the end of the log that the oldest snapshot which is kept has: to load any of them, the log behind it is read. Without
-// a snapshot it is the zero End.
+// Needed returns the End of the oldest kept snapshot: the log behind it is needed to load any of the kept ones.
+// Without a snapshot it returns the zero End.
 func (b *Base) Needed() framelog.End {
 	if b == nil || len(b.kept) == 0 {
 		return framelog.End{}
@@ -105,11 +106,13 @@ func (b *Base) Needed() framelog.End {
 	return b.kept[len(b.kept)-1].End
 }
 
-// garbageRoom is how many bytes of pages that are not current a snapshot may have beside as many as there are current ones.
+// garbageRoom is how many bytes of outdated pages the objects of a snapshot may have beyond the bytes of its current
+// pages.
 const garbageRoom = 1 << 20
 
-// Sparse returns the owners whose pages should be written again although they did not change, since the objects that they are in have mostly
-// pages that are not current. It reads these objects.
+// Sparse returns the owners whose pages the next snapshot should write again although they did not change, so that
+// the objects with these pages, which have mostly outdated ones, are not needed any more. It reads these objects. It
+// returns none if the outdated pages have at most garbageRoom bytes more than the current ones.
 func (b *Base) Sparse(ctx context.Context, store Store) (owners []pages.Owner, err error) {
 	newest := b.Newest()
 	if newest == nil {
@@ -142,7 +145,7 @@ func (b *Base) Sparse(ctx context.Context, store Store) (owners []pages.Owner, e
 
 // Into is where Read puts what it reads.
 type Into interface {
-	// DecodePage returns a page as a message. It is called beside the other methods.
+	// DecodePage returns a page as a message. It may be called while another method runs.
 	DecodePage(content []byte) (proto.Message, error)
 	// AddPage adds the page of an owner, each once.
 	AddPage(o pages.Owner, page proto.Message) error
@@ -152,8 +155,9 @@ type Into interface {
 	AddFrame(f Frame)
 }
 
-// Read reads a snapshot. older are those before it, the newest first. An error that is not ErrNoObject is one of the store, and reading may
-// succeed later.
+// Read reads the snapshot s into into, and returns the Base for the next snapshot. older are the snapshots before s,
+// the newest first; the Base keeps the first Kept-1 of them. ErrNoObject means that s cannot be used; any other error
+// is one of the store, and reading may succeed later.
 func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, into Into) (*Base, error) {
 	b := &Base{kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[ownerHash]owned{}, live: map[uint64]int64{}}
 	if err := b.readPages(ctx, store, s, into); err != nil {
@@ -188,7 +192,8 @@ type decoded struct {
 	err    error
 }
 
-// readPages reads the objects with pages, the newest first. The next ones are decoded while the pages of one are added.
+// readPages reads the objects with pages, the newest first, and adds the newest page of each owner. The next objects
+// are decoded while the pages of one are added.
 func (b *Base) readPages(ctx context.Context, store Store, s *Snapshot, into Into) error {
 	ctx, cancel := context.WithCancel(ctx)
 	objects := make(chan decoded, 2)
@@ -335,7 +340,7 @@ func (b *Base) Clean(ctx context.Context, store Store) error {
 	return nil
 }
 
-// with returns the Base behind a snapshot that wrote pages.
+// with returns the Base after the snapshot s, whose own pages are in written. It takes over and changes b.owners.
 func (b *Base) with(s *Snapshot, written map[ownerHash]owned) *Base {
 	next := &Base{kept: append([]*Snapshot{s}, b.kept[:min(len(b.kept), Kept-1)]...), owners: b.owners, live: maps.Clone(b.live)}
 	if next.owners == nil {

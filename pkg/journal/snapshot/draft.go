@@ -16,18 +16,19 @@ import (
 	snapshotv1 "quartet/pkg/pb/quartet/snapshot/v1"
 )
 
-// Cut is what a snapshot has beside the pages: what the partition is at a moment at which all that it has is durable.
+// Cut is what a snapshot has beside the pages, as it was at a moment when everything that the partition had applied
+// was durable.
 type Cut struct {
 	Partition  string
 	End        framelog.End
 	Generation uint64
 	At         time.Time
 	Positions  []*snapshotv1.Position
-	// Requests and Frames are those that came since the snapshot before, oldest first.
+	// Requests and Frames are those that were added since the snapshot before, oldest first.
 	Requests []Request
 	Frames   []Frame
-	// Erased are the owners that were erased, as erasure.Set encodes them, and ErasedThrough the wal_seq of the last of them whose
-	// lines are nowhere any more.
+	// Erased are the owners of owner_erased events, as erasure.Set encodes them, and ErasedThrough is the wal_seq of the
+	// last of these events whose owner's lines are erased everywhere.
 	Erased        []byte
 	ErasedThrough uint64
 }
@@ -108,9 +109,9 @@ func (d *Draft) put(ctx context.Context, m proto.Message, entries int64) (*snaps
 	return &snapshotv1.Object{Number: numbers[last], Earlier: numbers[:last], Hash: sum[:], Bytes: int64(len(b)), Entries: entries}, nil
 }
 
-// Finish stores what the snapshot has beside the pages, and the manifest. The snapshot becomes valid when a frame behind cut.End
-// announces it. base is what the next one continues then; it shares memory with the Base before, which must not be used any more once the
-// snapshot is announced.
+// Finish stores what the snapshot has beside the pages, and the manifest. The snapshot becomes valid when a frame
+// behind cut.End announces it. Then base returns the Base for the next snapshot; it changes the former Base, which
+// must not be used any more. If the snapshot is not announced, base must not be called.
 func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *Base, err error) {
 	if err := d.flush(ctx); err != nil {
 		return nil, nil, err
@@ -164,8 +165,8 @@ func (d *Draft) Bytes() int64 { return d.total }
 // Pages returns how many pages were stored.
 func (d *Draft) Pages() int { return len(d.written) }
 
-// mergeWith returns how many of the last objects are merged with an object of n entries, so that there are few objects and
-// each entry is written a few times only.
+// mergeWith returns how many of the last objects are to be merged with an object of n entries, so that there are few
+// objects and each entry is written a few times only.
 func mergeWith(all []*snapshotv1.Object, n int64) (count int) {
 	for count < len(all) {
 		o := all[len(all)-1-count]
@@ -178,7 +179,8 @@ func mergeWith(all []*snapshotv1.Object, n int64) (count int) {
 	return count
 }
 
-// addRequests returns the objects with the remembered requests, with new ones behind them.
+// addRequests stores the added requests, and returns all, the objects with remembered requests, with the new object
+// at its end, in the place of those that were merged with it.
 func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added []Request) ([]*snapshotv1.Object, error) {
 	if len(added) == 0 {
 		return all, nil
@@ -214,7 +216,7 @@ func (d *Draft) addRequests(ctx context.Context, all []*snapshotv1.Object, added
 	return append(all, o), nil
 }
 
-// addFrames returns the objects with the index of frames, with new ones behind them.
+// addFrames is addRequests for the index of frames.
 func (d *Draft) addFrames(ctx context.Context, all []*snapshotv1.Object, added []Frame) ([]*snapshotv1.Object, error) {
 	if len(added) == 0 {
 		return all, nil

@@ -23,7 +23,7 @@ import (
 const (
 	// Format is the newest version of the format that is written.
 	Format = 4
-	// formatWhole is that of a snapshot of a partition in which no owner was erased, which earlier versions read.
+	// formatWhole is the format of a snapshot of a partition in which no owner was erased. Earlier versions read it.
 	formatWhole = 3
 	// Kept is how many snapshots are kept.
 	Kept = 3
@@ -33,7 +33,7 @@ const (
 	ObjectBytes = 256 << 10
 	// PartBytes is how many bytes of an object are stored together; a larger object is stored in parts.
 	PartBytes = 512 << 10
-	// mergedEntries is how many requests or frames an object has at most that was merged from smaller ones.
+	// mergedEntries bounds the requests or frames of an object that is merged from smaller ones.
 	mergedEntries = 1 << 16
 )
 

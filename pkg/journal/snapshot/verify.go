@@ -25,7 +25,7 @@ func Verify(ctx context.Context, store Store, partition string) error {
 	return nil
 }
 
-// nowhere is what a snapshot is read into of which nothing is used.
+// nowhere is an Into that drops everything.
 type nowhere struct{}
 
 // DecodePage implements Into.

@@ -24,13 +24,13 @@ func Begin(ctx context.Context, t *tracing.Tracer, plane string, partition int, 
 	return ctx, span, tracing.Carried(ctx)
 }
 
-// Unknown ends the span of a command whose caller stopped waiting.
+// Unknown ends the span of a command whose caller stopped waiting for the outcome.
 func Unknown(span trace.Span) {
 	span.SetStatus(codes.Error, "outcome unknown")
 	span.End()
 }
 
-// End ends the span of a command that wrote so many events, the last of them at walSeq, or was refused.
+// End ends the span of a command: events is how many it wrote, walSeq that of the last one.
 func End(span trace.Span, events int, walSeq uint64, replayed, refused bool) {
 	span.SetAttributes(attribute.Int("quartet.events", events), attribute.Int64("quartet.wal_seq", int64(walSeq)), attribute.Bool("quartet.replayed", replayed))
 	if refused {
@@ -39,8 +39,9 @@ func End(span trace.Span, events int, walSeq uint64, replayed, refused bool) {
 	span.End()
 }
 
-// Reaction starts the span of a reaction to an event, as a child of the command that wrote the event,
-// however much later. A reaction that produces no events records no span: its span is not ended.
+// Reaction starts the span of a reaction to an event, as a child of the span of the command that wrote the
+// event, which may have ended long ago. The caller must end the span only if the reaction produces events; a
+// span that is not ended is not recorded. These events carry traceparent, which is "" if the trace is not sampled.
 func Reaction(t *tracing.Tracer, plane string, ev *event.Event) (span trace.Span, traceparent string) {
 	ctx, span := t.Under(context.Background(), ev.Traceparent, plane+" handles "+ev.Type,
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(

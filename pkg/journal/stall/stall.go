@@ -26,7 +26,7 @@ func (m *Meter) Begin(now time.Time) {
 	m.mu.Unlock()
 }
 
-// End records that writing succeeded.
+// End records that the current write has ended, whether it succeeded or was refused.
 func (m *Meter) End(now time.Time) {
 	m.mu.Lock()
 	m.total += m.length(now)

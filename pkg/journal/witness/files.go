@@ -23,8 +23,8 @@ import (
 // it survives the process; of the last SyncInterval before a loss of power it may be lost.
 const SyncInterval = time.Second
 
-// slotBytes is the size of a slot. A file has two, written in turns: a write that is cut off leaves the
-// other one.
+// slotBytes is the size of a slot. A file has two, which are written alternately: a write that is cut off
+// leaves the other one intact.
 const slotBytes = 256
 
 // Files is a directory with the witnesses of the partitions that this process holds. It is safe for concurrent
@@ -118,7 +118,7 @@ type File struct {
 }
 
 // Last implements framelog.Witness. It reads the file, which another process may have written that held the partition
-// meanwhile. A file with two unreadable slots is an error, since a loss could not be told.
+// meanwhile. A file with two unreadable slots is an error, since a loss could not be noticed.
 func (w *File) Last() (framelog.End, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +176,7 @@ func At(dir, plane string, partition int) framelog.Witness {
 // reader is a witness that is only read.
 type reader struct{ path string }
 
-// Last implements framelog.Witness.
+// Last implements framelog.Witness. It returns the zero End if there is no file.
 func (r *reader) Last() (framelog.End, error) {
 	file, err := os.Open(r.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +211,7 @@ func Partitions(dir, plane string) (n int, err error) {
 	return n, nil
 }
 
-// Record implements framelog.Witness.
+// Record implements framelog.Witness. If the file cannot be written, it logs that, and the record is lost.
 func (w *File) Record(end framelog.End) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -44,7 +44,8 @@ func apply(s journal.State, ev *journal.Event) (err error) {
 	return s.Apply(ev)
 }
 
-// fill sets the message fields of m, so that a fold finds a record where it expects one.
+// fill sets the singular message fields of m that are not in a oneof to empty messages, and theirs, down to
+// depth levels, so that a fold finds a record where it expects one.
 func fill(m protoreflect.Message, depth int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

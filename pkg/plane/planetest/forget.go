@@ -12,9 +12,10 @@ import (
 	"quartet/pkg/journal/memlog"
 )
 
-// Forget removes from the first partition of a plane what journal.Partition.Expire removes: the events before a time that state, which it gives
-// all events, does not need. Who reads a frame gets it without them from then on. Who reads the log from an earlier place still gets all
-// of it, as a partition that has a snapshot needs no old event. It returns the events that were removed.
+// Forget removes from the first partition of a plane what journal.Partition.Expire removes: the events before a time
+// that state does not need, after it has applied all events to state. From then on Get returns frames without these
+// events. Scan and Follow still return all of them, in the place of the snapshot from which a partition would be
+// loaded. Forget returns the events that it removed.
 func Forget[S interface {
 	journal.State
 	journal.Retaining
@@ -47,7 +48,7 @@ type removing struct {
 	plane    string
 }
 
-// Get implements framelog.Log.
+// Get implements framelog.Log. It erases the lines that Forget removed.
 func (l removing) Get(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	f, err := l.Log.Get(ctx, seq)
 	if err != nil {

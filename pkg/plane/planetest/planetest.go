@@ -71,7 +71,7 @@ func (j *Journals) Events(t *testing.T, plane string, reg *journal.Registry) []*
 	return events
 }
 
-// Read is Events where there is no test.
+// Read is Events for a caller without a testing.T.
 func (j *Journals) Read(plane string, reg *journal.Registry) (events []*journal.Event, err error) {
 	err = j.log(plane, 0).Scan(context.Background(), 0, func(_ uint64, f framelog.Frame) error {
 		for _, line := range lines.Split(f.Body) {

@@ -80,7 +80,7 @@ func (n *Names) Show(s string) string {
 }
 
 // Transcripts runs every file that matches pattern as a test of its own and
-// compares what is printed; with -rewrite it writes it down.
+// compares what is printed with the file; with -rewrite it changes the file instead.
 func Transcripts(t *testing.T, pattern string, stage func(t *testing.T) Stage) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

@@ -95,7 +95,8 @@ func (v *Supervisor) Wait() {
 	}
 }
 
-// Enqueue makes the reconciliation of an agent due now, whatever pause it was in. It never blocks.
+// Enqueue makes the reconciliation of an agent due now, also if it waits to be repeated, and makes the pause
+// before a repetition minRetry again. It never blocks.
 func (v *Supervisor) Enqueue(k ref.Agent) {
 	v.mu.Lock()
 	delete(v.attempts, k)

@@ -8,9 +8,9 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// NewMessage completes m as a queued message: its id unless it has one, its
-// default priority, its timestamps, and the authority that follows from its
-// origin, or a lower one that m has. It changes and returns m.
+// NewMessage completes m as a queued message, and returns m itself. It sets the id and the priority if m has
+// none, the timestamps, the traceparent, and the authority: the lower of the one that follows from the
+// origin and the one that m has.
 func NewMessage(env journal.Env, m *agentv1.Message) *agentv1.Message {
 	now := timestamppb.New(env.Now)
 	if m.GetMessageId() == "" {

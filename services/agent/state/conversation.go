@@ -70,8 +70,9 @@ type place struct {
 	item int32  // index into items; -1 if it is about the agent
 }
 
-// Places returns the wal_seqs of the utterances with their items, newest first, and their
-// numbers in order of time: all of them, or those about an item.
+// Places returns the number and the place of each utterance about an item, or of all utterances if
+// itemID is "", newest first. It includes utterances that the index does not have any more. The
+// numbers count all utterances from 0, the oldest.
 func (c *Conversation) Places(itemID string) iter.Seq2[int, Place] {
 	return func(yield func(int, Place) bool) {
 		for n := len(c.places) - 1; n >= 0; n-- {

@@ -34,7 +34,7 @@ type Service struct {
 	profiles sync.Map
 }
 
-// New returns a Service over the partitions of engine.
+// New returns a Service for the agents of all partitions of engine. There is nothing to start or stop.
 func New(engine *state.Engine, deps Deps) *Service {
 	return &Service{engine: engine, deps: deps, briefs: deps.Briefs}
 }

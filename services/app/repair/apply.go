@@ -117,7 +117,8 @@ type build struct {
 	frames []*copyOf
 }
 
-// repaired reports whether the streams of a journal are built anew.
+// repaired reports whether the repair builds the streams of the journal anew: what is wrong with it is repairable, or
+// its loss was accepted.
 func (j *journal) repaired() bool { return j.Status == Repairable || j.Status == Accepted }
 
 // content returns the frames that a journal has when it is repaired, in order.

@@ -30,7 +30,7 @@ type ring struct {
 	session *session.Session
 	path    string // the flag --key-file
 	force   bool
-	acting  bool // one of these commands runs
+	acting  bool // one of these commands runs, so the credential is made with the key file
 }
 
 // InstallationKeyCommand returns `quartet installation-key`. Its commands act as the installation's

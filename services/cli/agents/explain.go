@@ -105,8 +105,8 @@ func followDecisions(ctx context.Context, s *session.Session, cmd *cobra.Command
 	}).Run(ctx)
 }
 
-// writeDecision writes one recorded decision as a line. An explanation starts with
-// the action or the tick's reason, so these are not written again.
+// writeDecision writes one recorded decision as a line: its explanation, or the action and the reason if it has
+// none. An explanation already starts with the action, or with the reason of a tick.
 func writeDecision(p *output.Printer, at, action, reason, explanation string) {
 	text := explanation
 	if text == "" {

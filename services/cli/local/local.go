@@ -129,10 +129,10 @@ func Start(ctx context.Context, conn grpc.ClientConnInterface, flags ...string) 
 
 // InUseError says that a server could not be started because another process has its data directory.
 type InUseError struct {
-	// Servers are the gRPC addresses of the servers of this user that run, one of which may be the one that has it; none if
-	// nothing is known about that.
+	// Servers are the gRPC addresses of the running servers of this user, if any are known. One of them may be the
+	// server that has the directory.
 	Servers []string
-	// Log is the file of the log.
+	// Log is the log file of the server that could not be started.
 	Log string
 }
 

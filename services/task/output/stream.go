@@ -201,7 +201,7 @@ func (o *Stream) Trim(ctx context.Context, namespace, taskID string) error {
 	return nil
 }
 
-// forget forgets the remembered end of a subject.
+// forget removes a subject from ends, so that the next append reads the subject's end from the broker.
 func (o *Stream) forget(subject string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

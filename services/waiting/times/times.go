@@ -22,8 +22,8 @@ const (
 	Shortest = time.Second
 )
 
-// ValidSpan checks that a duration from now is well formed and between least and the horizon.
-// nil is valid.
+// ValidSpan returns INVALID_ARGUMENT if d is malformed, and LIMIT_EXCEEDED if it is shorter than least
+// or longer than 100 years, the horizon. nil is valid.
 func ValidSpan(field string, d *durationpb.Duration, least time.Duration) error {
 	if d == nil {
 		return nil

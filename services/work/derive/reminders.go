@@ -9,8 +9,8 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// NextReminder returns the time of the earliest reminder that was not given, nil if there is
-// none.
+// NextReminder returns the time of the earliest reminder that the agent has not been given yet, of
+// the item itself or of one of its waits; nil if there is none. The time may have passed.
 func NextReminder(it *workv1.WorkItemRecord) *timestamppb.Timestamp {
 	at := it.GetOwnRecheckAt()
 	for _, w := range it.GetWaits() {

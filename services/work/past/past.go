@@ -151,14 +151,15 @@ func recordIn(ev *journal.Event, itemID string) *workv1.WorkItemRecord {
 }
 
 // mutation returns the entry of an event in the history of an item, and the item's record after
-// the event. before is the record before it, nil for the first event.
+// the event, which is before if the event moved the focus. before is the record before the event,
+// nil for the item's first.
 func mutation(ev *journal.Event, itemID string, before *workv1.WorkItemRecord) (entry *workv1.WorkItemMutation, after *workv1.WorkItemRecord, err error) {
 	m := &workv1.WorkItemMutation{
 		EventId: ev.ID, EventType: ev.Type, At: timestamppb.New(ev.CreatedAt),
 		Principal: ev.Principal, Role: ev.Role, ActorKeyId: ev.ActorKeyID, ActorAgentId: ev.ActorAgentID, RunId: ev.ActorRunID, TurnId: id.TurnOf(ev.ActorRunID),
 	}
 	if ev.RequestHash != "" {
-		m.RequestId = ev.RequestID // otherwise it is the journal's own, which no caller knows
+		m.RequestId = ev.RequestID // without a hash, the journal made the request id, and no caller knows it
 	}
 	after = before
 	switch p := ev.Payload.(type) {

@@ -69,7 +69,7 @@ func (j *Journal) Archive(t *testing.T) {
 	require.NoError(t, a.Settle(t.Context()))
 }
 
-// Frames returns all frames of a log, each of which must continue the one before it.
+// Frames returns all frames of a log. The test fails unless each continues the one before it.
 func Frames(t *testing.T, log framelog.Log, partition string) (all []archive.Frame) {
 	t.Helper()
 	at := framelog.End{}

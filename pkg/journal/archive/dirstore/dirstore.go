@@ -39,7 +39,7 @@ func New(dir, plane string, partition int) *Store {
 	return &Store{dir: filepath.Join(dir, plane+"-"+strconv.Itoa(partition))}
 }
 
-// Partitions returns how many partitions a plane has at least, by the directories that are below one.
+// Partitions returns how many partitions of a plane have a directory below dir, counted up to the last that has one.
 func Partitions(dir, plane string) (int, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -58,7 +58,7 @@ func Partitions(dir, plane string) (int, error) {
 // Dir returns the directory of the store.
 func (s *Store) Dir() string { return s.dir }
 
-// Empty reports whether nothing was ever stored.
+// Empty reports whether the store has no directory yet, so nothing was ever stored.
 func (s *Store) Empty(context.Context) (bool, error) {
 	_, err := os.Lstat(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +70,8 @@ func (s *Store) Empty(context.Context) (bool, error) {
 	return false, nil
 }
 
-// PutAside moves what is stored under a name into a directory of the same file system, durably. It is no error if that is not there.
+// PutAside moves the file that is stored under a name to the directory dir of the same file system, durably. It is no
+// error if there is no such file.
 func (s *Store) PutAside(_ context.Context, name, dir string) error {
 	if !filepath.IsLocal(name) {
 		return fmt.Errorf("%w: %s", archive.ErrNoObject, name)
@@ -107,7 +108,7 @@ type draft struct {
 	last int
 }
 
-// Begin implements archive.Store. It removes what a process left that ended while it wrote.
+// Begin implements archive.Store. It removes the unfinished files of processes that ended while they wrote.
 func (s *Store) Begin(_ context.Context, segment uint64) (archive.Draft, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("dirstore: %w", err)
@@ -153,7 +154,7 @@ func (d *draft) Add(_ context.Context, object []byte) (uint64, error) {
 	return at, nil
 }
 
-// Commit implements archive.Draft.
+// Commit implements archive.Draft. It syncs the file, and then gives it its name.
 func (d *draft) Commit(context.Context) (string, error) {
 	_, err := d.file.Write(binary.BigEndian.AppendUint64(nil, uint64(d.last)))
 	if err == nil {
@@ -201,7 +202,8 @@ func (s *Store) Last(_ context.Context, name string) ([]byte, uint64, error) {
 	return b, at, err
 }
 
-// part reads a part of a file, which of gives for its size.
+// part reads the part of a file that of returns for the file's size, and returns where that begins. The error is
+// ErrNoObject if there is no such file or part.
 func (s *Store) part(name string, of func(size int64) (at, n int64)) (b []byte, at uint64, err error) {
 	root, err := s.open()
 	if err != nil {
@@ -273,7 +275,7 @@ func (s *Store) Remove(_ context.Context, name string) error {
 	return nil
 }
 
-// Catalog implements archive.Store.
+// Catalog implements archive.Store. It reads the next one if the catalog is replaced meanwhile.
 func (s *Store) Catalog(context.Context) ([]byte, uint64, error) {
 	for { // again if it is replaced meanwhile
 		name, version, err := s.newest()
@@ -301,7 +303,8 @@ func (s *Store) newest() (name string, version uint64, err error) {
 	return name, version, err
 }
 
-// ReplaceCatalog implements archive.Store. A link to a name that exists fails.
+// ReplaceCatalog implements archive.Store. Of two writers of the same version one succeeds, since a link cannot be
+// made under a name that exists.
 func (s *Store) ReplaceCatalog(_ context.Context, version uint64, content []byte) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("dirstore: %w", err)
@@ -336,7 +339,7 @@ func (s *Store) ReplaceCatalog(_ context.Context, version uint64, content []byte
 	return nil
 }
 
-// writeSynced writes a file.
+// writeSynced writes a file and makes its content durable; its name is durable after syncRoot.
 func writeSynced(root *os.Root, name string, content []byte) error {
 	f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// term bounds what is done with an object that has few bytes, with all attempts, and dataTerm what is done with one that has many.
+	// term bounds an operation on a small object, with all its attempts, and dataTerm one on a large object.
 	term     = 20 * time.Second
 	dataTerm = 2 * time.Minute
 	// dialTerm bounds connecting to the server, and answerTerm waiting for the beginning of an answer.
@@ -40,7 +40,7 @@ const (
 	asideTerm = 30 * time.Minute
 	// closeTerm bounds the removal of what was not stored completely.
 	closeTerm = 5 * time.Second
-	// attempts is how often a request is sent at most. Whoever archives tries again later.
+	// attempts is how often a request is sent at most. An archive.Archiver tries again later.
 	attempts = 3
 )
 
@@ -102,9 +102,9 @@ func Open(cfg Config) (*Bucket, error) {
 // Location returns where the archives are.
 func (b *Bucket) Location() Location { return b.location }
 
-// Own makes the bucket compare the installation that the prefix belongs to with this one, before anything is read of a catalog or
-// written, and take the prefix if it belongs to none. ids returns the ids of the installation's keys. An installation that has one of those of the
-// mark is the same.
+// Own makes the bucket check that the prefix belongs to this installation, before a catalog is read or anything is
+// written, and take the prefix if it belongs to none. ids returns the ids of this installation's keys; the prefix
+// belongs to it if the mark names one of them.
 func (b *Bucket) Own(ids func() []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +114,8 @@ func (b *Bucket) Own(ids func() []string) {
 // Owned returns ErrForeign if the prefix belongs to another installation than that of Own.
 func (b *Bucket) Owned(ctx context.Context) error { return b.own(ctx) }
 
-// own is Owned for those who are about to use the prefix.
+// own implements Owned; it must be called before the prefix is used. It writes the mark if there is none, or if keys
+// were added.
 func (b *Bucket) own(ctx context.Context) error {
 	b.mu.Lock()
 	owner, marked := b.owner, b.marked
@@ -219,7 +220,8 @@ const (
 	checksumAlgorithm = "x-amz-checksum-algorithm"
 )
 
-// put writes an object with its checksum; if once, only if there is none, for which exists is true of the error.
+// put writes an object with its checksum. If once is set and there is one already, it writes nothing, and returns an
+// error for which exists is true.
 func (b *Bucket) put(ctx context.Context, key string, content []byte, once bool) error {
 	sum := sha256.Sum256(content)
 	opts := minio.PutObjectOptions{UserMetadata: map[string]string{checksumHeader: checksum(content)}}

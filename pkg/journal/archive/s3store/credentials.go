@@ -45,7 +45,7 @@ type fileProvider struct {
 	state fileState // of the file when it was read last
 }
 
-// fileState changes when a file does.
+// fileState is what changes when a file is changed.
 type fileState struct {
 	changed time.Time
 	size    int64
@@ -85,11 +85,12 @@ func (p *fileProvider) IsExpired() bool {
 	return p.state == fileState{} || p.state != stateOf(p.path)
 }
 
-// errCredentials begins the errors of a credentials file.
+// errCredentials is wrapped by each error of a credentials file.
 var errCredentials = errors.New("credentials file")
 
-// readCredentials reads a file with lines such as access_key_id = … and secret_access_key = …, with or without the prefix aws_, as in the
-// credentials files of Amazon's tools.
+// readCredentials reads a file with lines such as access_key_id = … and secret_access_key = …, with or without the
+// prefix aws_, as in the credentials files of Amazon's tools. It refuses a file that other users may read or change,
+// and one with several sections.
 func readCredentials(path string) (v credentials.Value, err error) {
 	f, err := os.Open(path)
 	if err != nil {

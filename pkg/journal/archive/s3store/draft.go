@@ -18,7 +18,8 @@ import (
 // partBytes is the size of all parts of an upload but the last one. Servers demand at least 5 MiB, and some that all have the same.
 const partBytes = 8 << 20
 
-// abandoned is the age at which an upload is removed that was not completed: its process has ended. What it takes is in no listing of objects.
+// abandoned is the age at which an upload that was not completed is removed, since its process must have ended. No
+// listing of objects shows the room that it takes.
 const abandoned = 24 * time.Hour
 
 // draft is a segment that is being stored. A small one is kept until it is complete; of others the parts are uploaded, and become an

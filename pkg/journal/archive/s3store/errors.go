@@ -70,7 +70,7 @@ func (b *Bucket) remedy(err error) string {
 	return ""
 }
 
-// credentials says where credentials are.
+// credentials returns the words in remedies that say where the credentials are.
 func (b *Bucket) credentials() string {
 	if b.cfg.CredentialsFile != "" {
 		return "in " + b.cfg.CredentialsFile + " (archive-credentials-file)"

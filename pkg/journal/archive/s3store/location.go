@@ -17,7 +17,7 @@ const Example = "s3://bucket/prefix?endpoint=https://s3.example.com&region=eu-ce
 // Location says where archives are.
 type Location struct {
 	Bucket string
-	// Prefix is that of the names of all objects; empty, or without slashes at its ends.
+	// Prefix is the prefix of the names of all objects; empty, or without slashes at its ends.
 	Prefix string
 	// Endpoint is the host, and the port if there is one, of the server; empty: Amazon S3.
 	Endpoint string

@@ -18,7 +18,8 @@ import (
 	"quartet/pkg/journal/archive"
 )
 
-// Names of objects: <plane>-<partition>/segment-<number>-<random>.frames, and catalog-<version>, of which the order is that of the versions.
+// Names of objects: <plane>-<partition>/segment-<number>-<random>.frames, and catalog-<version>. The names of
+// catalogs sort by version.
 const (
 	segmentPrefix = "segment-"
 	segmentSuffix = ".frames"
@@ -55,7 +56,8 @@ func (s *Store) key(name string) (string, error) {
 	return s.dir + "/" + name, nil
 }
 
-// read returns an error of reading an object.
+// read returns the error for err, with which reading an object failed: ErrNoObject if the object or the part of it is
+// not there.
 func (s *Store) read(key string, err error) error {
 	if missing(err) || minio.ToErrorResponse(err).StatusCode == http.StatusRequestedRangeNotSatisfiable {
 		return fmt.Errorf("%w: s3://%s/%s: %w", archive.ErrNoObject, s.bucket.location.Bucket, key, err)
@@ -169,7 +171,7 @@ func (s *Store) newest(ctx context.Context) (version uint64, older []uint64, err
 	return version, older, nil
 }
 
-// Catalog implements archive.Store.
+// Catalog implements archive.Store. It reads the next one if the catalog is replaced meanwhile.
 func (s *Store) Catalog(ctx context.Context) ([]byte, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
@@ -192,7 +194,8 @@ func (s *Store) Catalog(ctx context.Context) ([]byte, uint64, error) {
 	}
 }
 
-// ReplaceCatalog implements archive.Store. The server creates an object with a name that exists for nobody.
+// ReplaceCatalog implements archive.Store. Of two writers of the same version one succeeds, since the server creates
+// no object under a name that exists.
 func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, dataTerm)
 	defer cancel()
@@ -220,7 +223,8 @@ func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []by
 	if err != nil {
 		return s.bucket.failed("write "+key, err)
 	}
-	// If others replaced it several times since it was found to be the newest one, its successor was removed, and it was created where that had been.
+	// If others replaced the catalog several times since version was found to be the newest, its successor had been
+	// removed again, so that it could be created once more.
 	newest, older, err := s.newest(ctx)
 	if err != nil {
 		return err
@@ -236,7 +240,7 @@ func (s *Store) ReplaceCatalog(ctx context.Context, version uint64, content []by
 	return nil
 }
 
-// Empty reports whether nothing was ever stored.
+// Empty reports whether there is no object of the partition.
 func (s *Store) Empty(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
@@ -246,8 +250,8 @@ func (s *Store) Empty(ctx context.Context) (bool, error) {
 	return true, ctx.Err()
 }
 
-// PutAside copies what is stored under a name into a file of that name in a directory, durably, and removes it here. It is no error if that
-// is not there.
+// PutAside copies the object that is stored under a name to a file of that name in the directory dir, durably, and
+// removes the object. It is no error if there is no such object.
 func (s *Store) PutAside(ctx context.Context, name, dir string) error {
 	key, err := s.key(name)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"quartet/pkg/journal/jetlog"
 )
 
-// prefix is that of the streams, and subjects that of their subjects.
+// prefix is the prefix of the names of the streams, and subjects that of their subjects.
 const (
 	prefix   = "quartet-archive-"
 	subjects = "quartet.archive."
@@ -227,7 +227,7 @@ func (s *Store) Names(ctx context.Context) (map[string]uint64, error) {
 	return all, nil
 }
 
-// Remove implements archive.Store. The bytes of each message are overwritten: they may have been erased.
+// Remove implements archive.Store. It overwrites the bytes of each message, since they may have to be erased.
 func (s *Store) Remove(ctx context.Context, name string) error {
 	stream, err := s.find(ctx)
 	if errors.Is(err, archive.ErrNoObject) {

@@ -41,17 +41,18 @@ type State[S journal.Paged] struct {
 	unobserved map[pages.Owner]bool // owners that were touched by an event that was not observed, and by none that was since
 }
 
-// Once so many bytes of pages were encoded, only one of so many events is observed: a long history of large pages would take minutes.
+// Once observedBytes of pages were encoded, only one of observedOf events is observed: a long history of large pages
+// would take minutes.
 const (
 	observedBytes = 16 << 20
 	observedOf    = 16
 )
 
-// Checked returns a fresh state as one that is observed: at each Apply that pages of other owners than the touched ones
-// do not change, nor do pages that were taken before it, and, every so many events, that the state is the same when it is
-// read from its pages. In a history that is long and has large pages, a part of the events is observed. seen, if not nil, collects
-// which fields of pages had a value. What the state can evict is evicted after two of three observed events, before each comparison, and while it is
-// read from its pages.
+// Checked returns a fresh state that is checked. At each observed Apply, pages that were taken before must not
+// change, nor may the pages of owners that were not touched; after each every of these, the state must be the same
+// when it is read from its pages. In a history that is long and has large pages, only some of the events are
+// observed. seen, if not nil, collects which fields of pages had a value. What the state can evict is evicted after
+// two of three observed events, before each comparison, and while it is read from its pages.
 func Checked[S journal.Paged](fresh func() S, every int, seen *Seen) *State[S] {
 	c := &State[S]{Paged: fresh(), fresh: fresh, every: every, was: map[pages.Owner][]byte{}, seen: seen, unobserved: map[pages.Owner]bool{}}
 	if of, can := any(c.Paged).(pages.Resident); can {
@@ -110,7 +111,8 @@ func (c *State[S]) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// Check compares all pages with those that touched owners had, and reads the state from its pages.
+// Check returns an error if a page changed since it was last observed and no event touched its owner, or if the state
+// is another one when it is read from its pages.
 func (c *State[S]) Check() error {
 	evict(c.Paged)
 	all := map[pages.Owner]bool{}
@@ -135,7 +137,8 @@ func (c *State[S]) Check() error {
 	return RoundTrip(c.Paged, c.fresh)
 }
 
-// EraseDeleted erases each owner that can be erased, one after the other, and does after each what Check does. It returns who they were.
+// EraseDeleted erases each owner that can be erased, one after the other, and calls Check after each. It returns
+// these owners.
 func (c *State[S]) EraseDeleted() ([]pages.Owner, error) {
 	of, can := any(c.Paged).(journal.Erasable)
 	if !can {
@@ -181,7 +184,7 @@ func (c *State[S]) encoded(o pages.Owner) []byte {
 	return b
 }
 
-// encode returns the bytes of a page and one more, since a page may be empty.
+// encode returns the bytes of a page and one more, so that an empty page is not like none.
 func encode(page proto.Message) []byte {
 	b, err := pages.Encode(page)
 	if err != nil {

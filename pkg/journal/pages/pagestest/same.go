@@ -36,7 +36,7 @@ var (
 	erasedType     = reflect.TypeFor[erasure.Tombstones]()
 )
 
-// addressable returns a value of which fields can be read that are not exported.
+// addressable returns v as a value whose fields can be read, also those that are not exported.
 func addressable(v any) reflect.Value {
 	p := reflect.New(reflect.TypeOf(v))
 	p.Elem().Set(reflect.ValueOf(v))
@@ -153,7 +153,8 @@ func elements(tree reflect.Value) reflect.Value {
 	return all
 }
 
-// maps compares two maps. Keys are compared by ==, so keys that are pointers must be the same; see keys of pointers below.
+// maps compares two maps. Keys are compared by ==. Of a map with pointers as keys, only what the keys point to is
+// compared.
 func (c *comparison) maps(path string, a, b reflect.Value) error {
 	if a.Len() != b.Len() {
 		return fmt.Errorf("%s: %d entries and %d: %v and %v", path, a.Len(), b.Len(), a, b)

@@ -18,7 +18,7 @@ import (
 	"quartet/pkg/journal/snapshot"
 )
 
-// Prefix is what the names of the streams begin with.
+// Prefix is the prefix of the names of the streams.
 const Prefix = "quartet-snapshot-"
 
 // subjects is what their subjects begin with.
@@ -112,7 +112,7 @@ func (s *Store) config() jetstream.StreamConfig {
 	}
 }
 
-// ParseStream returns whose snapshots a stream has; false if it has none of a partition.
+// ParseStream returns the partition whose snapshots are in the stream of a name; ok is false if it is no such name.
 func ParseStream(name string) (plane string, partition int, ok bool) {
 	rest, ok := strings.CutPrefix(name, Prefix)
 	i := strings.LastIndexByte(rest, '-')
@@ -123,9 +123,9 @@ func ParseStream(name string) (plane string, partition int, ok bool) {
 	return rest[:i], partition, err == nil && partition >= 0
 }
 
-// Restore creates the stream of a partition for objects that a backup has, the first of which has a number. It returns the subject of what takes the
-// place of objects that the backup does not have: it may be empty, and is removed when the next snapshot is written. It is an error if there is
-// such a stream with messages.
+// Restore creates the stream of a partition for the objects of a backup, of which the first has the number first. It
+// returns the subject of the messages that are to take the place of objects which the backup does not have; they may
+// be empty, and the next snapshot removes them. It is an error if the stream exists and has messages.
 func Restore(ctx context.Context, nc *nats.Conn, plane string, partition, replicas int, first uint64) (subject string, err error) {
 	s, err := New(nc, plane, partition, replicas)
 	if err != nil {
@@ -143,7 +143,8 @@ func Restore(ctx context.Context, nc *nats.Conn, plane string, partition, replic
 	return s.subject, nil
 }
 
-// Restored returns the names of the streams that Restore has created, in order: the journals of their partitions may have less than the snapshots.
+// Restored returns the names of the streams that Restore has created, in order. The journals of their partitions may
+// end before their snapshots do.
 func Restored(ctx context.Context, js jetstream.JetStream) (names []string, err error) {
 	all, err := Streams(ctx, js)
 	for _, name := range all {
@@ -243,7 +244,7 @@ func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
 	return all, nil
 }
 
-// Numbers implements snapshot.Store.
+// Numbers implements snapshot.Store. It returns an error if nothing was ever stored.
 func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
 	stream, err := s.find(ctx)
 	if err != nil {

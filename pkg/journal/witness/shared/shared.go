@@ -55,7 +55,7 @@ type entry struct {
 	revision uint64
 }
 
-// newer reports whether a log that ended at a was written on behind b.
+// newer reports whether a is a later end of a partition's log than b.
 func newer(a, b framelog.End) bool {
 	return a.Incarnation > b.Incarnation || a.Incarnation == b.Incarnation && a.Seq > b.Seq
 }
@@ -120,7 +120,8 @@ func (b *Bucket) begin(ctx context.Context) error {
 	}
 }
 
-// observe notes what the bucket has. A value that cannot be read is none.
+// observe records an entry of the bucket, unless a newer one is known. A value that cannot be read counts as the zero
+// End.
 func (b *Bucket) observe(e jetstream.KeyValueEntry) {
 	end, err := framelog.ParseEnd(string(e.Value()))
 	if err != nil || e.Operation() != jetstream.KeyValuePut {
@@ -177,8 +178,9 @@ func (b *Bucket) renew() bool {
 	return b.begin(ctx) == nil
 }
 
-// write writes the records that are newer than what the bucket has, and returns false if it failed for any of them. That another
-// process wrote a record meanwhile is no failure; the next write compares that record again.
+// write writes the recorded ends that are newer than what the bucket has, and returns false if it could not write one
+// of them. It is no failure if another process wrote an end of the same partition meanwhile: the next write compares
+// the recorded end with that one.
 func (b *Bucket) write() bool {
 	b.mu.Lock()
 	due, seen := map[string]framelog.End{}, map[string]entry{}
@@ -205,8 +207,8 @@ func (b *Bucket) write() bool {
 	return !b.failing
 }
 
-// put writes a record at the revision that was seen. If another process has written meanwhile, its record is compared in the
-// next interval.
+// put writes a record if the bucket still has the revision that was seen. If another process has written meanwhile,
+// put observes its record and returns nil; the next write compares the two.
 func (b *Bucket) put(key string, end framelog.End, revision uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), term)
 	defer cancel()
@@ -238,7 +240,8 @@ func (b *Bucket) Close() {
 	<-b.ended
 }
 
-// Of returns the witness of a partition, which has what local and the bucket have.
+// Of returns the witness of a partition. Its Last is the newest record of local and the bucket; its Record is for
+// both.
 func (b *Bucket) Of(plane string, partition int, local framelog.Witness) framelog.Witness {
 	return witness{b, key(plane, partition), local}
 }
@@ -250,7 +253,8 @@ type witness struct {
 	local  framelog.Witness
 }
 
-// Last returns the newest record of this and of other processes.
+// Last returns the newest record of this and of other processes. If that of local cannot be read, it also returns the
+// error.
 func (w witness) Last() (framelog.End, error) {
 	end, err := w.local.Last()
 	w.bucket.mu.Lock()
@@ -271,7 +275,7 @@ func (w witness) Record(end framelog.End) {
 	}
 }
 
-// Or returns a witness, which is only read, that has what local has or known, whichever is newer.
+// Or returns a witness, only to be read, whose Last is that of local or known, whichever is newer.
 func Or(local framelog.Witness, known framelog.End) framelog.Witness { return either{local, known} }
 
 // either implements framelog.Witness.
@@ -289,7 +293,7 @@ func (e either) Last() (framelog.End, error) {
 	return end, err
 }
 
-// Read returns what the bucket has; nothing if there is none. Its keys are those of framelog.PartitionName.
+// Read returns the records of the bucket by framelog.PartitionName; an empty map if there is no bucket.
 func Read(ctx context.Context, nc *nats.Conn) (map[string]framelog.End, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -317,7 +321,7 @@ func Read(ctx context.Context, nc *nats.Conn) (map[string]framelog.End, error) {
 	return nil, fmt.Errorf("witness: bucket %s cannot be read: %w", BucketName, ctx.Err())
 }
 
-// Partitions returns how many partitions of a plane are known, counted up to the last that is.
+// Partitions returns how many partitions of a plane are in known, counted up to the last that is.
 func Partitions(known map[string]framelog.End, plane string) (n int) {
 	for name := range known {
 		number, found := strings.CutPrefix(name, plane+"/")
@@ -328,7 +332,7 @@ func Partitions(known map[string]framelog.End, plane string) (n int) {
 	return n
 }
 
-// all returns what the bucket has.
+// all returns the records that were observed, by framelog.PartitionName.
 func (b *Bucket) all() map[string]framelog.End {
 	all := map[string]framelog.End{}
 	for key, e := range b.stored {
