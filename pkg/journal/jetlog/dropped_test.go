@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/journal/archive/archivetest"
@@ -56,4 +57,43 @@ func TestASegmentIsDroppedWhileItIsRead(t *testing.T) {
 			require.Equal(t, 42, read)
 		})
 	}
+}
+
+// Behind a segment that other partitions have frames in, which stays, segments are removed from the first one on too.
+func TestLog_DropBehindASharedSegment(t *testing.T) {
+	nc := natsdtest.Connect(t)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetlog.Place{Plane: "test", Shared: true}.Config(1, 1))
+	require.NoError(t, err)
+	log, err := jetlog.New(nc, "test", 0)
+	require.NoError(t, err)
+	last := uint64(0)
+	add := func(segment uint64) {
+		last, err = log.Append(t.Context(), last, framelog.Frame{ID: "f", Generation: 1, Body: []byte("{}\n"), Link: framelog.Link{Segment: segment}})
+		require.NoError(t, err)
+	}
+	add(0)
+	for segment := range uint64(3) {
+		_, err = log.Prepare(t.Context(), segment)
+		require.NoError(t, err)
+		add(segment + 1)
+	}
+	numbers := func() (all []uint64) {
+		segments, err := log.Segments(t.Context())
+		require.NoError(t, err)
+		for _, s := range segments {
+			all = append(all, s.Number)
+		}
+		return all
+	}
+	require.ErrorContains(t, log.Drop(t.Context(), 2), "not the first")
+	require.NoError(t, log.Drop(t.Context(), 0), "it stays")
+	require.Equal(t, []uint64{0, 1, 2, 3}, numbers())
+	require.NoError(t, log.Drop(t.Context(), 1))
+	require.NoError(t, log.Drop(t.Context(), 1), "again")
+	require.NotContains(t, numbers(), uint64(1))
+	require.NoError(t, log.Drop(t.Context(), 2))
+	require.ErrorContains(t, log.Drop(t.Context(), 3), "not the first of several")
+	require.Contains(t, numbers(), uint64(3))
 }

@@ -434,8 +434,8 @@ func (l *Log) Segments(ctx context.Context) ([]framelog.Segment, error) {
 }
 
 // Drop implements framelog.Segmented. It returns nil if the segment does not exist, or if its stream is Shared, which
-// it leaves as it is. It returns an error if the segment is the only one, if it is not the first one and the first
-// one is not Shared, or if no frame is behind it.
+// it leaves as it is. It returns an error if the segment is the only one, if it is not the first one that is not
+// Shared, or if no frame is behind it.
 func (l *Log) Drop(ctx context.Context, number uint64) error {
 	all, err := l.refresh(ctx)
 	if err != nil {
@@ -445,7 +445,7 @@ func (l *Log) Drop(ctx context.Context, number uint64) error {
 	switch {
 	case s == nil || s.Shared:
 		return nil
-	case number != all[0].Segment && !all[0].Shared || len(all) == 1:
+	case len(all) == 1 || s != all[0] && (s != all[1] || !all[0].Shared):
 		return fmt.Errorf("jetlog: segment %d of %s/%d is not to be dropped: it is not the first of several", number, l.plane, l.partition)
 	}
 	_, behind, err := tailOf(ctx, all[slices.Index(all, s)+1:])
