@@ -27,7 +27,7 @@ const (
 type Index struct {
 	file    *File
 	depth   uint
-	buckets []*bucket // by the first depth bits of a hash: one that shares fewer bits is there more than once
+	buckets []*bucket // by the first depth bits of a hash; a bucket of smaller depth is at several places
 	len     int
 	entries []entry // of the bucket that was written last, for the next one
 }

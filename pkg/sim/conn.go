@@ -15,23 +15,23 @@ import (
 	"quartet/pkg/fault"
 )
 
-// Conn is a connection to a service as one process sees it: a unary call is a crossing, and so is its answer, and
-// each message of a stream.
+// Conn is a connection to a service as one process sees it. A unary call, the answer to it, and each message of a
+// stream are crossings.
 type Conn struct {
 	Queue *Queue
 	Of    *Process
 	Edge  string // such as "agent>work"
 	// Serving returns the process that serves the calls now and a connection to it; nil if there is none.
 	Serving func() (*Process, grpc.ClientConnInterface)
-	// Around, if set, is called before a service executes a call, and the function that it returns with the outcome as it
-	// leaves the service, which is not for what a dead service says.
+	// Around, if set, is called before a service executes a call. The function that it returns is called with the
+	// reply and the error when the call has returned, unless the service's process died meanwhile.
 	Around func(args any) (after func(reply any, err error))
-	// Repeated, if set, is called before the second execution of a doubled call.
+	// Repeated, if set, is called before the additional execution of a doubled call.
 	Repeated func(args any)
-	// Identify has the calls without a request id get one, which follows from the crossing's name. Otherwise a router gives
-	// them ids in the order in which it receives them.
+	// Identify gives each call without a request id one that follows from the crossing's name. Without Identify a
+	// router gives such calls ids in the order in which it receives them.
 	Identify bool
-	// Plain has the errors of a broken connection be those of gRPC, which routers know, and not those of clients.
+	// Plain makes a broken connection return the errors of gRPC, which routers know, instead of those of clients.
 	Plain bool
 }
 
@@ -42,7 +42,9 @@ var (
 	responseFaults = []Outcome{Lost}
 )
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke implements grpc.ClientConnInterface. Of a call that is lost, or whose caller is dead, the service gets
+// nothing. A doubled call is executed a second time, see again. The answer may be lost too, although the call was
+// executed; reply may be set then. The errors of a broken connection name the outcome: none or unknown.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	msg, _ := args.(proto.Message)
 	out, _ := reply.(proto.Message)
@@ -103,8 +105,8 @@ func identified(m proto.Message, name string) proto.Message {
 // lateCall is how long a repetition of a call, whose answer nobody receives, goes on at most.
 const lateCall = time.Minute
 
-// again has a call executed a second time: before the first execution, during it, or later, also when its caller is dead,
-// since the network has it.
+// again executes a call once more in the background: before the execution that Invoke makes, during it, or
+// later, also if the caller is dead by then, since the network has the call.
 func (c *Conn) again(ctx context.Context, name, method string, args any, out proto.Message) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateCall)
 	if msg, ok := args.(proto.Message); ok {

@@ -132,7 +132,7 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 
 // reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
-	// In order, since what is due at one time fires in the order in which it was set.
+	// In a fixed order: keys that are due at the same time fire in the order in which they were set in s.due.
 	all := map[plane.Key]*agentWaits{}
 	st.living(func(k plane.Key, a *agentWaits) { all[k] = a })
 	for _, k := range slices.SortedFunc(maps.Keys(all), plane.Key.Compare) {

@@ -170,7 +170,7 @@ func (s *State) removeFromPacked(hashes []uint64, at packedAt) {
 	}
 }
 
-// idHashes returns the keys of items in State.packed.
+// idHashes returns, for each of entries, the key that the item has or would have in State.packed.
 func (s *State) idHashes(namespace string, entries []*workv1.WorkItemEntry) []uint64 {
 	hashes := make([]uint64, len(entries))
 	for i, e := range entries {

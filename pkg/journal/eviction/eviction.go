@@ -84,10 +84,12 @@ func (e *Evictor) Close() {
 	}
 }
 
-// PageAdded notes that a page was added from a snapshot. What was not used since the process began is not kept.
+// PageAdded is called for each page that was added from a snapshot. From time to time it evicts owners, used or not,
+// if more than Policy.Keep are in memory.
 func (e *Evictor) PageAdded() { e.loaded(false, e.keep()) }
 
-// Replayed notes that an event of the log was applied at a load.
+// Replayed is called for each event of the log that was applied at a load. From time to time it evicts owners that
+// were not used since it looked at them before, if more than Policy.Keep and more than replayKeep are in memory.
 func (e *Evictor) Replayed() { e.loaded(true, max(e.keep(), replayKeep)) }
 
 func (e *Evictor) keep() int {

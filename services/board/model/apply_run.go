@@ -71,7 +71,7 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 	r.Record, r.Step = n, st
 }
 
-// addRun adds a run in progress.
+// addRun adds a run in progress. A damaged board gets it too, but is not added to WithRuns.
 func (s *State) addRun(r *Run) {
 	r.Board.Runs[r.Record.GetRunId()] = r
 	s.Runs[plane.KeyOf(r.Board.Key.Namespace, r.Record.GetRunId())] = r

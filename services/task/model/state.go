@@ -305,7 +305,7 @@ func (of *ownerTasks) end(taskID string) {
 	}
 }
 
-// addToWorker adds a task to those of its worker, if it has one.
+// addToWorker adds a task to the tasks of its worker, if it has a worker.
 func (s *State) addToWorker(r *Record) {
 	if r.Worker.ID == "" { // a child, or waiting for a worker
 		return
@@ -316,7 +316,7 @@ func (s *State) addToWorker(r *Record) {
 	s.Workers[r.Worker][r.Task.GetTaskId()] = struct{}{}
 }
 
-// removeFromWorker removes a task from those of its worker, if it has one.
+// removeFromWorker removes a task from the tasks of its worker, if it has a worker.
 func (s *State) removeFromWorker(r *Record) {
 	held := s.Workers[r.Worker]
 	delete(held, r.Task.GetTaskId())

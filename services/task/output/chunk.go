@@ -13,8 +13,8 @@ func resolve(offset, oldest, end int64) int64 {
 	return min(max(offset, oldest), end)
 }
 
-// Cut returns the part of a chunk from offset from on, at most limit bytes of it. It shares
-// the chunk's data.
+// Cut returns the part of a chunk that begins at from, an offset in the task's output, and has at most
+// limit bytes. If the chunk begins later, so does the part. The part shares the chunk's data.
 func Cut(c *taskv1.OutputChunk, from int64, limit int) *taskv1.OutputChunk {
 	data, at := c.GetData(), c.GetOffset()
 	if from > at {

@@ -13,7 +13,7 @@ import (
 type Memory struct {
 	mu    sync.Mutex
 	kept  int64                  // bytes that are kept of each task
-	tasks map[string]*memoryTask // by subject
+	tasks map[string]*memoryTask // by "namespace/taskID"
 }
 
 // memoryTask is the output of one task.
@@ -98,7 +98,7 @@ func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 // Trim implements Store. Append keeps no more than is kept after the end.
 func (m *Memory) Trim(context.Context, string, string) error { return nil }
 
-// Remove implements Store.
+// Remove implements Store. A later Append begins the output of the task anew.
 func (m *Memory) Remove(_ context.Context, namespace, taskID string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
