@@ -4,8 +4,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// resolve returns the absolute offset at which a read begins: offset, from the end if
-// negative, within the bytes that are kept.
+// resolve returns the absolute offset at which a read begins. A negative offset counts from the
+// end. The result is the nearest offset from oldest to end.
 func resolve(offset, oldest, end int64) int64 {
 	if offset < 0 {
 		offset = end + offset

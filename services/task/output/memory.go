@@ -95,7 +95,7 @@ func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 	return limit <= 0
 }
 
-// Trim implements Store. Append keeps no more than is kept after the end.
+// Trim implements Store. It does nothing, since Append drops what exceeds the kept bytes.
 func (m *Memory) Trim(context.Context, string, string) error { return nil }
 
 // Remove implements Store. A later Append begins the output of the task anew.

@@ -11,7 +11,7 @@ import (
 	"quartet/services/task/model"
 )
 
-// Reasons for which a task ended, in short.
+// Short names of the reasons for which a task ended.
 const (
 	ReasonExited        = taskv1.TaskEndReason_TASK_END_REASON_EXITED
 	ReasonSignalled     = taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED
