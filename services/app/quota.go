@@ -51,8 +51,8 @@ var sharedQuotas = map[string]int{
 	quota.Deliveries: 200, quota.DeliveryKiB: 2048, quota.Streams: 1000,
 }
 
-// sourcesOf is how many times as many deliveries as one namespace may get one source address may send: a sender such
-// as a code host has few addresses for all of its customers.
+// sourcesOf is the limit of the deliveries of one source address, as a multiple of the default quota of a namespace:
+// a sender such as a code host has few addresses for all of its customers.
 const sourcesOf = 4
 
 // quotas returns the quotas of all namespaces and of single ones. The caller must have called Complete.

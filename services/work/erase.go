@@ -67,8 +67,8 @@ func (s *Service) eraseHome(_ context.Context, namespace, agentID string) error 
 }
 
 // Needs implements journal.Retaining. Who counts open items from the beginning of the journal needs the creation of
-// each open item. Events of completed items are not needed, but a completion is kept until its creation is old too,
-// as it may not be if the clock was set back: a creation without its completion would count as an open item.
+// each open item, and no event of a completed one. A completion is kept until its creation is old too, which may be
+// later if the clock was set back: a creation without its completion would count as an open item.
 func (s *State) Needs(ev *journal.Event, before time.Time) bool {
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemCreated:

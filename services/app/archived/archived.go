@@ -233,7 +233,7 @@ func (j *Journal) pace(ctx context.Context, o *archivev1.Object) error {
 	return j.Pace(ctx, int(o.GetBytes()))
 }
 
-// unread calls Damage because the frames behind from up to to cannot be read, and continues at to. It returns
+// unread calls Damage because the frames between the ends from and to cannot be read, and continues at to. It returns
 // errRewritten if the segment was replaced, and another error if cause may only mean that the archive does not
 // answer.
 func (j *Journal) unread(ctx context.Context, c *archive.Catalog, s archive.Segment, from, to framelog.End, cause error) error {

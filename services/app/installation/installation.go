@@ -208,8 +208,8 @@ type Watch struct {
 // NewWatch returns a Watch. config is called for each examination.
 func NewWatch(config func() Config) *Watch { return &Watch{config: config} }
 
-// Down returns what Down returns for an examination that is less than watchTerm old. If the installation could not be
-// examined, it returns one text that says so.
+// Down returns the texts of the function Down for an examination that is less than watchTerm old. If the installation
+// could not be examined, it returns one text that says so.
 func (w *Watch) Down(ctx context.Context) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
