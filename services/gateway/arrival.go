@@ -97,8 +97,8 @@ func grant(r *http.Request, n int64) (release func(), ok bool) {
 	return c.Grant(r.Context().Done(), n)
 }
 
-// scarceRate and scarceBurst are how many requests per second a source may make for pages that
-// need no credential and cost much.
+// scarceRate is how many requests per second a source may make for pages that need no credential
+// and cost much, scarceBurst how many at once.
 const scarceRate, scarceBurst = 1, 10
 
 // scarce limits requests for pages that need no credential and cost much, by source: those beyond the

@@ -18,10 +18,10 @@ const (
 	// namespace and of one trigger.
 	deliveriesHeld   = 16 << 20
 	deliveriesHeldBy = 4 << 20
-	// wrongRate and wrongBurst are how many wrong tokens and signatures of a source per second are
-	// answered as such. Above that the answer is RATE_LIMITED, and costs the same.
+	// wrongRate is how many wrong tokens and signatures of a source per second are answered as such,
+	// wrongBurst how many at once. Above that the answer is RATE_LIMITED, and costs the same.
 	wrongRate, wrongBurst = 10, 100
-	// sourceBurst is for how many seconds' worth of deliveries a source may save up.
+	// sourceBurst is for how many seconds a source may send nothing and send the deliveries of them later.
 	sourceBurst = 10
 	// heldAfter is after how long a delivery that was refused because too much was in progress may be sent again.
 	heldAfter = time.Second

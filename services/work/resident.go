@@ -33,8 +33,8 @@ func (s *State) UseFile(f *resident.File) {
 	s.packed, s.file = resident.NewIndex(f), f
 }
 
-// Evict looks at so many agents and evicts those that were not used since it looked at them before, or all if unused is false. It returns how many
-// these are, and false once it has looked at all; see resident.Map. Like Apply, it changes the state.
+// Evict looks at up to most further agents and evicts those not used since it looked at them before, or all if unused
+// is false. n is how many it evicted; more is false once it has looked at all (see resident.Map). It changes the state.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }

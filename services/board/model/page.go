@@ -66,7 +66,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 		return
 	case *boardv1.TaskCreated:
 		touch(BoardKey{ev.Namespace, ev.SessionID, p.GetWalName()}.owner())
-		if b != nil { // it is superseded
+		if b != nil { // it is damaged; the new board becomes the active one with the id
 			touch(b.Key.owner())
 		}
 		return

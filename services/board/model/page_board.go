@@ -228,7 +228,8 @@ func (s *State) setRuns(b *Board, p *boardv1.StoredBoard) error {
 }
 
 // insertBoard adds a board that was read to its session, in the place that its lines give it, and
-// lists its dispatches.
+// lists its dispatches. superseded says that a newer board got its id while it was active and damaged,
+// so that the newer one is the active board with the id.
 func (s *State) insertBoard(b *Board, superseded bool) error {
 	se := s.sessionOf(b)
 	b.LeaseTerm = s.term

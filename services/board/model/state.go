@@ -35,7 +35,7 @@ type Key = plane.Key
 // session has the boards of one orchestrator.
 type session struct {
 	key    Key
-	active map[string]*Board // by board id; nil: there is none
+	active map[string]*Board // by board id; a nil map is empty
 	Order  []*Board          // the active ones, in the order of creation
 	Ended  []*Board          // without their content, in the order of their ends
 	WALs   []*Board          // all, in the order of creation

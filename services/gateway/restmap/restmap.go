@@ -69,7 +69,8 @@ func Rules() ([]Rule, error) {
 // maxNamed is the most methods of which Named returns the paths. No message of Quartet names more.
 const maxNamed = 4
 
-// compound is a word of two parts at least, as the names of methods are. Explain is left out: it begins sentences.
+// compound matches a word of two parts at least, as the names of methods are. It does not match Explain, which is
+// also an ordinary word.
 var compound = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`)
 
 // paths has the HTTP method and path of each RPC, by the RPC's name. No two RPCs have the same name, except Connect.

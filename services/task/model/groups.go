@@ -17,8 +17,9 @@ const (
 	pageGroups = pageTasks / groupTasks
 )
 
-// group is a number of tasks of an agent that were created one after the other. Once all have ended, and none is left in a queue, the group is
-// packed: a task that has ended never changes.
+// group is groupTasks tasks of an agent that were created one after the other; the last group of an agent may have
+// fewer. Once a group is full, all its tasks have ended, and none is left in a queue, it is packed: a task that has
+// ended never changes.
 type group struct {
 	records []*Record     // nil if the group is packed
 	packed  resident.Blob // an AgentTasksPage with the tasks; zero if the group is not packed
@@ -36,12 +37,12 @@ type packedAt struct {
 // number returns at as State.packed has it: the agent in the upper 32 bits, the group in the lower ones.
 func (at packedAt) number() uint64 { return uint64(at.agent)<<32 | uint64(at.group) }
 
-// itemHash returns what a group knows of the work item of a task; 0 without one.
+// itemHash returns what a packed group has in memory of the work item of a task: a hash of the id; 0 for no item.
 func itemHash(itemID string) uint32 {
 	if itemID == "" {
 		return 0
 	}
-	return uint32(packed.Hash("", itemID)) // half of it is enough: who finds a task looks at it
+	return uint32(packed.Hash("", itemID)) // half of it is enough: the work item of a task that is found is compared
 }
 
 // Task returns the record of a task, nil if there is none. For a task in a packed group or of an evicted agent it is

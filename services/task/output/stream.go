@@ -84,8 +84,8 @@ type tail struct {
 	oldest int64 // offset of the oldest byte that is kept
 }
 
-// OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it, which refuses output while the room of the store
-// is needed by journals.
+// OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it. Append returns STORAGE_FULL
+// if space does not allow the chunk, see room.Room.Check.
 func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, keep time.Duration, space *room.Room) (*Stream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
