@@ -48,9 +48,9 @@ func (c *Config) checkConfinement() error {
 	return nil
 }
 
-// executes reports whether a process that serves the worker executes commands. A process with only
-// some services always does. One with all services does not where credentials are required, unless
-// embedded-worker is on: the operator must ask for commands beside the keys of an installation.
+// executes reports whether a process that serves the worker executes commands. A process with only some services
+// always does. For one with all services embedded-worker decides; auto means unless credentials are required: the
+// operator must ask for commands beside the keys of an installation.
 func (c *Config) executes() bool {
 	switch {
 	case len(c.Serve) < len(Services), c.EmbeddedWorker == EmbeddedOn:

@@ -34,7 +34,7 @@ func (s *State) UseFile(f *resident.File) {
 }
 
 // Evict looks at up to most further agents and evicts those not used since it looked at them before, or all if unused
-// is false. n is how many it evicted; more is false once it has looked at all (see resident.Map). It changes the state.
+// is false. n is how many it evicted; more is false once it has looked at all; see resident.Map. It changes s.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }

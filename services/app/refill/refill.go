@@ -52,8 +52,8 @@ type Config struct {
 }
 
 // Run creates the streams in nc, publishes the messages of the backup from and writes its
-// files below homes, and compares the streams with totals. It is an error if a stream has
-// messages already.
+// files below homes, and compares the streams of journals with totals. It is an error if a
+// stream has messages already.
 func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *archive.File, totals archive.Totals) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {

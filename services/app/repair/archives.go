@@ -37,7 +37,7 @@ type Range struct {
 // part is an archived segment, or several of which nothing is stored.
 type part struct {
 	row         *archive.Segment // nil: nothing is stored
-	before, end framelog.End     // if the catalog does not say end, it is what the first frame behind the part says
+	before, end framelog.End     // if nothing is stored, end is what the segment or frame behind the part says
 	damage      error
 	found       []*copyOf // of a damaged part the frames of which there are copies; see complete
 }
