@@ -71,7 +71,8 @@ func (s *show) play(ctx context.Context) error {
 	return nil
 }
 
-// outside answers the agent's question from another process.
+// outside is the outside system: it waits for the URL of the agent's question, then answers the question from another
+// process, and tries again while the server is away. It answers one question.
 func (s *show) outside(ctx context.Context, asks <-chan string) error {
 	select {
 	case <-ctx.Done():

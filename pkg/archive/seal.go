@@ -187,8 +187,8 @@ type File struct {
 	tag        []byte
 }
 
-// Authenticated reports whether the file was made with a key of the installation. It is false only
-// with Keys.Unauthenticated.
+// Authenticated reports whether the file was made with a key of the installation. It can be false only
+// if Open was called with Keys.Unauthenticated.
 func (a *File) Authenticated() bool { return a.key != nil }
 
 var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}

@@ -68,7 +68,8 @@ func (s *Source) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// Set replaces the keys, closes the channel that Changed returned, and calls the observers.
+// Set replaces the keys in memory, not in the file, closes the channel that Changed returned, and calls the
+// observers. The caller must not call Set and Poll concurrently.
 func (s *Source) Set(r Ring) {
 	s.ring.Store(&r)
 	s.mu.Lock()

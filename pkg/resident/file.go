@@ -117,7 +117,7 @@ func (f *File) put(plain []byte) (place, error) {
 	return p, nil
 }
 
-// get returns a blob, in the memory of into if that is large enough.
+// get returns a blob. It uses the memory of into, which may be nil, if that is large enough.
 func (f *File) get(p place, into []byte) ([]byte, error) {
 	buffer := buffers.Get().(*[]byte)
 	defer giveBack(buffer)

@@ -15,8 +15,8 @@ import (
 	"quartet/pkg/fault"
 )
 
-// Conn is a connection to a service as one process sees it: a unary call is a crossing, and so is its answer, and
-// each message of a stream.
+// Conn is a connection to a service as one process sees it. A unary call, the answer to it, and each message of a
+// stream are crossings.
 type Conn struct {
 	Queue *Queue
 	Of    *Process
@@ -26,7 +26,7 @@ type Conn struct {
 	// Around, if set, is called before a service executes a call, and the function that it returns afterwards, with the
 	// outcome as it leaves the service; not if the service died.
 	Around func(args any) (after func(reply any, err error))
-	// Repeated, if set, is called before the second execution of a doubled call.
+	// Repeated, if set, is called before the additional execution of a doubled call.
 	Repeated func(args any)
 	// Identify gives each call without a request id one that follows from the crossing's name. Without it, a router
 	// gives them ids in the order in which it receives them.
@@ -43,7 +43,9 @@ var (
 	responseFaults = []Outcome{Lost}
 )
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke implements grpc.ClientConnInterface. Of a call that is lost, or whose caller is dead, the service gets
+// nothing. A doubled call is executed a second time, see again. The answer may be lost too, although the call was
+// executed; reply may be set then. The errors of a broken connection name the outcome: none or unknown.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	msg, _ := args.(proto.Message)
 	out, _ := reply.(proto.Message)

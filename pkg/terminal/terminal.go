@@ -31,7 +31,7 @@ func Count[N ~int | ~int32 | ~int64 | ~uint64](n N, one, many string) string {
 	return fmt.Sprint(int64(n)) + " " + many
 }
 
-// Paint returns s in a colour. It returns an empty s unchanged.
+// Paint returns s in a colour, which is one of the constants above, such as Red. It returns an empty s unchanged.
 func Paint(colour, s string) string {
 	if s == "" {
 		return s

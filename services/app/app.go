@@ -83,7 +83,7 @@ func (a *App) publicURL() string {
 // Start starts the modules, each after those that it needs, and returns when all have started. If one
 // fails, those before it are stopped.
 func (a *App) Start(ctx context.Context) error {
-	// It is the TMPDIR of the worker's commands.
+	// This directory is the TMPDIR of the worker's commands.
 	if err := os.MkdirAll(filepath.Join(a.cfg.DataDir, "worker"), 0o700); err != nil {
 		return err
 	}

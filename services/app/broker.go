@@ -56,7 +56,7 @@ type broker struct {
 
 	counts map[string]int // number of partitions of each plane; nil before Start
 
-	idle *idle.Watch // of those who follow journals
+	idle *idle.Watch // for followers of journals to which nothing is written
 
 	// feeds pass the frames of partitions held in this process to followers without NATS.
 	feeds *journal.Feeds
@@ -127,8 +127,8 @@ func (b *broker) Start(ctx context.Context) error {
 	return nil
 }
 
-// awaitNATS waits until a server of nats-url can be reached, or ctx ends. It leaves other errors than that none can to
-// Start, which says what to do about them.
+// awaitNATS waits until a server of nats-url can be reached, or ctx ends. It also returns after any other error than
+// that none can be reached: Start meets that again, and says what to do about it.
 func awaitNATS(ctx context.Context, cfg *Config, logger *zap.Logger) {
 	if cfg.NATSURL == "" {
 		return

@@ -82,8 +82,8 @@ func (l *leases) Start(ctx context.Context) error {
 // Stop hands all partitions over.
 func (l *leases) Stop(ctx context.Context) error { return l.keeper.Stop(ctx) }
 
-// Ready returns an error while this process has no valid lease session, or while a partition
-// is held by no process or is not open yet in the one that holds it, if that is this one. See
+// Ready returns an error while this process has no valid lease session, while a partition is
+// held by no process, and while one that this process holds is not open yet. See
 // lease.Keeper.Ready.
 func (l *leases) Ready() error { return l.keeper.Ready() }
 

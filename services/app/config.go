@@ -66,10 +66,10 @@ type Config struct {
 	EventsSize int
 	// OutputDays is for how many days the output of commands is kept; 0: always.
 	OutputDays int
-	// HistoryDays is for how many days events are kept that nothing needs; 0: always. NamespaceHistoryDays has other days of single namespaces.
+	// HistoryDays is the age in days at which events that nothing needs are removed; 0: they stay.
 	HistoryDays          int
-	NamespaceHistoryDays map[string]string
-	Day                  time.Duration // of these days; default 24 h. Tests only.
+	NamespaceHistoryDays map[string]string // HistoryDays of single namespaces
+	Day                  time.Duration     // how long a day of HistoryDays is; 0: 24 h. Tests only.
 	// Archive is where closed segments of journals are kept, if that is a bucket.
 	Archive archives.Settings
 	bucket  *s3store.Bucket
@@ -347,14 +347,14 @@ func servedWith(name string) string {
 	return name
 }
 
-// serves reports whether this process has a service, or backup, which the processes have that
-// serve work, because they have the agents' homes, or audit, which those have that serve identity.
+// serves reports whether this process serves the named service. Processes that serve work also serve
+// backup, because they have the agents' homes, and processes that serve identity also serve audit.
 func (c *Config) serves(name string) bool {
 	name = servedWith(name)
 	return slices.Contains(c.Serve, name)
 }
 
-// completeSizes checks how much of what grows is kept, and in what pieces.
+// completeSizes checks the sizes and times that bound what is stored, and sets the defaults of sizes that are 0.
 func (c *Config) completeSizes() error {
 	if c.SegmentSize < 0 || c.SegmentSize > 4096 {
 		return fmt.Errorf("segment-mib is %d; it must be from 1 to 4096, or 0 for 64", c.SegmentSize)

@@ -48,9 +48,9 @@ func (c *Config) checkConfinement() error {
 	return nil
 }
 
-// executes reports whether a process that serves the worker executes commands. A process with
-// all services, as distinct from one that is told to run a worker, does not where credentials are
-// required: commands beside the keys of an installation must be asked for.
+// executes reports whether a process that serves the worker executes commands. A process with only some services
+// always does. For one with all services embedded-worker decides; auto means unless credentials are required: the
+// operator must ask for commands beside the keys of an installation.
 func (c *Config) executes() bool {
 	switch {
 	case len(c.Serve) < len(Services), c.EmbeddedWorker == EmbeddedOn:

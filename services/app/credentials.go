@@ -85,8 +85,8 @@ func (c *Config) allowedOrigins() []string {
 	return []string{u.Scheme + "://" + u.Host}
 }
 
-// completeSignIn checks the settings of the sign-in with an OpenID provider, and sets to where browsers come back.
-// On loopback that stays empty: the gateway answers to loopback hosts only, and the browser may use any of them.
+// completeSignIn checks the settings of the sign-in with an OpenID provider, and sets an empty RedirectURL from
+// public-url. On loopback it stays empty: the gateway answers to loopback hosts only, and the browser may use any.
 func (c *Config) completeSignIn() error {
 	if err := c.SignIn.Check(); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// limitedConn is a connection by which the gateway makes its callers' requests, and the agent plane the calls of tools. Planes
-// take them for a service's and do not check what the key of the caller is limited to, so limitedConn does (SPEC I17).
+// limitedConn is a connection for requests that the gateway makes for its callers, and tool calls of the agent plane. To
+// planes they are a service's: these do not check the limits of the caller's key, so limitedConn does (SPEC I17).
 type limitedConn struct {
 	grpc.ClientConnInterface
 	check func(a rpc.Actor, method string, req any) error
@@ -26,7 +26,7 @@ func limited(conn func(service string) (grpc.ClientConnInterface, error), check 
 	}
 }
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke makes a call, unless check refuses it.
 func (c limitedConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	if err := c.check(rpc.ActorFrom(ctx), method, args); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (c limitedConn) Invoke(ctx context.Context, method string, args, reply any,
 	return c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface.
+// NewStream opens a stream that checks each message before it sends it.
 func (c limitedConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
 	if err != nil {
@@ -49,7 +49,7 @@ type limitedStream struct {
 	check func(req any) error
 }
 
-// SendMsg implements grpc.ClientStream.
+// SendMsg sends a message, unless check refuses it.
 func (s limitedStream) SendMsg(m any) error {
 	if err := s.check(m); err != nil {
 		return err

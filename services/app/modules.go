@@ -225,7 +225,7 @@ func (t *table) add(row serviceRow) error {
 		row.needs = []string{"leases"}
 	}
 	t.module(s, row.needs...)
-	t.modules[len(t.modules)-1].Beside = row.needs[0] == "nats" // they load what they have
+	t.modules[len(t.modules)-1].Beside = row.needs[0] == "nats" // these load journals, side by side
 	return nil
 }
 

@@ -54,8 +54,8 @@ type processes struct {
 	at       time.Time           // when that was
 }
 
-// newProcesses returns the module of a process with an id. It reports the process every
-// reportPeriod, and when something of it changes.
+// newProcesses returns the module, with a new id for this process. It reports the process
+// every reportPeriod, and when something of it changes.
 func newProcesses(w *wiring, edge *edge) *processes {
 	p := &processes{cfg: w.cfg, broker: w.broker, edge: edge, keys: w.keys, logger: w.logger, ready: w.app.Ready, held: w.heldPartitions, consumed: w.consumed, warning: w.fill.Warning, removals: w.deps.Removals.Failed, bucket: installation.Bucket{Conn: func() *nats.Conn { return w.broker.readers }, Replicas: w.cfg.Replicas}}
 	host, _ := os.Hostname() // "" if unknown
@@ -99,7 +99,7 @@ func (p *processes) report(ctx context.Context) {
 	if proto.Equal(report, p.last) && time.Since(p.at) < reportPeriod {
 		return
 	}
-	was := proto.CloneOf(report) // what is consumed changes with every event: it is as old as the report
+	was := proto.CloneOf(report) // compared without what is consumed, which changes with every event
 	for _, h := range report.GetHeld() {
 		h.Consumed = p.consumed(h)
 	}
@@ -133,7 +133,7 @@ func (w *wiring) heldPartitions() []*identityv1.HeldPartition {
 	return out
 }
 
-// consumed returns what a partition that this process holds has consumed, or all partitions of a plane that is held as a whole.
+// consumed returns what a partition held by this process has consumed, or all partitions of a plane held as a whole.
 func (w *wiring) consumed(held *identityv1.HeldPartition) []*identityv1.ConsumedSource {
 	share := partitions.Share{First: int(held.GetPartition()), Count: 1}
 	if h := w.hosts[held.GetPlane()]; h != nil {

@@ -40,7 +40,7 @@ func recordedWithin(recorder *audit.Recorder, gate *quota.Gate) func(ctx context
 	}
 }
 
-// autoQuota is the value of a quota that depends on whether credentials are required: if so it is that of
+// autoQuota is the value of a quota setting that depends on auth: if credentials are required, the quota is that of
 // sharedQuotas, otherwise there is none, because the server is one person's.
 const autoQuota = -1
 
@@ -51,11 +51,11 @@ var sharedQuotas = map[string]int{
 	quota.Deliveries: 200, quota.DeliveryKiB: 2048, quota.Streams: 1000,
 }
 
-// sourcesOf is how many times the deliveries of a namespace one source address may send: a sender such as a
-// code host has few addresses for all of its customers.
+// sourcesOf is the limit of the deliveries of one source address, as a multiple of the default quota of a namespace:
+// a sender such as a code host has few addresses for all of its customers.
 const sourcesOf = 4
 
-// quotas returns the quotas of all namespaces and of single ones. Complete was called before.
+// quotas returns the quotas of all namespaces and of single ones. The caller must have called Complete.
 func (c *Config) quotas() (*quota.Limits, error) {
 	all := map[string]int{
 		quota.Agents: c.QuotaAgents, quota.OpenItems: c.QuotaItems, quota.MiB: c.QuotaMiB, quota.Requests: c.QuotaRequests,
@@ -88,8 +88,8 @@ func (c *Config) memory() uint64 {
 // observePeriod is how often the live heap is reported to the gate.
 const observePeriod = 250 * time.Millisecond
 
-// observeMemory returns the module that reports the live heap to a gate, and makes the garbage collector work
-// harder before the process uses all memory that it may.
+// observeMemory returns the module that reports the live heap to a gate. It also sets the runtime's memory limit to
+// nine tenths of most, unless the operator set GOMEMLIMIT.
 func observeMemory(gate *quota.Gate, most uint64) life.Service {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(most / 10 * 9))

@@ -102,8 +102,8 @@ type copying struct {
 	js     jetstream.JetStream
 	moment cut
 	write  func(archive.Message) error
-	// ends are those of the partitions of which the segment that was copied last was archived; seen are the partitions of which one was
-	// copied.
+	// ends has, by partition, the end of the segment that was copied last, if that came from the archive. seen has
+	// the partitions of which any segment was copied, from the archive or from a stream of its own.
 	ends map[string]framelog.End
 	seen map[string]bool
 }
@@ -141,7 +141,8 @@ func (c *copying) stream(ctx context.Context, name string, archives map[string][
 	return c.archived(ctx, archives[name], last, until)
 }
 
-// follows verifies that the first message of a stream continues the archived segment before it, if there is one.
+// follows verifies that m, the first message of a segment's stream, continues the segment before. It verifies nothing
+// if that segment did not come from the archive.
 func (c *copying) follows(partition string, m archive.Message) error {
 	end, archived := c.ends[partition]
 	delete(c.ends, partition)

@@ -35,7 +35,7 @@ type written struct {
 // maxEventIDs bounds the event ids of a response.
 const maxEventIDs = 100
 
-// answerWritten returns what a command wrote with these events.
+// answerWritten is the Answer of commands about boards: it returns what they wrote. It returns no error.
 func answerWritten(events []*journal.Event) (written, error) {
 	w := written{events: events}
 	for _, ev := range events {
@@ -50,8 +50,8 @@ func answerWritten(events []*journal.Event) (written, error) {
 	return w, nil
 }
 
-// do decides and writes a change, after the board's overdue leases were expired. It returns
-// the first outcome for a repeated request id.
+// do ends the runs of the board whose leases are overdue, then decides and writes a change. For a
+// repeated request id it returns the outcome of the first request.
 func (s *Service) do(ctx context.Context, c change) (written, error) {
 	if err := s.leases.ExpireBoard(ctx, c.session, c.board); err != nil {
 		return written{}, err
@@ -76,9 +76,9 @@ func (s *Service) do(ctx context.Context, c change) (written, error) {
 	})
 }
 
-// viewBoard reads a board that is not damaged, after its overdue leases were expired: the
-// board with the WAL walName if that is not empty, otherwise the one that boardID means (see
-// FindBoard). read must not keep or change what it gets.
+// viewBoard ends the runs of a board whose leases are overdue, then calls read with the board:
+// the one with the WAL walName if that is not empty, otherwise the one that boardID means (see
+// FindBoard). It refuses a damaged board. read must not keep or change what it gets.
 func viewBoard[R any](ctx context.Context, s *Service, session model.Key, boardID, walName string, read func(st *model.State, b *model.Board) (R, error)) (R, error) {
 	if err := s.leases.ExpireBoard(ctx, session, boardID); err != nil {
 		var none R
@@ -96,7 +96,7 @@ func viewBoard[R any](ctx context.Context, s *Service, session model.Key, boardI
 	})
 }
 
-// viewSession reads the partition of a session.
+// viewSession calls read with the state of the partition that has a session. The session may not exist.
 func viewSession[R any](ctx context.Context, s *Service, session model.Key, read func(st *model.State) (R, error)) (R, error) {
 	out, _, err := journal.View(ctx, s.engine.For(session.Namespace, session.ID), read)
 	return out, err

@@ -32,7 +32,8 @@ const (
 	maxAllowedToolLen = 128 // characters
 )
 
-// DispatchWorker starts a run on a connected worker that has room (SPEC B10).
+// DispatchWorker starts a run on a connected worker that has room (SPEC B10) and, if requested, waits
+// for it to end.
 func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorkerRequest) (*boardv1.DispatchWorkerResponse, error) {
 	allowed, err := checkAllowed(req.GetAllowedStepIds(), maxAllowedOfRun)
 	if err := fault.First(
@@ -161,7 +162,8 @@ func (s *Service) GetWorkerRun(ctx context.Context, req *boardv1.GetWorkerRunReq
 }
 
 // awaitRun waits until a run has ended, the wait has passed or the service stops, and
-// returns the run. pending reports that it has not ended.
+// returns the run. pending reports that the run has not ended. If ctx ends first, it returns
+// the error of ctx.
 func (s *Service) awaitRun(ctx context.Context, k model.Key, boardID, runID string, wait time.Duration) (run *boardv1.WorkerRun, pending bool, err error) {
 	until := s.deps.Clock.Now().Add(wait)
 	timer := s.deps.Clock.TimerAt(until)
@@ -208,8 +210,8 @@ func (s *Service) ListWorkerRuns(ctx context.Context, req *boardv1.ListWorkerRun
 	})
 }
 
-// CancelWorkerRun ends a run and asks its worker to stop it; a run that has ended is returned
-// as it is (S2-219, S2-418).
+// CancelWorkerRun ends a run, fails the step that the run holds, and asks its worker to stop. It returns
+// a run that has ended as it is (S2-219, S2-418).
 func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorkerRunRequest) (*boardv1.CancelWorkerRunResponse, error) {
 	if err := fault.First(
 		s.operate(ctx, "board_cancel_run", req.GetSessionId()),
@@ -242,7 +244,7 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 	return &boardv1.CancelWorkerRunResponse{Run: run}, plane.Stored(err)
 }
 
-// FinishWorkerRun ends the calling run (S2-415 to S2-421).
+// FinishWorkerRun ends the calling run. A step that the run still holds fails (S2-415 to S2-421).
 func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorkerRunRequest) (*boardv1.FinishWorkerRunResponse, error) {
 	actor, err := runner(ctx, "agent.finish_run")
 	if err := fault.First(err, fault.RequestID(req.GetRequestId()), fault.Name("session_id", req.GetSessionId()), fault.Name("board_id", req.GetBoardId()),

@@ -13,7 +13,8 @@ import (
 	"quartet/services/board/rules"
 )
 
-// CompleteBoard ends a board whose required steps are completed (S2-425 to S2-427).
+// CompleteBoard ends a board as completed and cancels its optional steps that have not begun. It refuses a board of
+// which a required step is not completed or any step is held (S2-425 to S2-427).
 func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardRequest) (*boardv1.CompleteBoardResponse, error) {
 	if err := fault.First(
 		s.mayEnd(ctx, "board_complete", req.GetSessionId(), false),
@@ -61,8 +62,8 @@ func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardReque
 	return &boardv1.CancelBoardResponse{Board: out.board, EventIds: out.ids, EventsWritten: out.count, TimedOutRunIds: out.timedOut}, nil
 }
 
-// endRequest is a FailBoard or a CancelBoard: method is the name of the RPC, and tool that of the
-// same call for agents, for refusals.
+// endRequest is a FailBoard or a CancelBoard: method is the name of the RPC, and tool the name that
+// agents know it by, which refusals show.
 type endRequest struct {
 	method, tool              string
 	status                    model.BoardStatus // that the board will have
@@ -113,9 +114,9 @@ func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 	return result, plane.Stored(err)
 }
 
-// changedBoard returns the board that a change, which wrote out, was about. By now its id may
-// mean a newer board, so this is the first ended board with the id that was written to by the
-// change or later; if there is none, the board that the id means.
+// changedBoard returns the board that a change was about. out is what the change wrote. By now the
+// id may mean a newer board, so changedBoard looks first for the oldest ended board with the id
+// whose last line is not older than the change. If there is none, it returns the board that the id means.
 func (s *Service) changedBoard(ctx context.Context, k model.Key, boardID string, out written) (*boardv1.Board, error) {
 	return viewSession(ctx, s, k, func(st *model.State) (*boardv1.Board, error) {
 		if se := st.Sessions[k]; se != nil {

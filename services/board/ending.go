@@ -18,9 +18,9 @@ import (
 // endTimeout bounds one attempt to write the end of a board.
 const endTimeout = 10 * time.Second
 
-// awaitEnd asks the workers of a terminating board to stop, and waits until the board has
-// ended. The end does not depend on the caller: if the caller leaves, the board ends after
-// CancelWait at the latest.
+// awaitEnd asks the workers of a terminating board to stop, writes the end once no run holds a
+// step, and returns when the board has ended. The end does not depend on the caller: if the caller
+// leaves, the board ends after CancelWait at the latest.
 func (s *Service) awaitEnd(ctx context.Context, bk model.BoardKey, boardID string) (ended, error) {
 	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
 	changes := s.watches.Subscribe(boardWatch{bk.Namespace, bk.Session, boardID})
@@ -58,7 +58,8 @@ func (s *Service) awaitEnd(ctx context.Context, bk model.BoardKey, boardID strin
 	}
 }
 
-// readEnd returns the events by which a board ended. b is the board after its end.
+// readEnd returns b, the board after its end, with the events by which it ended. If these are not
+// kept any more, it returns the board alone.
 func (s *Service) readEnd(ctx context.Context, bk model.BoardKey, b *boardv1.Board) (ended, error) {
 	result := ended{board: b}
 	k := model.Key{Namespace: bk.Namespace, ID: bk.Session}
@@ -83,8 +84,8 @@ func (s *Service) readEnd(ctx context.Context, bk model.BoardKey, b *boardv1.Boa
 	return result, err
 }
 
-// readTimedOut returns the runs that did not stop in time. If there were any, the event before
-// first, which is the first event of the end, names them.
+// readTimedOut returns the runs that did not stop in time. first is the position of the first event
+// of the end; the event before that names these runs, if there were any.
 func (s *Service) readTimedOut(ctx context.Context, bk model.BoardKey, first uint64) []string {
 	if first < 2 {
 		return nil

@@ -9,9 +9,9 @@ import (
 	"quartet/services/board/patch"
 )
 
-// GetBoard reads a board with its steps, of which a run gets those that it may read. A
-// board that has ended is replayed from its WAL for the reader (S2-064, S2-065); a run
-// gets it without steps.
+// GetBoard reads a board with its steps; a run gets only the steps that it may read. The steps of a
+// board that has ended are replayed from its WAL (S2-064, S2-065); a run gets none of
+// them.
 func (s *Service) GetBoard(ctx context.Context, req *boardv1.GetBoardRequest) (*boardv1.GetBoardResponse, error) {
 	runID, err := s.reader(ctx, "board_get", req.GetSessionId())
 	if err := fault.First(err, fault.Name("board_id", req.GetBoardId()), patch.OptionalName("wal_name", req.GetWalName())); err != nil {

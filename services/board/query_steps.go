@@ -120,8 +120,9 @@ func (q query) filtered(rec *boardv1.Step) bool {
 	return q.req.GetClaimedByAgentId() == "" || rec.GetClaimedByAgentId() == q.req.GetClaimedByAgentId()
 }
 
-// claimable returns those of the steps that a run could claim now which the request selects
-// (S2-366). no_step_claimed says that it could claim none, whatever the request selects.
+// claimable returns, of the steps that a run could claim now, those that the filters of the request
+// select (S2-366). no_step_claimed says that the run has claimed none and could claim none, whatever the
+// filters select.
 func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsResponse {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	found := false
@@ -138,9 +139,9 @@ func (q query) claimable(b *model.Board, r *model.Run) *boardv1.QueryStepsRespon
 	return out
 }
 
-// named returns those of the steps that a run names which the request selects, in the order of
-// the names. It refuses steps that the run may not read. Without a limit it returns all, in any
-// status, since they are named.
+// named returns, of the steps that a run's request names, those that its filters select, in the order of
+// the names and in any status. It refuses steps that the run may not read. If the request has no limit,
+// the page has room for all of them.
 func (q query) named(b *model.Board, r *model.Run) (*boardv1.QueryStepsResponse, error) {
 	out := &boardv1.QueryStepsResponse{BoardStatus: b.Status}
 	if q.req.GetLimit() == 0 {

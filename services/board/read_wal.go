@@ -89,8 +89,8 @@ func (s *Service) readLines(ctx context.Context, k model.BoardKey, after int64, 
 	return p, nil
 }
 
-// walRemoved returns HISTORY_REMOVED for the WAL of a board whose end is old. Its lines are removed one after the other, and those that are
-// left cannot be verified without the others.
+// walRemoved returns HISTORY_REMOVED for the WAL of a board that ended long ago. Its lines are removed one after the
+// other, and the lines that are left cannot be verified without the others.
 func walRemoved(k model.BoardKey, boardID string) error {
 	return fault.HistoryRemoved.Newf("board %q ended before history is kept (history-days): its log %q was removed, and with it its steps; ListBoards still has how it ended", boardID, k.WAL).
 		With("session_id", k.Session).With("board_id", boardID).With("wal_name", k.WAL)
@@ -207,7 +207,8 @@ func (s *Service) ListWals(ctx context.Context, req *boardv1.ListWalsRequest) (*
 	})
 }
 
-// replayEnded returns an ended board with its steps, which it replays from the WAL and keeps nowhere.
+// replayEnded returns an ended board with its steps, which it replays from the WAL and keeps nowhere. It returns
+// HISTORY_REMOVED if lines were removed.
 func (s *Service) replayEnded(ctx context.Context, k model.BoardKey) (*model.Board, error) {
 	var at []uint64
 	id, err := viewSession(ctx, s, model.Key{Namespace: k.Namespace, ID: k.Session}, func(st *model.State) (string, error) {

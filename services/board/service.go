@@ -79,12 +79,12 @@ type Service struct {
 	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Release
 	cancel context.CancelFunc
 
-	mu       sync.Mutex // guards stopping, and that running grows only before it
+	mu       sync.Mutex // guards stopping; running grows only under mu, while stopping is false
 	stopping bool
 	running  sync.WaitGroup
 }
 
-// New completes the configuration. Nothing is opened before Start.
+// New returns a service that is not started. It completes cfg and deps with defaults and refuses values out of range.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.MintRun == nil {
 		return nil, errors.New("board: Deps needs MintRun")

@@ -70,7 +70,8 @@ func load(from fs.FS) (map[string]*file, error) {
 	return files, nil
 }
 
-// typeOf returns the media type of a file. It does not depend on the types that the machine knows.
+// typeOf returns the media type of a file. For the names that a build of the console has it does not depend on
+// the machine's table of types, which decides about other names.
 func typeOf(name string) string {
 	switch path.Ext(name) {
 	case ".html":

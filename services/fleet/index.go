@@ -177,7 +177,8 @@ func (x *index) want() {
 	}
 }
 
-// list marks all agents, page by page, and tries again after errors.
+// list marks all agents of all namespaces, page by page, to be read with their boards. It repeats a page after an
+// error, until ctx ends. It sets listed after the last page.
 func (x *index) list(ctx context.Context) {
 	ctx = rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.DefaultNamespace)))
 	for token := ""; ; {

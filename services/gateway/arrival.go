@@ -97,13 +97,13 @@ func grant(r *http.Request, n int64) (release func(), ok bool) {
 	return c.Grant(r.Context().Done(), n)
 }
 
-// scarceRate and scarceBurst are how many requests per second a source may make for pages that
-// need no credential and cost much.
+// scarceRate is how many requests per second a source may make for pages that need no credential
+// and cost much, scarceBurst how many at once.
 const scarceRate, scarceBurst = 1, 10
 
 // scarce limits requests for pages that need no credential and cost much, by source: those beyond the
-// rate are refused with OVERLOADED, and the connection is closed after that. Who has shown a credential on the
-// connection is not limited.
+// rate are refused with OVERLOADED, and the connection is closed after that. A connection on which a valid
+// credential was shown is not limited.
 func scarce(rates *connlimit.Rates, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil && !c.Proven() {

@@ -50,7 +50,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		rest := 2*limit - int64(len(body))
 		// One byte more tells whether that was all.
 		if n, err := io.CopyN(io.Discard, r.Body, rest+1); !errors.Is(err, io.EOF) || n > rest {
-			hangUp(w, control) // the rest of the body is still in it
+			hangUp(w, control) // the rest of the body is still in the connection
 		} else {
 			_ = control.SetReadDeadline(time.Time{})
 		}

@@ -29,8 +29,8 @@ const (
 // planeNumbers are the numbers of the planes in cursors. A number is never reused.
 var planeNumbers = map[string]byte{"agent": 1, "work": 2, "task": 3, "waiting": 4, "board": 5}
 
-// position is a place in a journal: everything before it was sent or did not pass the filter. It names
-// the last frame of which that is all, so that a loss exactly at the place is seen.
+// position is a place in a journal: everything before it was sent or did not pass the filter. It has the number and
+// hash of the last frame that is completely before it, so that a loss of frames just there is noticed.
 type position struct {
 	seq  uint64          // of the frame; 0 before the first one
 	sum  [cursorSum]byte // how its hash begins
@@ -136,7 +136,7 @@ func uvarint(b []byte) (v uint64, rest []byte, ok bool) {
 	return v, b[n:], true
 }
 
-// badCursor returns CURSOR_INVALID for a cursor of which what says what is wrong.
+// badCursor returns CURSOR_INVALID. what says what is wrong with the cursor.
 func badCursor(what string) error {
 	return fault.CursorInvalid.New("the cursor "+what+"; use one that an event brought, or none", "field", "cursor").
 		WithField("cursor", "must be the cursor of an event or a heartbeat")

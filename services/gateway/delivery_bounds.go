@@ -18,20 +18,20 @@ const (
 	// namespace and of one trigger.
 	deliveriesHeld   = 16 << 20
 	deliveriesHeldBy = 4 << 20
-	// wrongRate and wrongBurst are how many wrong tokens and signatures of a source per second are
-	// answered as such. Above that the answer is RATE_LIMITED, and costs the same.
+	// wrongRate is how many wrong tokens and signatures of a source per second are answered as such,
+	// wrongBurst how many at once. Above that the answer is RATE_LIMITED, and costs the same.
 	wrongRate, wrongBurst = 10, 100
-	// sourceBurst is for how many seconds' worth of deliveries a source may save up.
+	// sourceBurst is for how many seconds a source may send nothing and send the deliveries of them later.
 	sourceBurst = 10
-	// heldAfter is the time after which a delivery may be sent again that found too much in progress.
+	// heldAfter is after how long a delivery that was refused because too much was in progress may be sent again.
 	heldAfter = time.Second
 )
 
 // deliveryBounds bounds deliveries by source, and what is in progress of them in this process. The
 // waiting plane bounds them by trigger and namespace.
 //
-// What is wrong counts against its source only, and only changes how a further wrong delivery is
-// answered: a valid token is never refused because of wrong ones, wherever they come from.
+// A wrong token or signature counts against its source only, and only changes how a further wrong delivery
+// is answered: a valid token is never refused because of wrong ones, wherever they come from.
 type deliveryBounds struct {
 	held     *admission.Held
 	wrongs   *admission.Rates[netip.Addr]

@@ -39,7 +39,7 @@ type batch struct {
 	at   time.Time    // of the first hit; zero without one
 	hits []hit        // in the order of their lines
 	last bool         // no later frame existed when the stream was opened
-	// removed says that it stands for frames that were removed. Cursors go on naming the frame before.
+	// removed says that the batch stands for frames that were removed. It does not move cursors.
 	removed bool
 	sent    func() // gives back what is held for the hits; nil: nothing is
 }
@@ -48,7 +48,7 @@ type batch struct {
 type hit struct {
 	line    uint64 // its line in the frame, from 0
 	event   *eventv1.Event
-	payload []byte // of the event, as JSON; then the event has none
+	payload []byte // of the event, as JSON, if the sink takes it so; then the event has none
 }
 
 // follow sends a batch for every frame, also for those without hits, which advance the
@@ -56,8 +56,8 @@ type hit struct {
 // and returns when ctx ends or, for a watch that stops, after the frames up to f.last. A damaged journal
 // ends the stream.
 //
-// Reading a journal takes memory. So when a later frame cannot be sent soon, follow stops reading, waits, and
-// then reads on in its turn.
+// Reading a journal takes memory. So when a later frame cannot be sent within sendTime, follow stops reading until
+// it can be, and then waits for a place among the streams that read (see events.turn).
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	r := &reading{feed: f, watch: w, live: live, read: f.after, kept: f.after, caughtUp: func() {}}
 	for r.readOn(ctx) {
@@ -76,7 +76,7 @@ type reading struct {
 	*watch
 	live chan<- batch
 	read framelog.End // behind the last frame that was sent
-	kept framelog.End // the same, of those that were not removed
+	kept framelog.End // behind the last of them that was not removed
 
 	// If readOn stopped because something blocks, it is one of these: the bytes that must be held for the next frame,
 	// or the batch that nobody receives.
@@ -85,7 +85,7 @@ type reading struct {
 	held    func() // gives back what is held for the next frame; nil: nothing is
 
 	end      uint64 // sequence number of the journal's last frame when reading began again
-	caughtUp func() // ends the turn in which the frames up to end are read
+	caughtUp func() // gives back the place of events.turn, when the frames up to end are read
 }
 
 // readOn reads frames and sends them until something blocks, and then returns true. It returns false when there is
@@ -178,8 +178,8 @@ func (r *reading) send(ctx context.Context, b batch) bool {
 	return false
 }
 
-// unblock waits until what blocked read does so no more, and until it is the feed's turn to read what was written
-// meanwhile. It returns false when ctx ends.
+// unblock waits until what blocked readOn does so no more, and then, if frames were written meanwhile, for a place to
+// read them. It returns false when ctx ends.
 func (r *reading) unblock(ctx context.Context) bool {
 	if r.blocked != nil {
 		select {
@@ -216,7 +216,7 @@ func (r *reading) passed(b batch) {
 	}
 }
 
-// received is called when the hits of a batch were sent, or there are none.
+// received gives back what is held for the hits of a batch. It is called once they were sent, or if there are none.
 func (b *batch) received() {
 	if b.sent != nil {
 		b.sent()

@@ -58,7 +58,7 @@ type Config struct {
 
 // Deps is what the gateway needs of its process.
 type Deps struct {
-	// Conn returns a connection to a service: agent, work, task, waiting, board, identity
+	// Conn returns a connection to a service: agent, work, task, waiting, board, identity, fleet
 	// or scheduler. Its calls are made as the actor in their context.
 	Conn func(service string) (grpc.ClientConnInterface, error)
 	// Auth authenticates callers of HTTP.
@@ -92,7 +92,7 @@ type Deps struct {
 	Ready func() error
 	// Damage returns what is known to be wrong with journals; nil: nothing ever is.
 	Damage func() []error
-	// Down returns because of what the installation, with all its processes, does not serve everything. Optional.
+	// Down returns why the installation, with all its processes, does not serve everything; nil if it does. Optional.
 	Down func(ctx context.Context) []string
 	// Warning returns what an operator should know about the store of the journals, "" for nothing. Optional.
 	Warning func() string
@@ -132,7 +132,7 @@ type Service struct {
 	halt     context.CancelFunc // ends life
 }
 
-// New completes the configuration. Nothing is opened before Start.
+// New returns a gateway that is not started. It completes cfg and deps with defaults.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Conn == nil || deps.Auth == nil || deps.Sources == nil {
 		return nil, errors.New("gateway: Deps needs Conn, Auth and Sources")

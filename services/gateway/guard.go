@@ -123,10 +123,10 @@ func plain(next http.Handler) http.Handler {
 	})
 }
 
-// authenticated serves requests with a valid credential, or with a session of the console, with its actor in their context. It
-// refuses the credentials of services, and a namespace that sends more requests than it may, and waits for
-// the turn of the request.
-// The context of the request ends when the credential does.
+// authenticated calls next for requests with a valid credential or a session of the console, with the actor in their
+// context. It refuses the credentials of services, and requests of a namespace beyond its limit, and waits until
+// the request may run (see Deps.Enter). The context of the request ends when the credential does, or the
+// session.
 func (g *Service) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bearer, ends := "", time.Time{}

@@ -106,8 +106,8 @@ func malformed(text []byte, err error) error {
 }
 
 // identify sets request_id to the Idempotency-Key, if the call takes a request_id (SPEC X2). It
-// refuses another request_id in the request. Without the header it notes the request's own one
-// for the response. A call that takes none is idempotent by other means; the header is ignored.
+// refuses another request_id in the request. Without the header it keeps the request's own one
+// for the response. For a call that takes no request_id, which is idempotent by other means, it ignores the header.
 func (in *input) identify(r protoreflect.Message) error {
 	fd := r.Descriptor().Fields().ByName("request_id")
 	if fd == nil {

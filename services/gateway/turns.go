@@ -9,7 +9,7 @@ import (
 
 type turnKey struct{}
 
-// enter waits until a request of an actor may run. The caller ends the turn when the request has ended.
+// enter waits until a request of an actor may run. The caller must call Leave on the turn when the request has ended.
 func (g *Service) enter(ctx context.Context, a rpc.Actor) (context.Context, *admission.Turn, error) {
 	if g.deps.Enter == nil {
 		return ctx, nil, nil
@@ -18,7 +18,7 @@ func (g *Service) enter(ctx context.Context, a rpc.Actor) (context.Context, *adm
 	return context.WithValue(ctx, turnKey{}, turn), turn, err
 }
 
-// leaveSoon ends the turn of a request in a moment, because it now waits for something to happen.
+// leaveSoon is called for a request that now waits for something to happen: its turn ends in a moment.
 func leaveSoon(ctx context.Context) {
 	if turn, ok := ctx.Value(turnKey{}).(*admission.Turn); ok {
 		turn.LeaveSoon()

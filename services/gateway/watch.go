@@ -300,8 +300,8 @@ func (w *watch) run(ctx context.Context, out sink) error {
 	}
 }
 
-// turn waits until a stream of a caller may read what was written before it was opened. The caller calls
-// done when it has.
+// turn waits for a place among the streams that read what was written before, see maxBehind. Whoever calls turn must
+// call done when that is read.
 func (e *events) turn(ctx context.Context, caller string) (done func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -62,8 +62,8 @@ func (a *Authenticator) SetBootstrap(token string) error {
 	return nil
 }
 
-// SetLocal makes token the credential of the admin of the installation on this machine; see package
-// localtoken.
+// SetLocal makes token a credential of an admin of the installation, which users of this machine find in a file; see
+// package localtoken. It must be called before Authenticate.
 func (a *Authenticator) SetLocal(token string) {
 	sum := sha256.Sum256([]byte(token))
 	a.local = &sum

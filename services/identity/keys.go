@@ -61,8 +61,8 @@ type Keys struct {
 
 	sources  []journal.Source
 	journal  *follower.Set
-	catchUps chan struct{} // holds a value while a caller of await reads the end of the journal
-	awaiting sync.Mutex
+	catchUps chan struct{}      // holds a value while a caller of await reads the end of the journal
+	awaiting sync.Mutex         // guards the next two
 	waiting  map[netip.Addr]int // callers in await, by source
 	waiters  int                // the sum of waiting
 	stop     context.CancelFunc
@@ -265,8 +265,8 @@ func (k *Keys) Hold(ctx context.Context, secret string) (context.Context, contex
 	return ctx, func() { cancel(nil) }
 }
 
-// check returns the key of a secret, and notes that it was used. It returns UNAUTHENTICATED for
-// a secret that is unknown and for a key that has ended, the errors of await, and STORAGE if the journal is damaged: it may
+// check returns the key of a secret, and records that it was used. It returns UNAUTHENTICATED for a secret that
+// is unknown and for a key that has ended, the errors of await, and STORAGE if the journal is damaged, since it may
 // have lost a revocation.
 func (k *Keys) check(ctx context.Context, secret string) (*credential, error) {
 	if k.cfg.Damage != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// maxKeyAgents and maxKeyTools bound what a key is limited to. Its actor is a header of calls between services.
+	// maxKeyAgents and maxKeyTools bound the agents and tools that a key is limited to: its actor, which has them, is
+	// a header of calls between services.
 	maxKeyAgents = 20
 	maxKeyTools  = 50
 	// maxToolName is the longest name of a tool, in characters.

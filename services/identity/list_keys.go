@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// GetKey returns a key, without its secret. A key of another namespace does not exist for a
-// namespace's admin.
+// GetKey returns a key, without its secret. An admin of a namespace gets NOT_FOUND for a key of another
+// namespace.
 func (s *Service) GetKey(ctx context.Context, req *identityv1.GetKeyRequest) (*identityv1.GetKeyResponse, error) {
 	if err := fault.First(rpc.RequireRole(ctx, rpc.RoleAdmin), fault.ID("key_id", req.GetKeyId(), keyPrefix)); err != nil {
 		return nil, err

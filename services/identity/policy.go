@@ -13,7 +13,7 @@ import (
 // Roles are the roles of SPEC X15, in the order of the documented table.
 var Roles = []string{rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner, rpc.RoleAgent, rpc.RoleWorker, rpc.RoleIntegration, rpc.RoleService}
 
-// letters are the roles in the rows below.
+// letters are the letters of Roles in the rows of policy, in the same order.
 const letters = "NAORGWIS"
 
 // policy says which roles may call a method (SPEC X15), a letter for each role: iNstallation admin, Admin,
@@ -122,8 +122,8 @@ func Allowed(method string) (roles []string, between bool) {
 
 // Permit returns an error unless the caller's role may call a method (SPEC X15):
 // UNAUTHENTICATED without an actor, otherwise PERMISSION_DENIED. It admits any role to the
-// methods of boards, because the board plane itself refuses those with the tool's name. It is
-// called for every call.
+// methods of boards, because the board plane itself refuses those with the tool's name, and any actor
+// to a method between services if a service makes the call for the actor. It is called for every call.
 func Permit(ctx context.Context, method string, a rpc.Actor) error {
 	r := rules[method]
 	switch {

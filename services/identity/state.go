@@ -74,7 +74,7 @@ func (s *State) add(k *identityv1.Key, hash string) {
 	s.counts[k.GetNamespace()]++
 }
 
-// seen returns a key as readers see it at now.
+// seen returns a copy of a key as readers see it: with its status at now.
 func (r *record) seen(now time.Time) *identityv1.Key {
 	k := proto.CloneOf(r.key)
 	k.Status = status(k, now)

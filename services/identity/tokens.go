@@ -45,7 +45,7 @@ type TokensConfig struct {
 	// Issuer is the provider's address, as its discovery document names it. https,
 	// or http on loopback.
 	Issuer string
-	// Audience must be among the token's.
+	// Audience must be among the audiences of a token.
 	Audience string
 	// PrincipalClaim names the claim that says who acts; default "sub". The principal is its
 	// value after "oidc:".

@@ -219,8 +219,8 @@ type agentServer struct {
 	subscriptions subscriptions
 }
 
-// lock guards the lists while they are updated. It waits until the lock is free, and fails if
-// ctx ends before.
+// lock takes the lock of the lists of tools and plans. It waits until the lock is free, and returns the error of
+// ctx if that ends before; unlock then does nothing.
 func (a *agentServer) lock(ctx context.Context) (unlock func(), err error) {
 	select {
 	case a.sync <- struct{}{}:

@@ -94,9 +94,9 @@ func Plan(f Facts) Verdict {
 	return Verdict{Action: ActionIdle, Reason: "no_progress", ItemID: v.ItemID, Revision: v.Revision}
 }
 
-// tickOrIdle returns the tick of the first rule that holds, in the order of SPEC D2, otherwise
-// idle. It leaves out stalled items, but does not regard how many of the agent's ticks failed
-// or changed nothing in a row, which Plan does.
+// tickOrIdle returns the tick of the first rule that holds, in the order of SPEC D2, and idle if none
+// does. It makes no tick to work on a stalled item. Plan, not this function, takes into account how many of
+// the agent's ticks in a row failed or changed nothing.
 func tickOrIdle(f Facts) Verdict {
 	q := f.Queue
 	if cur := q.GetCurrent(); cur.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE && !staletick.Stalled(cur, f.Agent.GetStalledItems()) {

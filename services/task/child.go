@@ -18,9 +18,9 @@ import (
 // Children reaches the agent plane for the handles of supervised children (SPEC
 // T8). Its methods are safe for concurrent use.
 type Children interface {
-	// FollowUp appends a message to a child's lane, once for each request id. With a wait
-	// it is the answer to that question of the child, and INVALID_ARGUMENT if that is not
-	// open. It returns AGENT_DELETED once the child accepts no messages any more,
+	// FollowUp appends a message to a child's lane, once for each request id. If waitID is not
+	// empty, the message answers that question of the child, and FollowUp returns INVALID_ARGUMENT
+	// if the question is not open. It returns AGENT_DELETED once the child accepts no messages any more,
 	// OVERLOADED while its lane is full, and NOT_FOUND while the child is being created.
 	FollowUp(ctx context.Context, childID, requestID, waitID, text string) error
 	// Progress describes the state of a running child in a few lines.
@@ -29,8 +29,8 @@ type Children interface {
 	Result(ctx context.Context, parentID, delegationID string) (string, error)
 }
 
-// follows returns the events of the agent plane that this plane reacts to: those by which
-// handles of children begin, change and end, and the deletion of agents.
+// follows returns the events of the agent plane that this plane reacts to: those by which handles
+// of children begin, get another worktree and end, and the deletion of agents.
 func follows() []plane.Followed {
 	return []plane.Followed{{
 		Plane: "agent", Types: []string{"delegation_opened", "delegation_updated", "delegation_completed", "agent_deleting"},

@@ -62,7 +62,8 @@ func (s *Service) ExecCommand(ctx context.Context, req *taskv1.ExecCommandReques
 	return resp, plane.Stored(err)
 }
 
-// await returns the response of a command that was stored, or is running already: it waits for its end for as long as the request says.
+// await waits for the end of a command that was stored, at most the yield time of the request, and returns the
+// response. For a command that was running already it returns the response at once.
 func (s *Service) await(ctx context.Context, ns string, stored *taskv1.ExecCommandResponse, req *taskv1.ExecCommandRequest) (*taskv1.ExecCommandResponse, error) {
 	if stored.GetOutcome() == taskv1.ExecOutcome_EXEC_OUTCOME_ALREADY_RUNNING {
 		return s.execResponse(ctx, ns, stored.GetTask(), stored.GetOutcome(), req)
@@ -106,7 +107,7 @@ func (s *Service) execResponse(ctx context.Context, ns string, t *taskv1.Task, o
 }
 
 // awaitEnd waits until a task ended, the time until is reached, or the service stops, and
-// returns the task as it is on disk then, without derived fields.
+// returns the task as it is on disk then, without derived fields. If ctx ends first, it returns an error.
 func (s *Service) awaitEnd(ctx context.Context, ns string, t *taskv1.Task, until time.Time) (*taskv1.Task, error) {
 	changes := s.watches.Subscribe(t.GetTaskId())
 	defer changes.Close()

@@ -30,9 +30,9 @@ const (
 )
 
 // GetTaskOutput reads a part of the output. If block is set, it waits, at most the timeout,
-// until there is some or the task has ended, and for a child until it has ended (SPEC T3). A
-// character that is not complete yet is left for the next part, so that the joined parts are
-// the text.
+// until there is output behind the offset or the task has ended, and for a child until it has
+// ended (SPEC T3). A character that is not complete yet is left for the next part, so that the
+// joined parts are the text.
 func (s *Service) GetTaskOutput(ctx context.Context, req *taskv1.GetTaskOutputRequest) (*taskv1.GetTaskOutputResponse, error) {
 	actor, err := s.admitRead(ctx, req)
 	if err != nil {

@@ -88,7 +88,7 @@ const (
 	maxCounted = 10_000
 )
 
-// pools counts by pool.
+// pools is a count for each pool, by the pool's name.
 type pools map[string]int
 
 // add adds n to a pool.

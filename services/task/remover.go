@@ -16,9 +16,9 @@ import (
 	"quartet/services/task/output"
 )
 
-// remover removes the output of the commands of deleted agents, once these have ended. That of private children, which are deleted as soon
-// as they are done, stays for those who want to see what they did. It holds nothing that is not in the journal too:
-// after a start it removes again what may be left.
+// remover removes the output of the commands of deleted agents, once the commands have ended. The output of private
+// children, which are deleted as soon as they are done, stays for those who want to see what they did. The remover
+// holds nothing that is not in the journal too: after a start it removes again what may be left.
 type remover struct {
 	store  output.Store
 	logger *zap.Logger
@@ -173,7 +173,8 @@ func (s *Service) removed(t *taskv1.Task) bool {
 	return s.cfg.KeepOutput > 0 && t.GetEndedAt() != nil && s.clk.Now().Sub(t.GetEndedAt().AsTime()) > s.cfg.KeepOutput
 }
 
-// loaded notes the deleted agents of a state that was just loaded, since a process that was killed may not have removed their output.
+// loaded tells the remover of the deleted agents of a state that was just loaded, since a process that was killed may
+// not have removed their output.
 func (s *Service) loaded(st *model.State) {
 	for o := range st.Deleted {
 		if !st.Ended[o] {
@@ -182,7 +183,7 @@ func (s *Service) loaded(st *model.State) {
 	}
 }
 
-// noteDeleted tells the remover of an event.
+// noteDeleted tells the remover if an event deleted an agent, other than a private child, or ended a task.
 func (s *Service) noteDeleted(ev *journal.Event) {
 	switch p := ev.Payload.(type) {
 	case *taskv1.OwnerDeleted:

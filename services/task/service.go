@@ -78,7 +78,7 @@ type Service struct {
 	watches watch.Hub[string] // by task id
 }
 
-// New completes the configuration. Nothing is opened before Start.
+// New returns a service that is not started. It completes cfg and deps with defaults.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Output == nil {
 		return nil, errors.New("task: Deps needs Output")

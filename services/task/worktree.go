@@ -23,9 +23,9 @@ func admitService(ctx context.Context) (journal.Actor, error) {
 }
 
 // PlanWorktree asks the connected workers, or the one that the request names, which of
-// them has a git work tree at a directory (SPEC T9). It asks all of them at once and
-// prefers the lesser id. If none has, the error is NOT_A_WORK_TREE only if all of them
-// reported.
+// them has a git work tree at a directory (SPEC T9). It asks all of them at once; if several
+// have one, it takes the worker with the least id. If none has, it returns NOT_A_WORK_TREE if all
+// of them reported, and otherwise the error of one that did not.
 func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequest) (*taskv1.PlanWorktreeResponse, error) {
 	actor, err := admitService(ctx)
 	if err != nil {
@@ -76,8 +76,8 @@ func (s *Service) PlanWorktree(ctx context.Context, req *taskv1.PlanWorktreeRequ
 		With("workspace_root", req.GetWorkspaceRoot())
 }
 
-// MakeWorktree has the worker of a planned worktree create it, unless it exists. A failure
-// of the worker is WORKTREE_FAILED.
+// MakeWorktree orders the worker of a planned worktree to create it, unless it exists, and waits for
+// the report. It returns WORKTREE_FAILED if the worker reports a failure.
 func (s *Service) MakeWorktree(ctx context.Context, req *taskv1.MakeWorktreeRequest) (*taskv1.MakeWorktreeResponse, error) {
 	r, err := s.orderFor(ctx, taskv1.WorktreeVerb_WORKTREE_VERB_MAKE, req.GetWorktree())
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *Service) MakeWorktree(ctx context.Context, req *taskv1.MakeWorktreeRequ
 	return &taskv1.MakeWorktreeResponse{Worktree: r.GetWorktree()}, nil
 }
 
-// RemoveWorktree has a worker remove a worktree, unless it has changes. A worktree
-// that could not be removed is reported as kept.
+// RemoveWorktree orders the worker of a worktree to remove it, unless it has changes, and waits for
+// the report. The worktree in the response has the state kept if it could not be removed.
 func (s *Service) RemoveWorktree(ctx context.Context, req *taskv1.RemoveWorktreeRequest) (*taskv1.RemoveWorktreeResponse, error) {
 	r, err := s.orderFor(ctx, taskv1.WorktreeVerb_WORKTREE_VERB_REMOVE, req.GetWorktree())
 	if err != nil {

@@ -66,7 +66,7 @@ func (s *Service) reminded(ctx context.Context, agentID, itemID string) bool {
 	return err == nil && it.GetRecheckAt() != nil && it.GetRecheckConsumedAt() == nil && it.GetRecheckAt().AsTime().After(s.deps.Clock.Now())
 }
 
-// strengthen sets weak waits to notWeak whose owner will be reminded of their item.
+// strengthen sets the weak reason to notWeak for waits whose owner will be reminded of their item.
 func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 	checked := map[string]bool{} // by item
 	for _, w := range waits {

@@ -31,8 +31,8 @@ func (s *Service) CheckDelivery(ctx context.Context, req *waitingv1.CheckDeliver
 	return &waitingv1.CheckDeliveryResponse{Namespace: to.agent.Namespace, TriggerId: to.triggerID}, nil
 }
 
-// room refuses a delivery for which the quotas of its namespace or trigger have no room, or, if its content
-// becomes a message, the lane of its agent.
+// room counts a delivery in the quotas of its namespace and trigger. It refuses one for which these have no room,
+// or, if its content becomes a message, the lane of its agent has none.
 func (s *Service) room(ctx context.Context, to target, bytes int) error {
 	if s.deps.Quota != nil {
 		if err := s.deps.Quota.Delivery(to.agent.Namespace, to.triggerID, bytes); err != nil {

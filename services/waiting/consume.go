@@ -192,18 +192,18 @@ func (a *agentWaits) cancel(env journal.Env, k plane.Key, waitID string, reason 
 	return nil
 }
 
-// isInstruction reports whether a message can answer a wait for an operator: that of an
-// operator, and the follow-up of a private child's supervisor, because nobody else can send
+// isInstruction reports whether a message can answer a wait for an operator: it is of an
+// operator, or a follow-up of a private child's supervisor, because nobody else can send
 // messages to the child (SPEC A2).
 func isInstruction(m *agentv1.Message) bool {
 	return m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT ||
 		m.GetKind() == agentv1.MessageKind_MESSAGE_KIND_INTERNAL_FOLLOWUP && m.GetOrigin() == agentv1.Origin_ORIGIN_PARENT
 }
 
-// operatorMessage resolves the operator wait that an instruction answers: the one whose id it
-// names, none if that has ended; otherwise that of the item that it names; otherwise that of
-// the agent and its items. If there are several, it resolves none (SPEC P2). Any other message
-// resolves none.
+// operatorMessage resolves the operator wait that an instruction answers: the active one whose id
+// the message names, or if it names none the only one of the item that it names, or if it names no
+// item the only one of the agent and all its items. If there are several, it resolves none
+// (SPEC P2). A message that is no instruction resolves none.
 func (a *agentWaits) operatorMessage(env journal.Env, k plane.Key, m *agentv1.Message) []*journal.Event {
 	if a == nil || !isInstruction(m) {
 		return nil

@@ -91,8 +91,8 @@ func timerEvent(namespace string, t *waitingv1.Timer, payload proto.Message) *jo
 
 // fired returns a copy of a timer after it fired at now. Its next time follows from the first
 // one and not from now, so that a late fire does not shift the others. Times that have passed
-// are skipped and counted. A timer without a period, or with its last count, is completed. t
-// must be due at now.
+// are skipped and counted. A timer without a period, or that has now fired Count times, is
+// completed. t must be due at now.
 func fired(t *waitingv1.Timer, now time.Time) *waitingv1.Timer {
 	n := proto.CloneOf(t)
 	n.Revision++

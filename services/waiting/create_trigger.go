@@ -87,7 +87,7 @@ func mayGiveSecret(actor rpc.Actor, secret string) error {
 }
 
 // decideCreateTrigger is the rule of CreateExternalTrigger. target is the item of the trigger,
-// empty for the agent, and its secrets are of those in of.
+// empty for the agent. The secrets of the trigger are derived by of.
 func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string, of secrets.Secrets) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
 	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {

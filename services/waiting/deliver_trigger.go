@@ -21,7 +21,7 @@ import (
 const (
 	// maxBody is the largest delivery (SPEC P3).
 	maxBody = 256 << 10
-	// maxHeader is the longest of a delivery's headers that is looked at.
+	// maxHeader bounds a header of a delivery, in bytes.
 	maxHeader = 1024
 	// sourceTrigger is the source of an interest that a delivery registered.
 	sourceTrigger = "trigger"
@@ -29,9 +29,9 @@ const (
 
 // DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its
 // credential, and decides the namespace and the agent. A trigger with a signature scheme
-// requires a valid signature as well, and what is signed decides which deliveries are
-// repetitions of one (see signature.SignedID); the request's id is not used. For other triggers the request id
-// does. A delivery without one is written in a batch, and a repetition of it counts again.
+// requires a valid signature as well. What is signed then decides whether a delivery repeats an earlier one (see
+// signature.SignedID), and the request's id is not used. For other triggers the request id
+// decides it. A delivery without one is written in a batch, and a repetition of it counts again.
 func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),
@@ -83,8 +83,8 @@ func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTrig
 	return s.deliverOnce(ctx, to, req, same)
 }
 
-// deliverOnce writes a delivery with the request id of same, whose fields are those that a repetition
-// has in common with it.
+// deliverOnce writes the delivery req, unless it repeats an earlier one. same has the request id to recognise that
+// by, and of req only the fields that are the same in a repetition.
 func (s *Service) deliverOnce(ctx context.Context, to address, req, same *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	return plane.Do(ctx, s.engine, plane.Command[*State, *waitingv1.DeliverTriggerResponse]{
 		Method: "DeliverTrigger", AgentID: to.agent.ID, RequestID: same.GetRequestId(), Args: same, Actor: outside(to),

@@ -11,7 +11,7 @@ import (
 
 var _ journal.Erasable = (*State)(nil)
 
-// DeletedBefore implements journal.Erasable.
+// DeletedBefore implements journal.Erasable: it returns the agents that were deleted before a time.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	s.deletedAgents(func(k plane.Key, a *agentWaits) {
 		if a.deletedAt.Before(before) {
@@ -21,7 +21,7 @@ func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	return all
 }
 
-// Erase implements journal.Erasable. The secrets of the agent's triggers are unknown then.
+// Erase implements journal.Erasable: it removes the deleted agents that is selects, with their triggers' secrets.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
 	s.deletedAgents(func(k plane.Key, a *agentWaits) {
 		if !is(k.Namespace, k.ID) {

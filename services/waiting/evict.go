@@ -27,7 +27,7 @@ func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 // Counts implements pages.Resident.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
-// evictedPage returns the page of an agent that is evicted. What its secrets lead to stays in memory.
+// evictedPage returns what the file keeps of an agent, which is its page. Its secrets also stay in State.tokens.
 func (s *State) evictedPage(_ plane.Key, a *agentWaits) (proto.Message, summary, bool) {
 	return s.pageOf(a), summary{
 		lives:   len(a.waits.Living()) > 0 || len(a.triggers.Living()) > 0 || len(a.timers.Living()) > 0,
@@ -35,7 +35,7 @@ func (s *State) evictedPage(_ plane.Key, a *agentWaits) (proto.Message, summary,
 	}, true
 }
 
-// living calls fn with the agents that have something which may become due, in no order.
+// living calls fn with all resident agents, and the evicted ones that have something which may become due.
 func (s *State) living(fn func(k plane.Key, a *agentWaits)) {
 	for k, a := range s.agents.Resident() {
 		fn(k, a)

@@ -30,8 +30,8 @@ const (
 // delivery is published at once, the last within this time (SPEC P7).
 const publishEvery = 250 * time.Millisecond
 
-// dueKey returns the key of a due time, which id, the record's, has in the due-time index. The
-// index is rebuilt from state at every start, so that what is overdue fires then, once.
+// dueKey returns the key of a due time of the record with an id in the due-time index. The index
+// is rebuilt from state at every start, so that what is overdue fires then, once.
 func dueKey(kind, namespace, agentID, id string) string {
 	return strings.Join([]string{kind, namespace, agentID, id}, "\x00")
 }
@@ -119,8 +119,8 @@ func (s *Service) indexTimer(namespace string, t *waitingv1.Timer) {
 	s.due.Set(k, t.GetNextFireAt().AsTime())
 }
 
-// indexTrigger sets the due time of a live trigger's expiry, and removes that of another
-// trigger.
+// indexTrigger sets the due time of a trigger's expiry, and removes it for a trigger that has
+// ended or does not expire.
 func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 	k := dueKey(dueExpiry, namespace, t.GetAgentId(), t.GetTriggerId())
 	if !lives(t) || t.GetExpiresAt() == nil {
@@ -132,7 +132,7 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 
 // reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
-	// In order, since what is due at one time fires in the order in which it was set.
+	// In a fixed order: keys that are due at the same time fire in the order in which they were set in s.due.
 	all := map[plane.Key]*agentWaits{}
 	st.living(func(k plane.Key, a *agentWaits) { all[k] = a })
 	for _, k := range slices.SortedFunc(maps.Keys(all), plane.Key.Compare) {
@@ -191,11 +191,11 @@ func (h *held) release(k plane.Key) []string {
 	return all
 }
 
-// fire executes what is due and returns when all is done. The rule decides whether it still is
-// due, so that a repeated fire, or one after a cancellation, changes nothing. What fails is
+// fire executes what is due and returns when all is done. The rule decides whether a key still is
+// due, so that a repeated fire, or one after a cancellation, changes nothing. A key that fails is
 // tried again after a second.
 func (s *Service) fire(keys []string) {
-	// Those of one agent fire in order. Those of different agents fire at once and share
+	// The keys of one agent fire in order. Those of different agents fire concurrently and share
 	// frames, so that what became due while the process was down takes few fsyncs.
 	byAgent := map[plane.Key][][]string{}
 	for _, k := range keys {
@@ -254,8 +254,8 @@ func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 	return err
 }
 
-// decideDue is the rule for what may be due. It returns the events of what is due; in early,
-// the later time at which it will be due, zero if there is none.
+// decideDue is the rule for what may be due. It returns its events. If it is not due before a
+// later time, there are no events, and early is that time; otherwise early is zero.
 func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
 	w := a.waits.Get(id)
 	notBefore := func(at *timestamppb.Timestamp) bool {

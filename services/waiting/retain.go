@@ -8,5 +8,5 @@ import (
 
 var _ journal.Retaining = (*State)(nil)
 
-// Needs implements journal.Retaining: nothing reads an event of this plane back, or counts them from the beginning.
+// Needs implements journal.Retaining. No event is needed: nothing reads old ones back or counts all of them.
 func (*State) Needs(*journal.Event, time.Time) bool { return false }

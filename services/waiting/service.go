@@ -91,7 +91,7 @@ type Service struct {
 	batcher batcher
 	held    held
 
-	metrics *metrics // nil before Start
+	metrics *metrics // nil: nothing is counted
 }
 
 // New validates the configuration. It opens nothing; see Start.

@@ -27,9 +27,9 @@ type State struct {
 // waitKinds is the number of kinds of waits, with the unspecified one.
 const waitKinds = 5
 
-// address is the trigger that a secret belongs to. That of a trigger that has ended is
-// kept, so that its secret is refused and not unknown, also after the trigger was dropped
-// from memory.
+// address is the trigger that a secret belongs to. It is kept after the trigger has ended, so
+// that the secret is refused as revoked or expired and not as unknown, also after the trigger was
+// dropped from memory.
 type address struct {
 	agent     plane.Key
 	triggerID string

@@ -15,8 +15,8 @@ type write interface {
 	GetRequestId() string
 }
 
-// admitWrite checks that the caller may change what belongs to the agent, which the agent,
-// operators and services on behalf of them may (SPEC X15), and checks the request id.
+// admitWrite checks that the caller may change what belongs to the agent (SPEC X15): it is the
+// agent, an operator, an admin or a service. It also checks the request id.
 func admitWrite(ctx context.Context, req write) error {
 	switch actor := rpc.ActorFrom(ctx); actor.Role {
 	case rpc.RoleInstallationAdmin, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleAgent, rpc.RoleService:

@@ -164,10 +164,10 @@ func (s *Service) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest
 	return &waitingv1.ListWaitsResponse{Waits: ws, NextPageToken: next, Revision: seq}, nil
 }
 
-// listed checks that the caller may read what belongs to an agent, and returns one page of its
-// records of one kind: those of the collection of that keep accepts, as shown returns them. ended says that it may accept some that have ended.
-// next is the token of the next page, empty on the last, and seq the revision that was read.
-// An agent that never existed is NOT_FOUND.
+// listed checks that the caller may read what belongs to an agent, and returns one page of its records of one kind:
+// of the Set that of returns, those that keep accepts, each as shown returns it. ended says that keep may accept some
+// that have ended. next is the token of the next page, empty on the last, and seq the revision that was read. An
+// agent that never existed is NOT_FOUND.
 func listed[R records.Record](ctx context.Context, s *Service, kind, agentID string, pageSize int32, token string,
 	of func(*agentWaits) *records.Set[R], ended bool, keep func(R) bool, shown func(*agentWaits, R) R,
 ) (out []R, next string, seq int64, err error) {

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// AttachWait attaches a wait to an item, ahead of the waiting plane's event of the same
-// wait (SPEC R8). Both carry the wait's revision; the higher one wins and the other changes
-// nothing.
+// AttachWait attaches a wait to an item, ahead of the waiting plane's event of the same wait
+// (SPEC R8). The call and the event carry the wait's revision. Whichever arrives second changes
+// nothing unless its revision is higher.
 func (s *Service) AttachWait(ctx context.Context, req *workv1.AttachWaitRequest) (*workv1.AttachWaitResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(
@@ -136,7 +136,7 @@ type waitEnd struct {
 	waitID        string
 	revision      int64 // of the wait at its end
 	outcome       waitingv1.WaitStatus
-	clearsBlocker bool               // unless something else wrote the blocker (SPEC P2)
+	clearsBlocker bool               // the blocker is cleared if the wait wrote it (SPEC P2)
 	resumption    *workv1.Resumption // what the item keeps of a wait that blocked it; nil: nothing
 }
 
@@ -182,7 +182,7 @@ func superseded(it *workv1.WorkItemRecord, w *workv1.AttachedWait) bool {
 }
 
 // forget removes a wait, and with it its reminder, from a record that the caller may change.
-// It does nothing else for a nil wait than to choose the reminder again.
+// For a nil wait it only chooses the reminder again.
 func forget(it *workv1.WorkItemRecord, w *workv1.AttachedWait) {
 	it.Waits = without(it.GetWaits(), w.GetWaitId())
 	derive.ShowReminder(it)

@@ -59,7 +59,7 @@ func (s *Service) CompleteWorkItem(ctx context.Context, req *workv1.CompleteWork
 	return resp, nil
 }
 
-// discardPlan removes the plan file of a completed item if it is empty, while nobody writes it through the API.
+// discardPlan removes the plan file of a completed item if it is empty. It holds the lock of the file's writers.
 func (s *Service) discardPlan(k plane.Key, itemID string) {
 	defer s.files.Lock(fileKey{k, homes.PlanPath(itemID)})()
 	s.plans.Discard(k.Namespace, k.ID, itemID)

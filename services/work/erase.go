@@ -13,7 +13,7 @@ import (
 var _ journal.Erasable = (*State)(nil)
 var _ journal.Retaining = (*State)(nil)
 
-// DeletedBefore implements journal.Erasable. The work of a deleted agent changes for the last time when its items are blocked.
+// DeletedBefore implements journal.Erasable. It goes by the agent's last change, which is the blocking of its items.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	for _, k := range s.deleted() {
 		if s.agents.Peek(k).changed.Before(before) {
@@ -23,7 +23,7 @@ func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	return all
 }
 
-// deleted returns the deleted agents, without reading any.
+// deleted returns the deleted agents. It reads no evicted one.
 func (s *State) deleted() (all []plane.Key) {
 	for k, a := range s.agents.Resident() {
 		if a.deleted {
@@ -38,7 +38,7 @@ func (s *State) deleted() (all []plane.Key) {
 	return all
 }
 
-// Erase implements journal.Erasable.
+// Erase implements journal.Erasable: it removes the deleted agents that is selects, with their items.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
 	for _, k := range s.deleted() {
 		if !is(k.Namespace, k.ID) {
@@ -66,9 +66,9 @@ func (s *Service) eraseHome(_ context.Context, namespace, agentID string) error 
 	return s.homes.Remove(namespace, agentID)
 }
 
-// Needs implements journal.Retaining: who counts open items from the beginning of the journal needs the creation of each. An item is never opened
-// again, and a completion whose creation is missing counts for nothing, so a completed one needs nothing: the creation is removed first. Only if
-// the clock was set back between them, the completion is old before the creation, and stays until both are.
+// Needs implements journal.Retaining. Who counts open items from the beginning of the journal needs the creation of
+// each open item, and no event of a completed one. A completion is kept until its creation is old too, which may be
+// later if the clock was set back: a creation without its completion would count as an open item.
 func (s *State) Needs(ev *journal.Event, before time.Time) bool {
 	switch p := ev.Payload.(type) {
 	case *workv1.WorkItemCreated:

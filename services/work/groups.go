@@ -28,7 +28,7 @@ const (
 type group struct {
 	items  []*item       // nil if the group is packed
 	packed resident.Blob // an AgentWorkPage with the items; zero if the group is not packed
-	// oldest and newest are the times of creation, in microseconds, of the first and the last item of a packed group.
+	// oldest and newest are the earliest and the latest creation of an item of a packed group, in microseconds.
 	oldest, newest int64
 }
 
@@ -38,7 +38,7 @@ type packedAt struct {
 	group uint32
 }
 
-// number returns the number that State.packed has of it.
+// number returns at as State.packed has it: the agent in the upper 32 bits, the group in the lower ones.
 func (at packedAt) number() uint64 { return uint64(at.agent)<<32 | uint64(at.group) }
 
 // hashOf returns the key of an item in State.packed.
@@ -46,7 +46,7 @@ func (s *State) hashOf(k plane.Key) uint64 {
 	return s.hash(k.Namespace, k.ID)
 }
 
-// item returns an item, nil if there is none. That of a packed group or of an evicted agent is a copy.
+// item returns an item, nil if there is none. If it is in a packed group or of an evicted agent, it is a copy.
 func (s *State) item(namespace, itemID string) *item {
 	k := plane.KeyOf(namespace, itemID)
 	if it := s.items[k]; it != nil {
@@ -56,7 +56,7 @@ func (s *State) item(namespace, itemID string) *item {
 	return it
 }
 
-// packedItem returns the item that State.packed has, as a copy, and where it is; nil if there is none. Others may have the same hash.
+// packedItem returns a copy of an item that State.packed has, and where it is; nil if State.packed does not have it.
 func (s *State) packedItem(k plane.Key) (*item, packedAt) {
 	for at := range s.packedUnder(k) {
 		if it := s.agents.Get(s.numbers.Key(at.agent)).find(int(at.group), k.ID); it != nil {
@@ -66,7 +66,7 @@ func (s *State) packedItem(k plane.Key) (*item, packedAt) {
 	return nil, packedAt{}
 }
 
-// packedUnder returns where State.packed has items of the namespace with the hash of an item: it may be one of them.
+// packedUnder returns the groups that may have an item: those of its namespace that State.packed has under its hash.
 func (s *State) packedUnder(k plane.Key) iter.Seq[packedAt] {
 	return func(yield func(packedAt) bool) {
 		for n := range s.packed.Find(s.hashOf(k)) {
@@ -78,7 +78,7 @@ func (s *State) packedUnder(k plane.Key) iter.Seq[packedAt] {
 	}
 }
 
-// find returns the item of a group with an id, nil if there is none. That of a packed group is a copy.
+// find returns the item with an id in group n, nil if there is none. If the group is packed, the item is a copy.
 func (a *agentWork) find(n int, itemID string) *item {
 	g := &a.groups[n]
 	if g.packed.IsZero() {
@@ -100,7 +100,7 @@ func historyOf(e *workv1.WorkItemEntry) past.Seqs {
 	return past.Seqs{Last: e.GetHistoryLast(), Steps: e.GetHistorySteps()}
 }
 
-// edited returns an item that Apply is about to change, nil if there is none. Its agent is resident then, and its group is not packed any more.
+// edited returns an item for a change by Apply, nil if there is none. Its agent becomes resident, its group unpacked.
 func (s *State) edited(namespace, itemID string) *item {
 	k := plane.KeyOf(namespace, itemID)
 	if it := s.items[k]; it != nil {
@@ -138,7 +138,7 @@ func (g *group) completed() bool {
 	return len(g.items) == groupItems && !slices.ContainsFunc(g.items, func(it *item) bool { return it == nil || !derive.Completed(it.rec) })
 }
 
-// groupAt returns a group, with all those before it, which may be still to come.
+// groupAt returns group n. It adds the groups up to n that are missing, empty, since their pages may come later.
 func (a *agentWork) groupAt(n int) *group {
 	for len(a.groups) <= n {
 		a.groups = append(a.groups, group{})
@@ -146,12 +146,12 @@ func (a *agentWork) groupAt(n int) *group {
 	return &a.groups[n]
 }
 
-// page returns a packed group as a page has it, with a number, content and hashes of ids.
+// page returns the form in which a page has a packed group. The caller gives its number, content and hashes of ids.
 func (g *group) page(n int, content []byte, hashes []uint64) *workv1.PackedWorkItems {
 	return &workv1.PackedWorkItems{Group: uint32(n), Content: content, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: hashes}
 }
 
-// groupOf returns the packed group that a page has, with its content.
+// groupOf returns the packed group that a page has. The caller gives its content.
 func groupOf(p *workv1.PackedWorkItems, content resident.Blob) group {
 	return group{packed: content, oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
 }
@@ -170,7 +170,7 @@ func (s *State) removeFromPacked(hashes []uint64, at packedAt) {
 	}
 }
 
-// idHashes returns the keys of items in State.packed.
+// idHashes returns, for each of entries, the key that the item has or would have in State.packed.
 func (s *State) idHashes(namespace string, entries []*workv1.WorkItemEntry) []uint64 {
 	hashes := make([]uint64, len(entries))
 	for i, e := range entries {
@@ -179,7 +179,7 @@ func (s *State) idHashes(namespace string, entries []*workv1.WorkItemEntry) []ui
 	return hashes
 }
 
-// addPacked adds the packed group of a page to the items of its agent. What is in it is read when it is needed.
+// addPacked adds the packed group of a page to the items of its agent. It does not decode the group's items.
 func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) error {
 	if p.GetGroup() >= pageGroups || len(p.GetIdHashes()) != groupItems || len(p.GetContent()) == 0 {
 		return fmt.Errorf("group %d has %d bytes with %d items", p.GetGroup(), len(p.GetContent()), len(p.GetIdHashes()))
@@ -195,7 +195,7 @@ func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) er
 	return nil
 }
 
-// settle packs the groups of an agent that can be packed. An evicted one was settled before, and no event has changed it since.
+// settle packs the groups of an agent that can be packed. It skips an evicted agent, which was settled before.
 func (s *State) settle(k plane.Key) {
 	if _, evicted := s.agents.Summary(k); evicted {
 		return
@@ -246,7 +246,7 @@ func (a *agentWork) store(f *resident.File) {
 	}
 }
 
-// unpack puts the items of a packed group back to where items are changed.
+// unpack undoes pack, so that the items of a group can be changed.
 func (s *State) unpack(namespace string, a *agentWork, n int) {
 	entries := a.groups[n].entries()
 	g := &a.groups[n]

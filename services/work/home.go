@@ -17,9 +17,9 @@ type fileKey struct {
 	path string
 }
 
-// openHome opens the home of an agent that exists, or with write unset also of a deleted one,
-// for a caller who may read it, or with write set also change it. With write set, a missing
-// home is created; otherwise the result is nil for it. The caller must call Close, also on
+// openHome opens an agent's home if the caller may read it or, with write set, change it. The
+// agent must exist; it may be deleted if write is not set. If there is no home yet, openHome
+// creates it with write set, and returns nil otherwise. The caller must call Close, also on
 // nil.
 func (s *Service) openHome(ctx context.Context, agentID string, write bool) (*homes.Home, error) {
 	actor := rpc.ActorFrom(ctx)

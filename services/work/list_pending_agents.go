@@ -46,8 +46,8 @@ func (s *State) dueOf(k plane.Key) due {
 	return s.agents.Peek(k).due()
 }
 
-// pending returns the agents whose work may call for a turn, among so many of those with a number from first on. next is the number that follows
-// them, 0 after the last one.
+// pending looks at the agents in the order of their numbers, from first on and at most most of them, and returns
+// those whose work may call for a turn. next is the number with which to continue, 0 if all were looked at.
 func (s *State) pending(first, most int) (found []*workv1.PendingAgent, next int) {
 	for n := first; n < s.numbers.End(); n++ {
 		if n-first == most || len(found) == page.MaxSize {
@@ -67,8 +67,8 @@ func (s *State) pending(first, most int) (found []*workv1.PendingAgent, next int
 	return found, 0
 }
 
-// ListPendingAgents lists the agents whose work may call for a turn. Only services may call it. An agent that is added while the list is read may be
-// left out: the event that adds it tells the caller.
+// ListPendingAgents lists the agents whose work may call for a turn. Only services may call it. It may leave out an
+// agent that is added while the list is read; the caller must learn of that one by its events.
 func (s *Service) ListPendingAgents(ctx context.Context, req *workv1.ListPendingAgentsRequest) (*workv1.ListPendingAgentsResponse, error) {
 	if err := rpc.RequireService(ctx); err != nil {
 		return nil, err

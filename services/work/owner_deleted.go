@@ -70,8 +70,8 @@ func (s *State) ownerIsDeleted(namespace, agentID string) bool {
 	return s.isDeleted(plane.KeyOf(namespace, agentID)) || s.WasErased(namespace, agentID)
 }
 
-// mutable is owned for callers that change the item. The items of a deleted agent are
-// read-only for everybody (SPEC A8.4); a completed item is returned, and its caller decides.
+// mutable is owned for callers that change the item. It returns AGENT_DELETED for an item of a
+// deleted agent (SPEC A8.4). It returns a completed item; the caller must check that.
 func (s *State) mutable(namespace, agentID, itemID string) (*workv1.WorkItemRecord, error) {
 	it, err := s.owned(namespace, agentID, itemID)
 	if err == nil && s.ownerIsDeleted(namespace, agentID) {

@@ -48,8 +48,8 @@ func parseOwner(o pages.Owner) (k plane.Key, block int, ok bool) {
 	return k, block, err == nil && block >= 0 && block < math.MaxInt/pageItems && blockOf(k, block*pageItems) == o
 }
 
-// Owners implements journal.Paged. An event changes items of its own agent only. It may also be the one after which a group of completed items
-// is packed, of which none is recent any more: that group may be in another block than the item.
+// Owners implements journal.Paged. An event changes items of its own agent only. After it, settle may pack groups
+// that are in other blocks than the item, so Owners calls touch with the blocks of all packable groups.
 func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 	k := plane.KeyOf(ev.Namespace, ev.AgentID)
 	item := func(id string) {

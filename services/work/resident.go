@@ -33,8 +33,8 @@ func (s *State) UseFile(f *resident.File) {
 	s.packed, s.file = resident.NewIndex(f), f
 }
 
-// Evict looks at so many agents and evicts those that were not used since it looked at them before, or all if unused is false. It returns how many
-// these are, and false once it has looked at all; see resident.Map. Like Apply, it changes the state.
+// Evict looks at up to most further agents and evicts those not used since it looked at them before, or all if unused
+// is false. n is how many it evicted; more is false once it has looked at all; see resident.Map. It changes s.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }
@@ -73,9 +73,9 @@ func (s *State) isOpen(k plane.Key) bool {
 	return false
 }
 
-// evictedPage returns a page with everything that an agent has: what its head and its blocks of items have, in one, but that each packed group has
-// its number among all groups, instead of its content where that is, and no hashes, since these stay in State.packed. It returns false for an agent that stays resident: a large one, and
-// one of which some page was not added yet, so that items are missing before others.
+// evictedPage returns a page with all that an agent has. A packed group has its number among all groups there, a
+// reference instead of its content, and no hashes, since these stay in State.packed. It returns false for an agent
+// that stays resident: one with more than evictedGroups groups, or with groups that were not added yet.
 func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, bool) {
 	a.store(s.file)
 	if len(a.groups) > evictedGroups {
@@ -96,7 +96,7 @@ func (s *State) evictedPage(_ plane.Key, a *agentWork) (proto.Message, summary, 
 	return p, summary{number: a.number, items: uint32(a.size()), open: a.open.size() > 0, deleted: a.deleted, due: a.due()}, true
 }
 
-// evictedAgent returns the agent of a page that evictedPage returned. It changes nothing of the state.
+// evictedAgent is the inverse of evictedPage. It does not change the state.
 func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error) {
 	p, is := page.(*workv1.AgentWorkPage)
 	left, evicted := s.agents.Summary(k)
@@ -129,7 +129,7 @@ func (s *State) evictedAgent(k plane.Key, page proto.Message) (*agentWork, error
 	return a, nil
 }
 
-// evicted moves the items of an agent that are not packed from State.items to State.packed.
+// evicted is called when an agent is evicted. It moves the items that are not packed from s.items to s.packed.
 func (s *State) evicted(k plane.Key, a *agentWork) {
 	for n := range a.groups {
 		g := &a.groups[n]
@@ -142,7 +142,7 @@ func (s *State) evicted(k plane.Key, a *agentWork) {
 	}
 }
 
-// loaded moves them back.
+// loaded is called when an evicted agent becomes resident again. It undoes evicted.
 func (s *State) loaded(k plane.Key, a *agentWork) {
 	for n := range a.groups {
 		if g := &a.groups[n]; g.packed.IsZero() {
@@ -162,8 +162,8 @@ func unpacked(a *agentWork) (items []*item) {
 	return items
 }
 
-// Comparable returns what tests compare (see pagestest.Same): what a state has whoever is evicted, and whatever the numbers of agents are. Where items should be
-// and are not, it has others.
+// Comparable returns what tests compare (see pagestest.Same). It does not depend on which agents are evicted and on
+// their numbers. It differs if an item is missing in State.items or State.packed, or is in the wrong one.
 func (s *State) Comparable() any {
 	type itemAt struct {
 		agent plane.Key

@@ -184,8 +184,8 @@ func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	return nil
 }
 
-// neverMade returns NOT_FOUND for an agent that never existed, which must not look like one
-// that has no items, and nil in every other case.
+// neverMade returns NOT_FOUND for an agent that never existed, so that it does not look like an agent
+// without items. It returns nil if the check fails, and for calls of other services.
 func (s *Service) neverMade(ctx context.Context, actor rpc.Actor, agentID string) error {
 	return plane.NeverMade(ctx, agentID, func(ctx context.Context, agentID string) error {
 		return s.exists(ctx, plane.KeyOf(actor.Namespace, agentID))

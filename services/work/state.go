@@ -21,8 +21,8 @@ import (
 // so that readers may keep what they found.
 type State struct {
 	erasure.Tombstones
-	items   map[plane.Key]*item                          // of resident agents, by namespace and item id, but for those in packed groups
-	packed  *resident.Index                              // all others: where items in packed groups are, and all of evicted agents; by hashOf
+	items   map[plane.Key]*item                          // of resident agents, in no packed group; by item id
+	packed  *resident.Index                              // where all other items are, by hashOf; see packedAt
 	agents  *resident.Map[plane.Key, agentWork, summary] // by namespace and agent id
 	numbers resident.Numbers[plane.Key]                  // of agents
 	file    *resident.File                               // that has the bytes of packed groups; nil: they are in memory
@@ -42,7 +42,7 @@ type item struct {
 // agentWork holds the items of one agent. Every class has a tree in its own order, so that
 // reading a queue costs the same with ten items and with a million.
 //
-// That of an evicted agent is a copy that has all of this, so it is read like any other. Nothing of it is in State.items.
+// An evicted agent is read as a copy, made for the read, that has all of this. Its items are not in State.items.
 type agentWork struct {
 	namespace string
 	number    uint32  // in State.numbers
@@ -188,7 +188,7 @@ func (s *State) put(k plane.Key, rec *workv1.WorkItemRecord) {
 	s.replace(a, it, rec)
 }
 
-// replace is put for an item.
+// replace stores a record in an item and moves the item in the trees; see put.
 func (s *State) replace(a *agentWork, it *item, rec *workv1.WorkItemRecord) {
 	old := it.rec
 	a.waiting += openWaits(rec) - openWaits(old)
@@ -276,7 +276,7 @@ func (s *State) record(namespace, itemID string) *workv1.WorkItemRecord {
 	return nil
 }
 
-// met reports whether the state holds an event of an agent.
+// met reports whether an event of an agent was applied.
 func (s *State) met(namespace, agentID string) bool {
 	return s.agents.Has(plane.KeyOf(namespace, agentID))
 }

@@ -226,8 +226,8 @@ func writable(it *workv1.WorkItemRecord, expected *int64) error {
 	return atRevision(it, expected)
 }
 
-// atRevision returns REVISION_CONFLICT if an item is not at the expected revision. A nil
-// revision is every one.
+// atRevision returns REVISION_CONFLICT if an item is not at the expected revision. If expected is
+// nil, the item may be at any.
 func atRevision(it *workv1.WorkItemRecord, expected *int64) error {
 	if expected != nil && *expected != it.GetRevision() {
 		return fault.RevisionConflict.Newf("work item %q is at revision %d, not %d; read it again and repeat", it.GetWorkItemId(), it.GetRevision(), *expected).

@@ -78,7 +78,7 @@ func (c *command) checkUsage(u proctree.Usage) {
 	}
 }
 
-// mebibytes writes a number of bytes in MiB.
+// mebibytes returns a number of bytes as text in MiB.
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // monitor measures the commands that have limits, all of them at once. It runs

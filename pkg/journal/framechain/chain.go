@@ -37,7 +37,7 @@ type frame[T any] struct {
 	value *T
 }
 
-// New returns a closed chain.
+// New returns a closed chain, which has no frames. Open or Add opens it.
 func New[T any]() *Chain[T] { return &Chain[T]{changed: make(chan struct{})} }
 
 // Open starts an empty chain at head, the end of the log.

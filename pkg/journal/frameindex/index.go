@@ -32,7 +32,7 @@ type entry struct {
 	seq   uint64 // sequence number of the frame in the log
 }
 
-// Add appends a frame. Frames must be added in the order of the log.
+// Add appends a frame. The caller must add frames in ascending order of both numbers; this is not checked.
 func (x *Index) Add(firstWalSeq, seq uint64) {
 	e := entry{firstWalSeq, seq}
 	if x.n%blockFrames == 0 {
@@ -54,7 +54,8 @@ func (x *Index) Equal(other *Index) bool {
 }
 
 // Find returns the sequence number of the last frame that begins at walSeq or before. It returns
-// false if there is none. The caller must know that walSeq is not beyond that frame's end.
+// false if there is none. It does not know where frames end: for a walSeq behind the last event of the
+// index it returns the last frame, so the caller must exclude that.
 func (x *Index) Find(walSeq uint64) (seq uint64, ok bool) {
 	i := sort.Search(len(x.blocks), func(i int) bool { return x.blocks[i].first > walSeq })
 	if i == 0 {

@@ -46,8 +46,8 @@ func (p Place) number() string {
 	return strconv.Itoa(p.Partition) + "-" + strconv.FormatUint(p.Segment, 10)
 }
 
-// Unused returns the subject of empty messages that take the place of sequence numbers which the segment's stream does not use, where a
-// server assigns the numbers.
+// Unused returns the subject of empty messages that fill gaps. A restore needs them: the server numbers the messages
+// of the new stream without gaps, and each frame must get the sequence number that it had.
 func (p Place) Unused() string {
 	if p.Shared {
 		return SubjectPrefix(p.Plane) + "unused"

@@ -177,8 +177,9 @@ func (s *segment) remove(consumer *jetstream.ConsumerInfo) {
 	_ = s.nc.Publish("$JS.API.CONSUMER.DELETE."+s.Stream()+"."+consumer.Name, nil) // without an answer
 }
 
-// getElsewhere is get for a frame that the leader does not have. It returns ErrGone if the leader has later frames
-// and no other replica has this one either, and otherwise ErrNoFrame or the frame.
+// getElsewhere is Get of a frame that the leader does not have. It asks the other replicas if the leader's log
+// reaches seq or further, and reports damage if one has the frame. It returns framelog.ErrGone if all replicas
+// answered and none has the frame, and framelog.ErrNoFrame if that is not known or the log ends before seq.
 func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame, error) {
 	missing := fmt.Errorf("%w: %d", framelog.ErrNoFrame, seq)
 	info, err := s.info(ctx)

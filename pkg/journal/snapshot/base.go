@@ -50,7 +50,7 @@ func Stored(ctx context.Context, store Store, partition string) ([]*Snapshot, er
 	return all, nil
 }
 
-// objects calls fn with all objects of a snapshot.
+// objects calls fn with each object that the manifest of a snapshot names. The manifest is not one of them.
 func (s *Snapshot) objects(fn func(*snapshotv1.Object)) {
 	for _, all := range [][]*snapshotv1.Object{s.Manifest.GetPages(), s.Manifest.GetRequests(), s.Manifest.GetFrames()} {
 		for _, o := range all {

@@ -163,9 +163,9 @@ func (s *Service) noteChildItem(ctx context.Context, parent ref.Agent, delegatio
 	})
 }
 
-// commit writes the events of a rule for one agent, as this plane itself. It writes nothing and
-// returns nil if the rule returns no events, because there is nothing to do or the agent has
-// changed since it was read. The rule is not called for an agent that does not exist.
+// commit writes the events of a rule for one agent; their actor is the plane itself. If the rule returns no
+// events, such as when it finds that the agent has changed since the caller read it, commit writes nothing and
+// returns nil. So it does for an agent that does not exist, without a call of the rule.
 func (s *Service) commit(ctx context.Context, k ref.Agent, method string, rule func(a *state.Agent, env journal.Env) []*journal.Event) error {
 	_, err := plane.Do(ctx, s.engine, plane.Command[*state.State, struct{}]{
 		Frees: true, Method: method, AgentID: k.ID, Actor: plane.System(k.Namespace),

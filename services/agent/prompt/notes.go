@@ -108,7 +108,7 @@ func (d *Digest) update(args map[string]*structpb.Value) {
 	}
 }
 
-// stringField returns a string field of a struct, or "" if it has none of this name.
+// stringField returns a string field of a struct, or "" if there is no field of this name or it is no string.
 func stringField(fields map[string]*structpb.Value, name string) string {
 	return fields[name].GetStringValue()
 }

@@ -53,7 +53,7 @@ func briefsPage(briefs []briefRef) *agentv1.BriefsPage {
 	return p
 }
 
-// briefsFrom returns the briefs that a page has.
+// briefsFrom returns the references to briefs that a page has, in its order. An inconsistent page is an error.
 func briefsFrom(p *agentv1.BriefsPage) ([]briefRef, error) {
 	n := len(p.GetWalSeqSteps())
 	if len(p.GetKinds()) != n || len(p.GetItems()) != n {

@@ -111,9 +111,9 @@ func (t Tool) Request(scope Scope, arguments *structpb.Struct) (proto.Message, e
 	return req, nil
 }
 
-// TakesFocus reports whether the caller has to set the work item of a request that was made outside
-// of a turn with Focus: the request names none, the tool is about the item in focus then, and the
-// plane does not look that up itself.
+// TakesFocus reports whether the caller, outside of a turn, must call Focus to set the work item of a
+// request: the request names none, the tool is then about the item in focus, and the plane does not
+// look that up itself.
 func (t Tool) TakesFocus(req proto.Message) bool {
 	r, ok := req.(interface{ GetWorkItemId() string })
 	return ok && t.bound && !t.focused && r.GetWorkItemId() == ""

@@ -53,15 +53,15 @@ func (s *Service) NextCandidate(ctx context.Context, actor rpc.Actor, req *agent
 	}
 }
 
-// oldestReady returns the agent of all partitions that has been ready longest among those that the
-// request selects and that are neither reserved nor skipped. A request for one agent alone gets it
-// even if it is skipped.
+// oldestReady returns, of the agents in all partitions that the request selects, the one that has been ready longest,
+// or nil. It leaves out agents that are reserved, and those in the backoff set unless the request names one agent
+// alone.
 func (s *Service) oldestReady(ctx context.Context, namespace string, req *agentv1.AcquireTurnRequest) (*state.Candidate, error) {
 	agentIDs, wanted := req.GetAgentIds(), runners.SelectionOf(req)
 	alone := len(agentIDs) == 1
 	var first *state.Candidate
 	for _, p := range s.engine.All() {
-		// The turn of a message that is still being written may be taken: see take.
+		// An agent may be ready by a message that is still being written; take waits for the write.
 		o, _, err := journal.View(journal.Ahead(ctx, p), p, func(st *state.State) (*state.Candidate, error) {
 			return st.FirstReady(namespace, agentIDs, func(k ref.Agent) bool {
 				return !s.reservations.Contains(k) && (alone || !s.backoff.Contains(k)) && wanted.Matches(st.Lookup(k).Record)

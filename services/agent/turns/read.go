@@ -16,8 +16,8 @@ import (
 	"quartet/services/agent/transcript"
 )
 
-// ListTurns reads an agent's turns that are in memory, newest first: the open one and the newest
-// ended ones. GetTurn reads older ones.
+// ListTurns returns the newest turns of an agent, newest first: the open one and ended ones, together at most
+// state.KeptTurns. The page after a turn that is no longer one of these is empty. GetTurn reads older turns.
 func (s *Service) ListTurns(ctx context.Context, req *agentv1.ListTurnsRequest) (*agentv1.ListTurnsResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

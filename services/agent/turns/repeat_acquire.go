@@ -21,7 +21,7 @@ func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
 }
 
-// requestOf returns the scope of a request for a turn.
+// requestOf returns the key by which a repeated request for a turn is recognised.
 func requestOf(actor rpc.Actor, req *agentv1.AcquireTurnRequest) ref.Request {
 	return ref.Request{Namespace: actor.Namespace, Caller: plane.Recorded(actor).Caller(), RequestID: req.GetRequestId()}
 }

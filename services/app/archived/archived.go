@@ -28,15 +28,16 @@ type Config struct {
 	// Where is the directory or the stream that has the archive, for errors, and Files says that it is a directory.
 	Where string
 	Files bool
-	// Mends says that a catalog can be made anew although it is in no directory.
+	// Mends says that `quartet repair` can make a catalog anew although Files is false.
 	Mends bool
-	// Trust says that the archive has what its catalog says; it is not read.
+	// Trust says that only the catalog is read: the segments that it names count as intact.
 	Trust bool
-	// Damage is called with what is wrong, in the order of the journal.
+	// Damage is called for each damage, in the order of the journal. Reading goes on behind the damage.
 	Damage func(error)
 	// Line checks the lines of a frame, which follow a wal_seq; nil: nothing of them is checked.
 	Line func(f framelog.Frame, before uint64) error
-	// Pace is called after bytes of the archive were read. An error ends reading. nil: nothing is.
+	// Pace is called after n bytes of the archive were read. If it returns an error, reading ends with that error.
+	// nil: it is not called.
 	Pace func(ctx context.Context, n int) error
 }
 
@@ -55,13 +56,14 @@ type Journal struct {
 	ArchiveEnd framelog.End
 
 	compared   *framelog.Comparison
-	unreadable bool // the catalog, which was said
+	unreadable bool // the catalog cannot be read, and Damage was called for that
 	behind     bool // the log has a frame behind the archive
-	read       bool // the archive was read
-	grown      bool // since it was read first
+	read       bool // the archive was read to its end once
+	grown      bool // the archive got a segment after that
 }
 
-// Begin begins to read a journal, which must have what was witnessed of it until now.
+// Begin begins to read a journal. If the journal does not have the frame that recorded has witnessed last until now,
+// that is damage.
 func Begin(cfg Config, recorded framelog.Witness) *Journal {
 	j := &Journal{Config: cfg}
 	var err error
@@ -71,7 +73,7 @@ func Begin(cfg Config, recorded framelog.Witness) *Journal {
 	return j
 }
 
-// Fork returns a copy that reads on by itself, as of another replica.
+// Fork returns a copy of j, which reads another replica from the same place on and calls damage instead of j.Damage.
 func (j *Journal) Fork(damage func(error)) *Journal {
 	other := *j
 	compared := *j.compared
@@ -148,7 +150,7 @@ func (j *Journal) place(name string) string {
 	return name + " of " + j.Where
 }
 
-// remedy says what mends a catalog.
+// remedy returns the end of an error about a catalog: what mends it, or "" if nothing here does.
 func (j *Journal) remedy() string {
 	if j.Files || j.Mends {
 		return "; `quartet repair` makes it anew from the segments that are stored"
@@ -156,7 +158,8 @@ func (j *Journal) remedy() string {
 	return ""
 }
 
-// errRewritten means that lines of the segment that is read were erased meanwhile. What is behind the end is read in what replaced it.
+// errRewritten means that the segment was replaced while it was read, because lines of it were erased. Archived then
+// reads the catalog again, and the rest of the segment in its replacement.
 var errRewritten = errors.New("archived: the segment was replaced")
 
 // segment reads an archived segment, from the end of the journal on.
@@ -230,8 +233,9 @@ func (j *Journal) pace(ctx context.Context, o *archivev1.Object) error {
 	return j.Pace(ctx, int(o.GetBytes()))
 }
 
-// unread says that what is between two ends of the journal cannot be read, and goes on behind it. It returns an error if cause is no
-// damage.
+// unread calls Damage because the frames between the ends from and to cannot be read, and continues at to. It returns
+// errRewritten if the segment was replaced, and another error if cause may only mean that the archive does not
+// answer.
 func (j *Journal) unread(ctx context.Context, c *archive.Catalog, s archive.Segment, from, to framelog.End, cause error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -302,11 +306,12 @@ func (j *Journal) frame(seq uint64, f framelog.Frame) {
 	j.Frames, j.Events, j.End = j.Frames+1, j.Events+next.WalSeq-before, next
 }
 
-// broken says that a frame does not continue the journal. Behind the archive whole segments may be missing.
+// broken calls Damage because a frame does not continue the journal. If the segments between archive and log are
+// missing, it names these.
 func (j *Journal) broken(f framelog.Frame, err error) {
 	l := f.Link
 	switch missing := j.End.Seq == j.ArchiveEnd.Seq && l.Segment > j.End.Segment && l.First > j.End.WalSeq+1; {
-	case missing && j.unreadable: // it was said
+	case missing && j.unreadable: // the unreadable catalog is why, and was reported
 	case missing:
 		segments := fmt.Sprintf("segments %d to %d are", j.End.Segment, l.Segment-1)
 		if l.Segment == j.End.Segment+1 {
@@ -318,7 +323,8 @@ func (j *Journal) broken(f framelog.Frame, err error) {
 	}
 }
 
-// Finish says what is missing at the end. All that the log has must have been read.
+// Finish calls Damage if frames are missing at the end of the journal. The caller must have passed all frames of the
+// log to Frame.
 func (j *Journal) Finish(ctx context.Context) error {
 	if err := j.compared.Missing(j.End); err != nil || !j.behind {
 		if err := j.Archived(ctx); err != nil { // what was read of the log may be archived since
@@ -336,7 +342,7 @@ func (j *Journal) Finish(ctx context.Context) error {
 
 // Place is where archives are.
 type Place interface {
-	// Config returns the Config of the archive of a partition without what is called.
+	// Config returns the Config of the archive of a partition, without functions.
 	Config(plane string, partition int) Config
 	// Partitions returns how many partitions of a plane have an archive, counted up to the last that has one.
 	Partitions(ctx context.Context, plane string) (int, error)
@@ -357,7 +363,7 @@ func (b Bucket) Config(plane string, partition int) Config {
 // Dir are the archives in a directory.
 type Dir string
 
-// Config returns the Config of the archive of a partition without what is called, and none of an archive if d is empty.
+// Config returns the Config of the archive of a partition, without functions; without a Store if d is empty.
 func (d Dir) Config(plane string, partition int) Config {
 	cfg := Config{Partition: framelog.PartitionName(plane, partition)}
 	if d != "" {

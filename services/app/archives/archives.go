@@ -69,7 +69,7 @@ func (s Settings) Open() (*s3store.Bucket, error) {
 // Places are where the archives of an installation are.
 type Places struct {
 	DataDir string
-	// Remote says that the journals are on NATS servers, which keep so many Replicas.
+	// Remote says that the journals are on NATS servers; Replicas is how many copies of each these keep.
 	Remote   bool
 	Replicas int
 	Bucket   *s3store.Bucket // nil: none
@@ -104,14 +104,16 @@ func (p Places) Archived() archived.Place {
 	return archived.Dir(datadir.Archive(p.DataDir))
 }
 
-// startTerm is how long a start waits for the bucket to say whose it is. If it does not, it is asked again when it is needed.
+// startTerm is how long a start waits for the bucket's mark, which says to which installation it belongs. If it does
+// not come, the first use of the bucket reads it.
 const startTerm = 3 * time.Second
 
 // markFile is a file beside the archives of a data directory. It names the bucket that has the archives.
 func markFile(dataDir string) string { return filepath.Join(datadir.Archive(dataDir), "bucket") }
 
-// Begin returns an error if the archives are at another place than the settings say: what is archived there would be missed, or if the bucket
-// is another installation's. It notes where they are. That the bucket cannot be reached is no error.
+// Begin returns an error if there are archives at another place than the settings say, since this process would not
+// find what is archived there, or if the bucket belongs to another installation. With a bucket, it writes the
+// bucket's name to markFile. That the bucket cannot be reached is no error.
 func (p Places) Begin(ctx context.Context, nc *nats.Conn, planes []string, partitions func(plane string) int) error {
 	if p.Bucket == nil {
 		was, err := os.ReadFile(markFile(p.DataDir))

@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	// lookPeriod is how often a bucket is looked at that could not be used, and usablePeriod one that could: each look costs a few requests.
+	// lookPeriod is how often a bucket is checked that could not be used the last time, and usablePeriod how often
+	// one that could: each check costs a few requests.
 	lookPeriod   = time.Minute
 	usablePeriod = 5 * time.Minute
 	// remembered is for how long a catalog is not read again for an overview.
 	remembered = time.Minute
 )
 
-// Watch finds out again and again whether the bucket can be used, and remembers it, so that whoever wants to know causes no request.
+// Watch checks periodically whether the bucket can be used, and remembers the result, so that Err sends no request.
 type Watch struct {
 	life.Periodic
 	bucket *s3store.Bucket
 	logger *zap.Logger
 
 	mu    sync.Mutex
-	err   error
-	until time.Time
+	err   error     // the result of the last check
+	until time.Time // when the next check is due after one without an error
 }
 
 // NewWatch returns a module that looks at a bucket.
@@ -68,7 +69,7 @@ func (w *Watch) usable(now time.Time) bool {
 	return w.err == nil && now.Before(w.until)
 }
 
-// Err returns why the bucket could not be used when it was looked at last, or nil.
+// Err returns the error of the last check of the bucket; nil if it could be used, or was not checked yet.
 func (w *Watch) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,7 +114,8 @@ type rare struct {
 	err     error
 }
 
-// Catalog implements archive.Store.
+// Catalog returns what the store returned last, also if that was an error, and asks the store only if that is older
+// than remembered.
 func (r *rare) Catalog(ctx context.Context) ([]byte, uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -119,15 +119,15 @@ func requireActive(r *agentv1.GetFactsResponse) error {
 	return nil
 }
 
-// checkedByPlane are methods that Fence passes. Most name a run and check it in their rules; a run
-// that has ended may repeat these: they return what its own turn came to, or refuse.
+// checkedByPlane are methods that Fence passes. Most name a run, which the rules of the plane check: a run that has
+// ended may repeat such a call, and gets the result of its own turn or is refused.
 var checkedByPlane = map[string]bool{
 	agentv1.AgentService_SubmitRound_FullMethodName:     true,
 	agentv1.AgentService_FinishTurn_FullMethodName:      true,
 	agentv1.AgentService_RenewTurn_FullMethodName:       true,
 	agentv1.AgentService_StartLocalCalls_FullMethodName: true,
 	agentv1.AgentService_WatchTurn_FullMethodName:       true,
-	// The check itself, which services make in the name of their caller. Others are refused.
+	// Fence itself calls it, in the name of the caller. identity.Permit refuses it to all but services.
 	agentv1.AgentService_GetFacts_FullMethodName: true,
 	// Workspace reads the same facts before anything happens, and checks the run.
 	taskv1.TaskService_ExecCommand_FullMethodName: true,
@@ -191,9 +191,9 @@ func (c Planes) Orchestrates(ctx context.Context, agentID string) (bool, error) 
 }
 
 // Workspace reads from the agent plane where an agent's commands run. It also checks that
-// a caller's run still holds its agent, in the place of Fence: a command costs one read of
-// the agent's facts. It returns NOT_FOUND, RUN_STALE or AGENT_DELETED if nothing may run
-// for the agent.
+// the caller's run still holds its agent, which Fence leaves to it, so that a command costs
+// one read of the agent's facts. It returns NOT_FOUND, RUN_STALE or AGENT_DELETED if nothing
+// may run for the agent.
 func (c Planes) Workspace(ctx context.Context, agentID string) (task.Workspace, error) {
 	r, err := agentv1.NewAgentServiceClient(c.To("agent")).GetFacts(ctx, &agentv1.GetFactsRequest{AgentId: agentID})
 	if err == nil {

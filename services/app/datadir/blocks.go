@@ -17,8 +17,9 @@ import (
 	"quartet/pkg/natsd/salvage"
 )
 
-// CheckBlocks completes the streams that the embedded server was creating when it died, removes those of archived segments that it was removing,
-// and checks the blocks of the planes' journals, before it opens them. archives returns the archive of a partition.
+// CheckBlocks prepares the store of the embedded server; the caller must not have started the server yet. It
+// completes the streams that the server was creating when it died, removes those of archived segments that it was
+// removing, and checks the blocks of the planes' journals. archives returns the archive of a partition.
 func CheckBlocks(dir, account string, planes []string, archives func(plane string, partition int) (archive.Store, error), logger *zap.Logger) error {
 	s := salvage.Config{Store: Store(dir), Account: account, Dir: Salvage(dir), Now: time.Now(), Logger: logger}
 	if err := salvage.Finish(s.Store, account, logger); err != nil {
@@ -40,7 +41,8 @@ func CheckBlocks(dir, account string, planes []string, archives func(plane strin
 			stream := salvage.Stream{Name: seg.Stream(), Subjects: []string{jetlog.SubjectPrefix(plane)}}
 			for partition, seq := range ends {
 				later := behind(seg, partition, segments)
-				// Of a segment behind which there are frames nothing is known: what was witnessed may be of one that was given up.
+				// If a later segment has frames, the witness says nothing about this one: the witnessed frame may be
+				// among those that were given up when the journal went on behind it.
 				if (seg.Shared || seg.Partition == partition) && seq >= seg.First && (later == nil || !later.Frames && seq < later.First) {
 					stream.Known = max(stream.Known, seq)
 				}
@@ -70,7 +72,7 @@ func removeLeft(plane string, segments []Segment, archives func(plane string, pa
 		if err == nil {
 			c, err = archive.Read(context.Background(), store, framelog.PartitionName(plane, seg.Partition))
 		}
-		if err != nil || !c.Has(seg.Segment) { // loading the journal says what is wrong with it
+		if err != nil || !c.Has(seg.Segment) { // loading the journal reports what is wrong
 			others = append(others, seg)
 			continue
 		}
@@ -82,8 +84,8 @@ func removeLeft(plane string, segments []Segment, archives func(plane string, pa
 	return others, nil
 }
 
-// witnessed returns the sequence number of the last frame that was witnessed of each partition of a plane. It is 0 where a witness
-// cannot be read, which loading the journal says.
+// witnessed returns the sequence number of the last frame that was witnessed of each partition of a plane. It is 0
+// where a witness cannot be read; loading the journal reports that.
 func witnessed(dir, plane string) ([]uint64, error) {
 	n, err := witness.Partitions(dir, plane)
 	if err != nil {

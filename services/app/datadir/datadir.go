@@ -13,7 +13,8 @@ func Archive(dir string) string { return filepath.Join(dir, "archive") }
 // Witness returns the directory of the journals' witnesses.
 func Witness(dir string) string { return filepath.Join(dir, "witness") }
 
-// Unused returns the directory for files with what is not in memory; see package resident. They end with the process.
+// Unused returns the directory for the files to which package resident moves what is not used in memory. These have
+// no name, so that they vanish with the process.
 func Unused(dir string) string { return filepath.Join(dir, "unused") }
 
 // Salvage returns the directory with the copies of damaged blocks.

@@ -20,7 +20,8 @@ type Segment struct {
 	First      uint64 // sequence number at which it begins
 	Partitions int    // that its plane has; 0 if that cannot be read
 	Bytes      int64  // of its blocks
-	// Frames says that there is a frame. The stream of a segment that is only prepared has a record that says where it begins.
+	// Frames says that the segment has a frame. A segment that was only prepared has none: its stream has only a
+	// record that says where it begins.
 	Frames bool
 }
 
@@ -61,7 +62,8 @@ func Segments(store, account, plane string) (all []Segment, err error) {
 	return all, nil
 }
 
-// hasFrames reports whether one of the blocks has a message. It reads only small ones: others have.
+// hasFrames reports whether one of the blocks has a message. It reads the blocks only if they have 4096 bytes or less
+// together: larger ones have a message.
 func (s *Segment) hasFrames(files []blockfile.File) (found bool, err error) {
 	if s.Bytes > 4096 {
 		return true, nil

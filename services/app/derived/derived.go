@@ -25,7 +25,7 @@ import (
 // Stream is a stream that is not a journal.
 type Stream struct {
 	Name string
-	// Again says that what it has is copied again from the journals. Otherwise there is no other copy.
+	// Again says that its messages can be made again from the journals. If false, there is no other copy of them.
 	Again bool
 	// Snapshots says that it has the snapshots of a partition, and that its messages are written again from the journal. Where they
 	// cannot be read, a load reads an older snapshot or the journal.
@@ -71,7 +71,7 @@ func snapshots(names []string) (all []Stream) {
 	return all
 }
 
-// Stored returns all streams that are not journals, of which the store of an embedded server may have snapshots.
+// Stored returns Streams and the streams of snapshots that are in the store of an embedded server.
 func Stored(store, account string) ([]Stream, error) {
 	names, err := blockfile.Streams(store, account, jetstore.Prefix)
 	if err != nil {
@@ -80,7 +80,7 @@ func Stored(store, account string) ([]Stream, error) {
 	return append(slices.Clone(Streams), snapshots(names)...), nil
 }
 
-// kinds of streams in texts, by which Remedy in package damages knows what to do.
+// The kinds of streams in the text of an error. damages.Remedy looks for these words.
 const (
 	written = ", which is written again from the journal,"
 	again   = ", which is copied from the journals,"
@@ -126,7 +126,8 @@ func (r Report) extent() string {
 	return ", as far back as it keeps events"
 }
 
-// Reader reads the blocks of a stream, in their order. A copy of it is as far as it was.
+// Reader reads the blocks of a stream, which the caller must pass in order. To read a block again, the caller assigns
+// a copy of the Reader that it made before the block.
 type Reader struct {
 	of     Report
 	before uint64 // sequence number of the message read last; 0: of nothing before is known
@@ -139,7 +140,7 @@ func NewReader(s Stream) Reader { return Reader{of: Report{Stream: s}} }
 // Report returns what was found.
 func (r *Reader) Report() Report { return r.of }
 
-// Skip says that a block could not be read because it was removed with the beginning of the stream meanwhile.
+// Skip passes over a block that was removed with the beginning of the stream before it could be read.
 func (r *Reader) Skip() { r.before, r.torn = 0, "" }
 
 // Block reads a block, and reports whether it is damaged. newest says that it is the last one: what cannot be read at its end
@@ -188,7 +189,7 @@ func (r *Reader) message(rec blockfile.Record) {
 	r.of.add(rec.Seq, err)
 }
 
-// add counts a message, which cannot be read because of err.
+// add counts a message. err is why it cannot be read; nil: it can.
 func (r *Report) add(seq uint64, err error) {
 	if r.First == 0 {
 		r.First = seq
@@ -211,7 +212,8 @@ func (r *Reader) missing(seq uint64, cause string) {
 	}
 }
 
-// between describes missing messages. Without all, others than these were removed in order.
+// between describes missing messages. If all is false, some of them may have been removed on purpose, and only the
+// others are missing.
 func between(from, to uint64, cause string, all bool) string {
 	var what string
 	switch {

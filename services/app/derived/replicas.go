@@ -22,7 +22,7 @@ const (
 	stalled = 10 * time.Second
 )
 
-// Running returns all streams that are not journals, of which NATS servers may have snapshots.
+// Running returns Streams and the streams of snapshots that NATS servers have.
 func Running(ctx context.Context, nc *nats.Conn) ([]Stream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -102,8 +102,9 @@ func (r *replica) read(ctx context.Context, js jetstream.JetStream) error {
 	return r.judge(ctx)
 }
 
-// messages reads the messages up to last; 0: those that the replica had when the consumer was placed. moved says that the client
-// made the consumer again, after heartbeats were missing, maybe at another server: what that one has is not read.
+// messages reads the messages up to last; 0: those that the replica had when the consumer was placed. moved says that
+// the client replaced the consumer because heartbeats were missing. The new consumer may be at another server, so its
+// messages are not read.
 func (r *replica) messages(ctx context.Context, cons jetstream.Consumer, last uint64) (moved bool, err error) {
 	name := cons.CachedInfo().Name
 	msgs, err := cons.Messages(jetstream.PullHeartbeat(time.Second))
@@ -140,8 +141,8 @@ func (r *replica) messages(ctx context.Context, cons jetstream.Consumer, last ui
 	return false, nil
 }
 
-// judge decides which gaps are damage: messages that were removed in order meanwhile, or from the middle where that is
-// allowed, are not missing.
+// judge decides which gaps are damage. Messages that were removed from the beginning of the stream meanwhile are not
+// missing, nor those that were removed from its middle, unless the stream is gapless.
 func (r *replica) judge(ctx context.Context) error {
 	info, err := r.stream.Info(ctx, jetstream.WithDeletedDetails(!r.of.gapless && len(r.gaps) > 0))
 	if err != nil {
@@ -169,7 +170,7 @@ func (r *replica) judge(ctx context.Context) error {
 	return nil
 }
 
-// missesBeginning reports whether the replica does not have the first messages of a stream that loses no others.
+// missesBeginning reports whether the replica of a gapless stream lacks the first messages that the stream has.
 func (r *replica) missesBeginning(info *jetstream.StreamInfo) bool {
 	return r.of.gapless && r.of.Messages > 0 && info.State.Msgs > 0 && r.of.First > info.State.FirstSeq
 }

@@ -29,7 +29,7 @@ const (
 	term = 5 * time.Second
 )
 
-// Source returns what is in use of the store, and how much there is.
+// Source returns how much of the store is in use, and how much it can hold.
 type Source func(ctx context.Context) (room.State, error)
 
 // errNoUsage is returned while there is nothing to measure.
@@ -95,7 +95,7 @@ type Gauge struct {
 	warning atomic.Pointer[string]
 	now     func() time.Time
 	trend   trend
-	fullIn  atomic.Int64 // a time.Duration
+	fullIn  atomic.Int64 // a time.Duration; see FullIn
 	full    prometheus.Gauge
 }
 
@@ -159,7 +159,7 @@ func (g *Gauge) Measure(ctx context.Context) {
 	}
 }
 
-// forecast says when the store will be full.
+// forecast computes how long it will take until the store is full.
 func (g *Gauge) forecast(now room.State) {
 	at, in := g.now(), time.Duration(0)
 	g.trend.add(at, now.Used)
@@ -174,10 +174,11 @@ func (g *Gauge) forecast(now room.State) {
 	}
 }
 
-// FullIn returns when the store will be full at the rate of the last hours; 0 if that is not known, or not to be expected.
+// FullIn returns how long it will take until the store is full at the rate of the last hours; 0 if that is not known,
+// or not to be expected.
 func (g *Gauge) FullIn() time.Duration { return time.Duration(g.fullIn.Load()) }
 
-// text describes a store from which a warning is given.
+// text returns the warning about a store that is filling up or full.
 func (g *Gauge) text(now room.State) string {
 	if now.Refusing {
 		return fmt.Sprintf("the NATS servers refuse to store more, because their store is full (%d MiB in use): new records are refused with STORAGE_FULL. %s", now.Used>>20, g.room.Remedy)
@@ -189,7 +190,7 @@ func (g *Gauge) text(now room.State) string {
 	return what + ". " + g.room.Remedy
 }
 
-// Warning returns what is to be said about the store, "" for nothing.
+// Warning returns the warning of the last measurement, "" if the store has enough room.
 func (g *Gauge) Warning() string {
 	if text := g.warning.Load(); text != nil {
 		return *text

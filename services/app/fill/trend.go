@@ -21,7 +21,7 @@ type sample struct {
 	used int64
 }
 
-// add adds what is in use now, unless the newest sample is as good.
+// add adds a sample, unless the newest one is less than trendEach old. It drops the oldest of more than trendSamples.
 func (t *trend) add(now time.Time, used int64) {
 	if n := len(t.samples); n > 0 && now.Sub(t.samples[n-1].at) < trendEach {
 		return
@@ -32,7 +32,7 @@ func (t *trend) add(now time.Time, used int64) {
 	t.samples = append(t.samples, sample{now, used})
 }
 
-// full returns when so much as free is used up; 0 if that is not known, or not to be expected.
+// full returns how long it will take until free bytes are used up; 0 if that is not known, or not to be expected.
 func (t *trend) full(now time.Time, used, free int64) time.Duration {
 	if len(t.samples) == 0 {
 		return 0

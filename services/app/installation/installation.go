@@ -34,13 +34,14 @@ type Config struct {
 	Stored func(ctx context.Context) ([]*identityv1.StreamUsage, []*identityv1.JournalUsage, error)
 	// Publishers returns how far EVENTS is behind the journals; nil: events are not copied.
 	Publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
-	// Archive returns why the bucket with the archives cannot be used, or nil; nil: they are in none.
+	// Archive returns why the bucket with the archives cannot be used, or nil if it can. The function is nil if the
+	// archives are in no bucket.
 	Archive func() error
 	// ManySegments is how many segments of a partition there may be before it is a problem that they are not archived.
 	ManySegments int
 	// Store returns how much of the store is in use and how much it can hold, 0 if that is not known.
 	Store func() (used, limit int64)
-	// FullIn returns when the store will be full, 0 if that is not known.
+	// FullIn returns how long it will take until the store is full, 0 if that is not known.
 	FullIn func() time.Duration
 }
 
@@ -75,7 +76,7 @@ func (c Config) Examine(ctx context.Context) (*identityv1.ListProcessesResponse,
 	}
 	if resp.Streams, resp.Journals, err = c.Stored(ctx); err != nil {
 		resp.Problems = append(resp.Problems, &identityv1.InstallationProblem{Text: fmt.Sprintf("the NATS servers do not tell what their streams hold: %v", err), Remedy: "see whether a majority of them runs", Down: true})
-		return resp, nil // nor how far EVENTS is
+		return resp, nil // they do not tell either how far EVENTS is
 	}
 	resp.Problems = append(resp.Problems, c.notArchived(resp.GetJournals())...)
 	if c.Publishers != nil {
@@ -179,8 +180,8 @@ func describe(p *identityv1.Process) string {
 	return fmt.Sprintf("%s on %s at %s", p.GetProcessId(), cmp.Or(p.GetHost(), "a machine without a name"), p.GetAddress())
 }
 
-// Down returns because of what something is not served. The texts name no process or machine, since everybody may read
-// them.
+// Down returns the problems of an examination because of which a service is not served, each in a text that names no
+// process or machine, since everybody may read it.
 func Down(resp *identityv1.ListProcessesResponse) []string {
 	var out []string
 	for _, p := range resp.GetProblems() {
@@ -207,7 +208,8 @@ type Watch struct {
 // NewWatch returns a Watch. config is called for each examination.
 func NewWatch(config func() Config) *Watch { return &Watch{config: config} }
 
-// Down returns because of what something is not served.
+// Down returns the texts of the function Down for an examination that is less than watchTerm old. If the installation
+// could not be examined, it returns one text that says so.
 func (w *Watch) Down(ctx context.Context) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

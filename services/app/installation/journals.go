@@ -77,11 +77,13 @@ func Stored(ctx context.Context, nc *nats.Conn, planes []string, partitions func
 	return streams, all, nil
 }
 
-// ManySegments returns how many segments of a partition may wait until the snapshots that are kept allow that they are archived, and a few
-// more. Segments and snapshots have so many MiB.
+// ManySegments returns the value of Config.ManySegments: how many segments a partition needs before the snapshots
+// that are kept allow that one is archived, and 8 more. segment and snapshots are in MiB: the size at which a segment
+// is closed, and how much of a journal is written between two snapshots.
 func ManySegments(segment, snapshots int) int { return 8 + (snapshot.Kept+1)*snapshots/max(segment, 1) }
 
-// notArchived returns the partitions whose segments are not archived as they should be.
+// notArchived returns the problems of archives: that the bucket cannot be used, that an archive cannot be read, and
+// that more than ManySegments of a partition are not archived.
 func (c Config) notArchived(all []*identityv1.JournalUsage) (problems []*identityv1.InstallationProblem) {
 	said := map[string]bool{} // what may be done about a bucket, which is the same for many partitions
 	bucket := func(what, text string) {
@@ -120,7 +122,7 @@ func (c Config) notArchived(all []*identityv1.JournalUsage) (problems []*identit
 	return problems
 }
 
-// archived adds what the archive of a partition has.
+// archived sets in u what the archive of its partition has, or why it cannot be read.
 func archived(ctx context.Context, u *identityv1.JournalUsage, archives func(plane string, partition int) (archive.Store, error)) {
 	partition := int(u.GetPartition())
 	store, err := archives(u.GetPlane(), partition)

@@ -23,7 +23,7 @@ import (
 // occupy, most is this headroom, whose garbage is collected later than it could be.
 const (
 	gcMaxPercent   = 400
-	gcBusyPercent  = 200 // the most beyond gcBusyHeadroom
+	gcBusyPercent  = 200 // the maximum percentage where the headroom is more than gcBusyHeadroom
 	gcMinPercent   = 50
 	gcHeadroom     = 32 << 20 // bytes allocated between two collections of an idle process
 	gcBusyHeadroom = 64 << 20 // the same of a process that allocates as much in gcInterval, if its live heap is small

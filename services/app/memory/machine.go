@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// OfMachine returns the bytes of memory of the control group of this process, or of the machine; 0 if
-// the system does not say, which is so except on Linux.
+// OfMachine returns how many bytes of memory the machine has, or the control group of this process may use,
+// whichever is less; 0 if the system does not say. Only Linux says it.
 func OfMachine() uint64 {
 	var most uint64
 	if raw, err := os.ReadFile("/proc/meminfo"); err == nil {

@@ -2,7 +2,8 @@ package memory
 
 import "runtime/metrics"
 
-// Above returns a function that reports whether the heap that is alive has more bytes than most.
+// Above returns a function that reports whether the live heap had more than most bytes in the last garbage
+// collection.
 func Above(most uint64) func() bool {
 	return func() bool {
 		sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

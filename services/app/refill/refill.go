@@ -52,8 +52,8 @@ type Config struct {
 }
 
 // Run creates the streams in nc, publishes the messages of the backup from and writes its
-// files below homes, and compares the streams with totals. It is an error if a stream has
-// messages already.
+// files below homes, and compares the streams of journals with totals. It is an error if a
+// stream has messages already.
 func Run(ctx context.Context, cfg Config, nc *nats.Conn, homes *os.Root, from *archive.File, totals archive.Totals) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(inFlight))
 	if err != nil {
@@ -148,7 +148,7 @@ func (cfg *Config) checkEmpty(ctx context.Context, js jetstream.JetStream) error
 	return nil
 }
 
-// checkArchives refuses archives that have anything: what is in a catalog is removed from the journal.
+// checkArchives refuses archives that are not empty: the journals would lose the segments that a catalog names.
 func (cfg *Config) checkArchives(ctx context.Context, plane string) error {
 	if cfg.Archive == nil {
 		return nil
@@ -228,7 +228,7 @@ func (p *publishing) publish(ctx context.Context, m archive.Message) error {
 	return p.send(ctx, msg, m)
 }
 
-// begins returns the sequence at which the stream of its first message begins.
+// begins returns the sequence at which a stream begins of which m is the first message in the backup.
 func (p *publishing) begins(m archive.Message) uint64 {
 	if of, segment := jetlog.ParseStream(m.Stream); segment && (of.Shared || of.Segment == 0) {
 		return 1

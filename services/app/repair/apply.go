@@ -29,8 +29,9 @@ const (
 	blockBytes = 4 << 20
 )
 
-// apply rebuilds the streams of which a damaged partition can be repaired, opens them with a server, reads what it
-// answers, and exchanges them for the damaged ones. It returns where these are. Other partitions stay as they are, damaged or not.
+// apply rebuilds the streams that have frames of partitions which can be repaired, verifies them with a server, and
+// exchanges them for the damaged ones. It returns the directory to which it moved these; "" if it rebuilt none. Other
+// partitions stay as they are, damaged or not.
 func (r *run) apply(ctx context.Context) (replaced string, err error) {
 	builds, err := r.builds()
 	if err != nil || len(builds) == 0 {
@@ -84,7 +85,8 @@ func (r *run) apply(ctx context.Context) (replaced string, err error) {
 	return replaced, os.RemoveAll(building)
 }
 
-// setAside moves away what an interrupted repair left, since it may be the damaged stream that was exchanged already.
+// setAside moves the directory that an interrupted repair left, and does not remove it, since it may have a damaged
+// stream that was exchanged already.
 func setAside(left, to string) error {
 	if there, err := exists(left); err != nil || !there {
 		return err
@@ -142,7 +144,8 @@ func placeOf(f *copyOf) jetlog.Place {
 	return p
 }
 
-// builds returns the streams in which there are frames of a journal that is repaired, in order. A shared one has those of all partitions.
+// builds returns the streams in which there are frames of a journal that is repaired, in order. A shared one gets the
+// frames of all partitions. It returns an error if two of its frames have the same sequence number.
 func (r *run) builds() (all []*build, err error) {
 	byPlace := map[jetlog.Place]*build{}
 	for _, j := range r.journals {
@@ -233,7 +236,7 @@ func (r *run) remove(replaced string, of jetlog.Place) error {
 	return errors.Join(salvage.SyncDir(filepath.Dir(from)), salvage.SyncDir(replaced))
 }
 
-// fill writes the blocks of a stream that has none.
+// fill writes the frames of a new stream into its blocks, in the store of a server that does not run.
 func (r *run) fill(store string, of *build) error {
 	name, all := of.of.Stream(), of.frames
 	dir := blockfile.Messages(store, r.Account, name)
@@ -272,7 +275,8 @@ func (r *run) fill(store string, of *build) error {
 	return flush()
 }
 
-// createdAt returns when the last event of a frame occurred, in nanoseconds of Unix time; 0 if it does not say.
+// createdAt returns when the last event of a frame occurred, in nanoseconds of Unix time, for a frame of which it is
+// not known when it was stored; 0 for others, and if the event does not say it.
 func createdAt(f *copyOf) int64 {
 	all := lines.Split(f.frame.Body)
 	if f.at > 0 || len(all) == 0 {
@@ -287,8 +291,8 @@ func createdAt(f *copyOf) int64 {
 	return last.At.UnixNano()
 }
 
-// verify opens the rebuilt streams with a server and requires that each partition of which all is there has the frames that it should have,
-// each continuing the one before it.
+// verify opens the rebuilt streams with a server and requires that each partition whose frames are all in builds has
+// the frames that it should have, each continuing the one before it.
 func (r *run) verify(ctx context.Context, store string, builds []*build) error {
 	return serve(store, func(nc *nats.Conn) error {
 		for _, j := range r.journals {

@@ -23,7 +23,8 @@ type Archive struct {
 	Damage []string
 	// Copies are the numbers of frames that come from elsewhere than from the archive, by place.
 	Copies map[string]int
-	// Lost are the frames of which there is no copy. The journal goes on without them; whoever reads its beginning does not.
+	// Lost are the frames of which there is no copy. The partition works without them, but nothing can read the
+	// journal from its beginning past them.
 	Lost []Range
 }
 
@@ -36,9 +37,9 @@ type Range struct {
 // part is an archived segment, or several of which nothing is stored.
 type part struct {
 	row         *archive.Segment // nil: nothing is stored
-	before, end framelog.End     // where that is not known, end is that of the log before the frame that is behind it
+	before, end framelog.End     // if nothing is stored, end is what the segment or frame behind the part says
 	damage      error
-	found       []*copyOf // all frames, of one that is damaged and can be repaired
+	found       []*copyOf // of a damaged part the frames of which there are copies; see complete
 }
 
 // mendable is a store of which what is damaged can be put aside.
@@ -57,9 +58,9 @@ type archiveOf struct {
 	name    string
 	content []byte // the catalog, as it is
 	version uint64
-	rewrite bool    // the catalog does not have the parts
-	parts   []*part // in order
-	spare   []archive.Segment
+	rewrite bool              // the catalog does not have the parts
+	parts   []*part           // in order
+	spare   []archive.Segment // stored, and in none of the parts
 }
 
 // examineArchive reads the archive of a partition: that each segment of its catalog is as it was written, and if the catalog is damaged
@@ -134,8 +135,9 @@ func (a *archiveOf) end() framelog.End {
 	return framelog.End{}
 }
 
-// extend adds the segments that are stored and not in the catalog, if the journal does not go on behind the catalog by itself. If the catalog cannot
-// be read, it also adds what is missing between them, and up to the frame with which the journal goes on.
+// extend adds the segments that are stored and not in the catalog, unless the frames of the log continue the catalog
+// without them. If the catalog cannot be read, it also adds parts for what is missing between those segments, and
+// before the first frame of the log.
 func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segment, live []*copyOf, readable bool) error {
 	if c := assemble(a.name, a.end(), slices.DeleteFunc(slices.Clone(live), func(f *copyOf) bool { return f.seq <= a.end().Seq }), framelog.End{}); len(c.kept) > 0 && len(c.left) == 0 {
 		return nil
@@ -188,14 +190,14 @@ func (a *archiveOf) next(ctx context.Context, stored map[string]archive.Segment,
 	return next, damage
 }
 
-// missing adds what is missing up to an end.
+// missing adds a part of which nothing is stored, up to an end.
 func (a *archiveOf) missing(end framelog.End) {
 	a.rewrite = true
 	before := a.end()
 	a.parts = append(a.parts, &part{before: before, end: end, damage: fmt.Errorf("of frames %d to %d, wal_seq %d to %d, nothing is stored", before.Seq+1, end.Seq, before.WalSeq+1, end.WalSeq)})
 }
 
-// endBefore returns the end of the log before a frame, of which nothing else is known.
+// endBefore returns the end of the log before a frame, as far as the frame itself says it.
 func endBefore(f *copyOf) framelog.End {
 	l := f.frame.Link
 	return framelog.End{Seq: f.seq - 1, WalSeq: max(l.First, 1) - 1, Hash: l.Prev, Incarnation: l.Incarnation, Segment: l.Segment}
@@ -276,7 +278,8 @@ func (j *journal) readArchive(ctx context.Context, s *stream) {
 	}
 }
 
-// mend finds out what becomes of a damaged archive. copies are those of its frames.
+// mend sets Status, Copies and Lost of a damaged archive. copies are the copies of the partition's frames that were
+// found.
 func (a *archiveOf) mend(copies []*copyOf) {
 	a.Status, a.Copies = Repairable, map[string]int{}
 	for _, p := range a.parts {
@@ -297,7 +300,7 @@ func (a *archiveOf) mend(copies []*copyOf) {
 	}
 }
 
-// lost puts a part together from copies of its frames, and returns those that are missing.
+// lost sets p.found from copies of the frames of a part, and returns the ranges of those that have no copy.
 func (a *archiveOf) lost(p *part, copies []*copyOf) (all []Range) {
 	for at := p.before; ; {
 		c := assemble(a.name, at, copies, p.end)
@@ -317,13 +320,13 @@ func (a *archiveOf) lost(p *part, copies []*copyOf) (all []Range) {
 	}
 }
 
-// mendArchives writes the damaged archives as far as they can be repaired, and returns where what was damaged is. An interruption leaves what
-// was there, or what was repaired.
+// mendArchives writes the damaged archives as far as they can be repaired, and returns the directory to which it
+// moved what was damaged; "" if it changed none. An interruption leaves the old catalog in force, or the new one.
 func (r *run) mendArchives(ctx context.Context) (replaced string, err error) {
 	for _, j := range r.journals {
 		a := j.archived
 		if last := len(a.parts) - 1; a.Status == Intact || last >= 0 && a.parts[last].row == nil && !a.complete(a.parts[last]) {
-			continue // a catalog says where the journal goes on behind it
+			continue // a catalog without the last part would not end where the log goes on
 		}
 		rows, gone, err := a.rows(ctx, r)
 		if err != nil {

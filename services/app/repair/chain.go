@@ -24,10 +24,11 @@ type copyOf struct {
 type chain struct {
 	kept []*copyOf // continue each other, behind what is archived
 	end  framelog.End
-	// whole says that the chain has the witnessed frame, and that no intact frame is left over.
+	// whole says that the chain has the witnessed frame or a newer incarnation than that, or that no frame behind its
+	// beginning was witnessed. It says nothing about left.
 	whole bool
 	left  []*copyOf // intact frames behind the end that do not continue it, each once, in order
-	// broken are frames whose content is not the one that their hash is of.
+	// broken are frames whose content does not have their hash, or whose format is unknown.
 	broken []*copyOf
 }
 
@@ -141,7 +142,8 @@ func walSeq(body []byte) (uint64, bool) {
 	return n, ok && err == nil
 }
 
-// lastWalSeq returns the wal_seq of the last line that a frame has, 0 if it has none.
+// lastWalSeq returns the wal_seq of the last line of a frame. If it has no line, it is the wal_seq before the frame,
+// or 0 if the frame does not say that.
 func (f *copyOf) lastWalSeq() uint64 {
 	n := uint64(len(lines.Split(f.frame.Body)))
 	if f.frame.Link.Format == 0 {

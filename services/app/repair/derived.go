@@ -11,7 +11,8 @@ import (
 	"quartet/services/app/derived"
 )
 
-// examineDerived returns the streams that are damaged and not journals.
+// examineDerived returns the streams that are damaged and not journals. Again is false for snapshots that shortened
+// reports.
 func (r *run) examineDerived() (damaged []derived.Report, err error) {
 	streams, err := derived.Stored(r.store, r.Account)
 	if err != nil {

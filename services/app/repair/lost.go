@@ -18,7 +18,7 @@ import (
 // Loss is what is known of the events that a journal does not have, and of which no copy continues it.
 type Loss struct {
 	First, Last uint64 // wal_seqs; Last is as far as anybody recorded
-	// Known are the events of these of which some place tells.
+	// Known is how many of these events some place has, without those of the journal itself.
 	Known int
 	// Types, Agents, WorkItems and Sessions are what these are about, each once, in order. Sessions own boards.
 	Types, Agents, WorkItems, Sessions []string

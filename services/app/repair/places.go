@@ -38,11 +38,11 @@ type stream struct {
 	shared     bool                      // the partitions began in one stream
 	copies     map[int][]*copyOf         // by partition
 	gaps       map[jetlog.Place][]string // what cannot be read in the blocks of the store
-	newest     map[int]uint64            // sequence number in any of the places, by partition
+	newest     map[int]uint64            // highest sequence number in any of the places, by partition
 	wanted     map[int][]span            // the frames of which copies are needed, by partition; nil: all
 }
 
-// add adds a copy. Subjects that are not of a partition are left out.
+// add adds a copy if it is wanted. It leaves out those whose subject is not that of a partition of the plane.
 func (s *stream) add(c *copyOf) {
 	of, found := jetlog.ParseSubject(c.subject)
 	if !found || of.Plane != s.plane {

@@ -15,9 +15,11 @@ import (
 	"quartet/pkg/journal/witness"
 )
 
-// BeginRestored begins a new incarnation of each partition of a plane whose journal was restored from a backup: what others
-// read of it after the backup is not in it, and goes on above the wal_seqs that they may know. witnessDir and witnessed, by name of the partition,
-// have what was witnessed of the installation before; neither need have anything.
+// BeginRestored begins a new incarnation of each partition of a plane whose journal was restored from a backup. The
+// journal does not have what was written after the backup, which others may have read, so the incarnation's wal_seqs
+// begin above all that they may know. witnessDir and witnessed, by name of the partition, have what was witnessed of
+// the installation before; both may be empty. Empty journals, and those whose frames do not continue each other, stay
+// as they are.
 func BeginRestored(ctx context.Context, nc *nats.Conn, plane string, partitions int, witnessDir string, witnessed map[string]framelog.End, now time.Time, newID func(prefix string) string) error {
 	for i := range partitions {
 		log, err := jetlog.New(nc, plane, i)

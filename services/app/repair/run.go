@@ -336,7 +336,8 @@ func (r *run) searchBackup(damaged map[string]bool) error {
 // margin is how far above everything that is known a new incarnation begins: what only clients know is within it.
 const margin = 1000
 
-// decide finds out what becomes of a damaged journal.
+// decide sets the status of a damaged journal from the copies of all places. If its loss is accepted, decide also
+// makes the frame with which it goes on.
 func (r *run) decide(j *journal, k *known) error {
 	s := r.streams[j.of.plane]
 	j.chain = assemble(j.Partition, j.archived.end(), s.behind(j.of.number, j.archived.end().Seq), j.witnessed)

@@ -43,7 +43,7 @@ type Config struct {
 	Witness    func(plane string, partition int) framelog.Witness
 	// Rate is the number of bytes that are read in a second; 0: nothing is.
 	Rate int64
-	// Report is called at the end of a pass with what is wrong with each partition's journal, or nil.
+	// Report is called for each partition when all journals of its plane were read, with the first damage or nil.
 	Report func(partition string, damage error)
 	// Streams returns the streams that are not journals; for these, Report is called with their names. nil: none are read.
 	Streams func(store, account string) ([]derived.Stream, error)
@@ -255,7 +255,7 @@ func (p *pass) block(ctx context.Context, seg datadir.Segment, file blockfile.Fi
 	stream := seg.Stream()
 	b, err := os.ReadFile(file.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the chain tells
+		return nil // if frames are missing now, the next one does not continue the journal
 	}
 	if err != nil {
 		return err
@@ -272,7 +272,7 @@ func (p *pass) block(ctx context.Context, seg datadir.Segment, file blockfile.Fi
 		}
 	}
 	if p.archived(seg) {
-		gaps = nil // it may be removed
+		gaps = nil // the server may be removing the stream
 	}
 	for _, gap := range gaps {
 		if last && gap.Tail() {
@@ -320,8 +320,9 @@ func decode(r blockfile.Record) framelog.Frame {
 	return jetlog.Decode(h, r.Body)
 }
 
-// closed reads what was written to the segment before seg since that was read. The stream of a segment is there before the one before it is
-// closed, so a pass may know both and read the first one too early. Once seg has a frame, nothing more is written to it.
+// closed is called for each frame of seg. For the first one it reads what was written to the segment before seg since
+// this pass read that segment: a stream is created before the segment before it is closed, so the pass may have read
+// that one too early. Once seg has a frame, nothing more is written to the segment before.
 func (p *pass) closed(ctx context.Context, seg datadir.Segment, partition int) error {
 	j := p.journals[partition]
 	if j.End.Segment >= seg.Segment {
@@ -345,7 +346,7 @@ func (p *pass) closed(ctx context.Context, seg datadir.Segment, partition int) e
 		}
 		b, err := os.ReadFile(file.Path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the chain tells
+			continue // if frames are missing now, the next one does not continue the journal
 		}
 		if err != nil {
 			return err

@@ -38,7 +38,8 @@ func (s *Scrubber) stream(ctx context.Context, of derived.Stream) (intact bool, 
 // these streams are rewritten by the server, when messages were removed.
 const rereadAfter = time.Second
 
-// streamBlock reads a block. One that was removed since the blocks were listed is passed over.
+// streamBlock reads a block, and once more if it seems to be damaged. One that was removed since the blocks were
+// listed is passed over.
 func (s *Scrubber) streamBlock(ctx context.Context, r *derived.Reader, file blockfile.File, newest bool) error {
 	for first := true; ; first = false {
 		b, err := os.ReadFile(file.Path)

@@ -60,7 +60,7 @@ type Result struct {
 	Streams  []derived.Report // that are not journals: each that exists, in a cluster each replica
 }
 
-// copyDir begins the names of the directories in which Verify reads copies of journals.
+// copyDir begins the names of the directories in which Run reads copies of journals.
 const copyDir = ".verify-"
 
 // Run reads all journals of an installation to their ends, in their archives first: that their frames continue each other and have the
@@ -272,7 +272,7 @@ func (r *reading) partition(ctx context.Context, recorded framelog.Witness, stor
 	return all, nil
 }
 
-// attempts is how often a log is read of which segments are dropped meanwhile that were archived before.
+// attempts is how often a log is read at most while segments that were archived before are dropped from it.
 const attempts = 10
 
 // readLog reads what is behind the archive in a log, if there is one; the replicas on one server, unless server is "". Segments that are

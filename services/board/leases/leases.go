@@ -136,7 +136,7 @@ func (l *Leases) Renew(namespace, runID string) (expires time.Time, ok bool) {
 	return l.table.Renew(key(namespace, runID))
 }
 
-// Expiry returns when leases of runs of a namespace expire, for readers.
+// Expiry returns the LeaseExpiry of a namespace, by which readers see when the lease of a run expires.
 func (l *Leases) Expiry(namespace string) model.LeaseExpiry {
 	return func(runID string) (time.Time, bool) { return l.table.Expires(key(namespace, runID)) }
 }

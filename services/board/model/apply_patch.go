@@ -8,7 +8,7 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// Kinds of operations, in short.
+// Short names of the kinds of operations.
 const (
 	OpUpdateTask       = boardv1.OperationKind_OPERATION_KIND_UPDATE_TASK
 	OpAddStep          = boardv1.OperationKind_OPERATION_KIND_ADD_STEP
@@ -89,8 +89,8 @@ func (b *Board) applyPatch(ops []*boardv1.Operation, at time.Time) error {
 	return nil
 }
 
-// deleteStep removes a step. No other step may depend on it. Of the step itself, which a run may
-// have claimed before, only the record remains.
+// deleteStep removes a step. No other step may depend on it. A run that claimed the step before
+// may still refer to it, so s keeps its record, and nothing else.
 func (b *Board) deleteStep(s *Step) {
 	for _, d := range s.DependsOn {
 		d.Dependents = slices.DeleteFunc(d.Dependents, func(k *Step) bool { return k == s })

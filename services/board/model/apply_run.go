@@ -71,7 +71,7 @@ func (s *State) applyClaimToRun(b *Board, st *Step, p *boardv1.TaskStepClaimed, 
 	r.Record, r.Step = n, st
 }
 
-// addRun adds a run in progress.
+// addRun adds a run in progress. A damaged board gets it too, but is not added to WithRuns.
 func (s *State) addRun(r *Run) {
 	r.Board.Runs[r.Record.GetRunId()] = r
 	s.Runs[plane.KeyOf(r.Board.Key.Namespace, r.Record.GetRunId())] = r
@@ -80,8 +80,8 @@ func (s *State) addRun(r *Run) {
 	}
 }
 
-// endRun ends a run with a status, unless it has ended. step is the status of its step then;
-// it is ignored for a run without a step.
+// endRun ends a run with a status, unless it has ended. step is the status that the run's step has
+// at that time; it is ignored for a run without a step.
 func (s *State) endRun(r *Run, status boardv1.RunStatus, step StepStatus, at time.Time) {
 	if !r.Running() {
 		return
@@ -176,7 +176,7 @@ func (s *State) applyWorkerRunEnded(p *boardv1.WorkerRunEnded, ev *journal.Event
 	s.endRun(r, p.GetStatus(), at, ev.CreatedAt)
 }
 
-// applyAfterEnd is Apply for events of a board that has ended.
+// applyAfterEnd is Apply for events of a board that has ended. Any other than worker_run_ended is an error.
 func (s *State) applyAfterEnd(ev *journal.Event) error {
 	if p, ok := ev.Payload.(*boardv1.WorkerRunEnded); ok {
 		s.applyWorkerRunEnded(p, ev)

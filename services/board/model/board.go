@@ -41,7 +41,7 @@ type Board struct {
 	ID           string
 	Status       BoardStatus
 	UpdatedAt    time.Time
-	Lines        int64         // wal_seq of the last line
+	Lines        int64         // how many lines the WAL has, which is the wal_seq of the last one
 	first        uint64        // journal position of the first line
 	LastPosition uint64        // journal position of the last line
 	Damaged      error         // not nil: the WAL cannot be replayed, so the board cannot be used (SPEC B2)
@@ -71,7 +71,7 @@ type content struct {
 	// The fields below are not determined by the WAL.
 	LeaseTerm   time.Duration
 	Terminating *boardv1.BoardTerminating // not nil: the board is being failed or cancelled
-	EndedBy     journal.Actor             // who requested that
+	EndedBy     journal.Actor             // who requested the end
 	Runs        map[string]*Run           // in progress, by id
 	Dispatches  []*Dispatch               // open
 }

@@ -2,8 +2,8 @@ package model
 
 import "slices"
 
-// CycleFinder finds cycles among dependencies. It visits each step once over all
-// searches.
+// CycleFinder finds cycles among dependencies. All its searches together visit each step
+// once. After a search that found a cycle it must not be used any more.
 type CycleFinder struct {
 	Deps     func(id string) []string // returns what a step depends on
 	finished map[string]bool          // by step; false: it is on the path of the current search

@@ -16,8 +16,8 @@ var errUnknownBoard = errors.New("namespace, session_id and task_id cannot be re
 // Quarantine makes the board that a damaged record was about unusable, and no other one
 // (SPEC B2, S2-059). The payload is lost, so the state of that board is unknown; the
 // fields that name the board can nearly always still be read, and without them the error
-// is errUnknownBoard. If no board with that id is active, an unusable one is added, unless
-// a board with that id has ended and the record created none: then nothing changes.
+// is errUnknownBoard. If no board with that id is active, Quarantine adds an unusable one, unless
+// a board with that id has ended and the record is no task_created: then nothing changes.
 func (s *State) Quarantine(d journal.Damage) error {
 	namespace, known := d.Field("namespace")
 	session, named := d.Field("session_id")

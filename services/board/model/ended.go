@@ -13,26 +13,27 @@ import (
 
 var _ pages.Resident = (*State)(nil)
 
-// closed is the content of all boards that have ended. Nobody changes it.
+// closed is the empty content that all boards have in memory after their end. Nobody changes it.
 var closed = &content{}
 
 // contents is where the content of ended boards is.
 type contents struct {
 	file   *resident.File // nil: in memory
-	boards int            // all of the state
+	boards int            // how many boards the state has, active and ended
 	stored int            // ended ones whose content is in the file
-	kept   []*Board       // ended ones whose content is in memory since the file could not be written
+	kept   []*Board       // ended ones whose content is in memory because the file could not be written
 }
 
 // Comparable returns what tests compare (see pagestest.Same): nothing, since the content of boards is the same wherever it is.
 func (contents) Comparable() any { return struct{}{} }
 
-// offload takes the content of a board that has ended out of memory. A board that has ended never changes.
+// offload moves the content of a board that has ended to the file. It stays in memory, encoded, if there is no file
+// or the file cannot be written. A board that has ended never changes.
 func (s *State) offload(b *Board) {
 	p := b.page(nil)
 	content, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
 	if err != nil {
-		return // it stays as it is
+		return // the content stays as it is
 	}
 	b.stored, b.content = resident.NewBlob(s.contents.file, content), closed
 	switch {
@@ -43,7 +44,7 @@ func (s *State) offload(b *Board) {
 	}
 }
 
-// freeContents forgets the boards of a session that is erased.
+// freeContents frees the stored contents of the boards of a session that is erased, all of which have ended.
 func (s *State) freeContents(se *session) {
 	s.contents.boards -= len(se.WALs)
 	for _, b := range se.Ended {
@@ -55,8 +56,8 @@ func (s *State) freeContents(se *session) {
 	s.contents.kept = slices.DeleteFunc(s.contents.kept, func(b *Board) bool { return slices.Contains(se.Ended, b) })
 }
 
-// Whole returns a board with all that it has in memory until it ends, but for its steps. That of a board that has ended is a copy. A file that
-// cannot be read is a panic with resident.ErrUnreadable.
+// Whole returns the board with its content. It is b itself if b is active, and otherwise a copy without steps, whose
+// content is read back. Whole panics with resident.ErrUnreadable if the file cannot be read.
 func (b *Board) Whole() *Board {
 	if b.content != closed {
 		return b
@@ -71,7 +72,7 @@ func (b *Board) Whole() *Board {
 	return whole
 }
 
-// storedPage returns the page of a board that has ended.
+// storedPage returns the page of a board that has ended. It panics as Whole does.
 func (b *Board) storedPage() *boardv1.StoredBoard {
 	p := &boardv1.StoredBoard{}
 	if err := proto.Unmarshal(b.stored.Bytes(), p); err != nil {
@@ -83,7 +84,8 @@ func (b *Board) storedPage() *boardv1.StoredBoard {
 // UseFile implements pages.Resident.
 func (s *State) UseFile(f *resident.File) { s.contents.file = f }
 
-// Evict implements pages.Resident. What has ended is in the file at once, so there is something left only if it could not be written.
+// Evict implements pages.Resident: it stores the contents that offload could not write to the file. There are no
+// others, since offload writes them when a board ends.
 func (s *State) Evict(most int, _ bool) (n int, more bool, err error) {
 	for ; n < most && len(s.contents.kept) > 0; n++ {
 		b := s.contents.kept[0]
@@ -96,7 +98,7 @@ func (s *State) Evict(most int, _ bool) (n int, more bool, err error) {
 	return n, len(s.contents.kept) > 0, nil
 }
 
-// Counts implements pages.Resident. It counts boards.
+// Counts implements pages.Resident. It counts boards; an evicted one is one whose content is in the file.
 func (s *State) Counts() resident.Counts {
 	return resident.Counts{Resident: s.contents.boards - s.contents.stored, Evicted: s.contents.stored}
 }

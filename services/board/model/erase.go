@@ -10,7 +10,8 @@ import (
 
 var _ journal.Erasable = (*State)(nil)
 
-// DeletedBefore implements journal.Erasable. Sessions with boards that have not ended are left for later.
+// DeletedBefore implements journal.Erasable: it returns the sessions whose orchestrator was deleted before a time and
+// that have no active board.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	for k := range s.Deleted {
 		if se := s.Sessions[k]; s.DeletedAt[k].Before(before) && (se == nil || len(se.active) == 0) {
@@ -20,7 +21,8 @@ func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	return all
 }
 
-// Erase implements journal.Erasable: it removes the boards of a session, with their runs.
+// Erase implements journal.Erasable: it removes the deleted sessions that is selects, with their boards and runs. It
+// leaves a session that has an active board.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
 	for k := range s.Deleted {
 		se := s.Sessions[k]

@@ -65,8 +65,9 @@ func JoinIDs(ids []string) string {
 }
 
 // CallerRun returns the run that calls, or nil if runID is empty. It returns RUN_STALE for a
-// run that is no longer in memory and PERMISSION_DENIED for one of another board: a run may
-// read the board that it was dispatched to and no other (S2-365).
+// run that is no longer in memory, TASK_TERMINAL if the run's board has ended and the id means a
+// newer one, and PERMISSION_DENIED for a run of another board: a run may read the board that it was
+// dispatched to and no other (S2-365).
 func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 	if runID == "" {
 		return nil, nil

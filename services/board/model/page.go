@@ -15,8 +15,8 @@ import (
 	"quartet/pkg/plane"
 )
 
-// Each board has a page, each session whose orchestrator was deleted, and each block of the runs that
-// ended last. The id of an owner begins with its kind.
+// There is a page of each board, of each session whose orchestrator was deleted, and of each block of the runs
+// that ended last. The id of an owner begins with its kind.
 const (
 	boardPage   = "board/"   // then the session, '/', the WAL
 	sessionPage = "session/" // then the session
@@ -39,7 +39,7 @@ func sessionOwner(k Key) pages.Owner {
 // endedOwner returns the owner of the page of a block of ended runs.
 func endedOwner(block int) pages.Owner { return pages.Owner{ID: endedPage + strconv.Itoa(block)} }
 
-// boardOf returns the key of the board that an owner is; ok is false if it is none.
+// boardOf returns the key of the board that an owner is; ok is false if the owner is no board.
 func boardOf(o pages.Owner) (k BoardKey, ok bool) {
 	names, is := strings.CutPrefix(o.ID, boardPage)
 	session, wal, _ := strings.Cut(names, "/")
@@ -49,7 +49,7 @@ func boardOf(o pages.Owner) (k BoardKey, ok bool) {
 	return k, is && k.owner() == o
 }
 
-// blockOf returns the number of the block of ended runs that an owner is; ok is false if it is none.
+// blockOf returns the number of the block of ended runs that an owner is; ok is false if the owner is no such block.
 func blockOf(o pages.Owner) (block int, ok bool) {
 	number, is := strings.CutPrefix(o.ID, endedPage)
 	block, err := strconv.Atoi(number)
@@ -66,7 +66,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 		return
 	case *boardv1.TaskCreated:
 		touch(BoardKey{ev.Namespace, ev.SessionID, p.GetWalName()}.owner())
-		if b != nil { // it is superseded
+		if b != nil { // it is damaged; the new board becomes the active one with the id
 			touch(b.Key.owner())
 		}
 		return
@@ -102,8 +102,8 @@ func (b *Board) endsBy(ev *journal.Event) int {
 	return 1
 }
 
-// touchEnds calls touch with the pages of ended runs that n further ones change: those to which they
-// are added, and those that they push out of memory.
+// touchEnds calls touch with the pages of ended runs that change when n further runs end: those to which
+// the n runs are added, and those whose runs then leave memory.
 func (s *State) touchEnds(n int, touch func(pages.Owner)) {
 	next := s.dropped + len(s.ended)
 	for block := next / pageRuns; block*pageRuns < next+n; block++ {

@@ -17,7 +17,7 @@ import (
 	"quartet/pkg/plane"
 )
 
-// page returns the page of a board of a session.
+// page returns the page of a board. se is the board's session, and may be nil if the board has ended.
 func (b *Board) page(se *session) *boardv1.StoredBoard {
 	if b.content == closed {
 		return b.storedPage()
@@ -120,7 +120,7 @@ func (s *State) addBoardPage(o pages.Owner, p *boardv1.StoredBoard) error {
 	return s.insertBoard(b, p.GetSuperseded())
 }
 
-// set sets what every board has, but for its lines.
+// set sets what the pages of active and of ended boards have, except the lines of the WAL.
 func (b *Board) set(p *boardv1.StoredBoard) {
 	b.ID, b.title, b.summary, b.DefaultPool = p.GetBoardId(), p.GetTitle(), p.GetSummary(), p.GetDefaultWorkerPoolId()
 	b.Status, b.reason, b.Terminating = p.GetStatus(), p.GetReason(), p.GetTerminating()
@@ -134,7 +134,7 @@ func (b *Board) set(p *boardv1.StoredBoard) {
 	}
 }
 
-// setLines sets the positions of the lines of the WAL.
+// setLines sets the positions of the lines of the WAL, of which there must be at least one.
 func (b *Board) setLines(offsets []byte) error {
 	b.lineOffsets = offsets
 	b.first, _ = binary.Uvarint(offsets)
@@ -228,7 +228,8 @@ func (s *State) setRuns(b *Board, p *boardv1.StoredBoard) error {
 }
 
 // insertBoard adds a board that was read to its session, in the place that its lines give it, and
-// lists its dispatches.
+// lists its dispatches. superseded says that a newer board got its id while it was active and damaged,
+// so that the newer one is the active board with the id.
 func (s *State) insertBoard(b *Board, superseded bool) error {
 	se := s.sessionOf(b)
 	b.LeaseTerm = s.term

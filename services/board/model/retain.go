@@ -12,8 +12,9 @@ import (
 
 var _ journal.Retaining = (*State)(nil)
 
-// Needs implements journal.Retaining: a board needs its WAL until its end is old. All its lines are removed then, because a line can be
-// verified only with those before it. Nothing reads back what is not in a WAL.
+// Needs implements journal.Retaining: the lines of a WAL are needed until the board has ended and its end is older
+// than before. Then all of them may be removed, because a line can be verified only with the lines before it. Events
+// that are not in a WAL are not needed, since nothing reads them back.
 func (s *State) Needs(ev *journal.Event, before time.Time) bool {
 	if _, deleted := ev.Payload.(*boardv1.OwnerDeleted); deleted || !InWAL(ev) {
 		return false

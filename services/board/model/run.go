@@ -105,12 +105,12 @@ type Run struct {
 	Board        *Board
 	Allowed      map[string]bool // the only steps that it may claim; nil: all
 	LeaseExpired bool            // it ended because its lease expired
-	place        int             // of a run that has ended: among all of the partition, from 0
+	place        int             // of a run that has ended: its number among all ended runs of the partition, from 0
 
 	// The fields below are those of a run in progress.
 	Dispatch   *Dispatch // the standing dispatch that created it, or nil
-	AllowedSet *Bitset   // the indexes of the allowed steps that exist; nil: all, or a dispatch created it with its step
-	Step       *Step     // that it claimed; another run may hold it by now, and it may be deleted
+	AllowedSet *Bitset   // the indexes of the allowed steps that exist; nil: all; always nil if Dispatch is set
+	Step       *Step     // the step that it claimed; another run may hold the step by now, and the step may be deleted
 }
 
 // Dispatch is a standing dispatch that is open, or whose runs are in progress.
@@ -118,10 +118,10 @@ type Dispatch struct {
 	Record     *boardv1.StandingDispatch
 	Board      *Board
 	Allowed    map[string]bool // the only steps that its runs may claim; nil: all
-	AllowedSet *Bitset         // the indexes of those that exist; nil: all, or it is closed
+	AllowedSet *Bitset         // the indexes of those that exist; nil: all, or the dispatch is closed
 	Running    int             // how many of its runs are in progress
-	listed     bool            // it is claimable in its pool
-	closed     bool            // it is not open any more, and its runs continue
+	listed     bool            // it is in Claimable of its pool
+	closed     bool            // it is not open any more; its runs continue
 }
 
 // pool is a worker pool of a namespace.
@@ -135,7 +135,7 @@ func (r *Run) Running() bool { return r.Record.GetStatus() == boardv1.RunStatus_
 // HasClaimed reports whether the run has claimed a step, whether or not it holds it.
 func (r *Run) HasClaimed() bool { return r.Record.GetClaimedStepId() != "" }
 
-// HoldsStep reports whether the run, which is in progress, holds the step that it claimed.
+// HoldsStep reports whether the run still holds the step that it claimed. It is false for a run that has ended.
 func (r *Run) HoldsStep() bool {
 	return r.Step != nil && Held(r.Step.Record.GetStatus()) && r.Step.Record.GetClaimedByRunId() == r.Record.GetRunId()
 }

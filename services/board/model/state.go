@@ -22,7 +22,7 @@ type State struct {
 	Runs      map[Key]*Run        // in progress, and those that ended last
 	Pools     map[Key]*pool       // by pool id; those that have a dispatch with a step to claim
 	ended     []Key               // ended runs in Runs, oldest first
-	dropped   int                 // how many runs that ended before those are not in memory any more
+	dropped   int                 // how many older ended runs are not in memory any more
 	Deleted   map[Key]bool        // sessions whose orchestrator was deleted
 	DeletedAt map[Key]time.Time   // when this plane read that
 	awaited   map[BoardKey]*Board // boards that pages named and whose own page was not read yet
@@ -35,7 +35,7 @@ type Key = plane.Key
 // session has the boards of one orchestrator.
 type session struct {
 	key    Key
-	active map[string]*Board // by board id; nil: there is none
+	active map[string]*Board // by board id; a nil map is empty
 	Order  []*Board          // the active ones, in the order of creation
 	Ended  []*Board          // without their content, in the order of their ends
 	WALs   []*Board          // all, in the order of creation
@@ -144,7 +144,7 @@ func (se *session) WAL(name string) *Board {
 	return nil
 }
 
-// name adds a board to byWAL, in place of any that has its WAL.
+// name adds a board to byWAL, in place of a board with the same WAL if there is one.
 func (se *session) name(b *Board) {
 	at, is := se.find(b.Key.WAL)
 	if is {

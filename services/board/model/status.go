@@ -6,13 +6,13 @@ import (
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 )
 
-// StepStatus is the status of a step, in short.
+// StepStatus is a short name of the type of a step's status.
 type StepStatus = boardv1.StepStatus
 
-// BoardStatus is the status of a board, in short.
+// BoardStatus is a short name of the type of a board's status.
 type BoardStatus = boardv1.BoardStatus
 
-// Statuses of steps and boards, in short.
+// Short names of the statuses of steps and boards.
 const (
 	StepPending   = boardv1.StepStatus_STEP_STATUS_PENDING
 	StepReady     = boardv1.StepStatus_STEP_STATUS_READY

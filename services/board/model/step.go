@@ -92,8 +92,8 @@ func (b *Board) findRoots() {
 	b.roots = roots
 }
 
-// RequiredOpen returns 1 for a step that must still be completed before the board
-// can be, and else 0.
+// RequiredOpen returns 1 for a step that must still be completed before the board can be
+// completed, and 0 for any other step.
 func RequiredOpen(s *boardv1.Step) int {
 	if s.GetRequired() && s.GetStatus() != StepCompleted {
 		return 1
@@ -142,8 +142,8 @@ func (b *Board) removeReady(s *Step) {
 	}
 }
 
-// rebuild derives everything that follows from the records of the steps in Order. It returns the
-// first error, and goes on: then edges are missing.
+// rebuild derives everything that follows from the records of the steps in Order. It continues after
+// an error, without the edges that caused it, and returns the first one.
 func (b *Board) rebuild() (err error) {
 	b.Steps, b.Ready = make(map[string]*Step, len(b.Order)), map[string]*Bitset{}
 	b.Count, b.RequiredOpen, b.IDBytes = [9]int{}, 0, 0

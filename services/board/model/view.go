@@ -83,7 +83,7 @@ func (b *Board) BlockingCompletion() []string {
 	return b.collectIDs(nil, func(r *boardv1.Step) bool { return Held(r.GetStatus()) || RequiredOpen(r) > 0 })
 }
 
-// collectIDs appends the ids of the steps to keep, until there are maxNamedSteps.
+// collectIDs appends to to the ids of the steps for which keep returns true, until it has maxNamedSteps.
 func (b *Board) collectIDs(to []string, keep func(*boardv1.Step) bool) []string {
 	for _, s := range b.Order {
 		if len(to) == maxNamedSteps {

@@ -46,7 +46,7 @@ func cycle(circle []string) error {
 	return fault.DependencyCycle.Newf("the dependencies run in a circle: %s; remove one of them", chain(circle)).With("step_ids", model.JoinIDs(circle))
 }
 
-// chain writes a circle of steps with arrows, at most the first 20.
+// chain returns a circle of steps as text with arrows between them, at most the first 20 steps.
 func chain(circle []string) string {
 	s := circle[0]
 	for i, id := range circle[1:] {

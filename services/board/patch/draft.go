@@ -17,8 +17,8 @@ type draft struct {
 	b           *model.Board
 	touched     map[string]*node           // by step id
 	order       []*node                    // the values of touched, in the order of the first touch
-	newEdges    map[string]map[string]bool // dependencies that the operations added: the steps by what they depend on
-	steps       int                        // how many the board has
+	newEdges    map[string]map[string]bool // dependencies that the operations added: on a step, by the steps that have them
+	steps       int                        // how many steps the draft has
 	idBytes     int                        // bytes of their ids
 	boardStatus model.BoardStatus
 	// effects are the events that follow task_updated, in this order (SPEC B4).
@@ -281,8 +281,8 @@ func (d *draft) acyclic() error {
 }
 
 // events returns the events of the request: task_updated, the changes of statuses in
-// the order of the operations, then the steps that are ready now, and last that the board
-// is running, if that follows.
+// the order of the operations, then task_step_ready for each step that becomes ready, and last
+// task_running if the board is pending and a step is ready or held.
 func (d *draft) events(ops []*boardv1.Operation) []*journal.Event {
 	out := []*journal.Event{d.b.NewEvent("", &boardv1.TaskUpdated{Operations: ops, UpdatedAfterDispatchStepIds: d.changedWhileHeld})}
 	for _, e := range d.effects {

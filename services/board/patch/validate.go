@@ -16,9 +16,9 @@ const (
 	maxDependencies = 1000
 	MaxTitle        = 1000 // characters
 	maxOperations   = 10_000
-	// maxLines bounds the bytes of one event for each step of a board. All steps can
-	// become ready at once, which is one frame of the journal, and a frame is one message
-	// of the broker.
+	// maxLines bounds the bytes of as many events as a board has steps. All steps can
+	// become ready at once, the events of that are one frame of the journal, and a frame
+	// is one message of the broker.
 	maxLines = 6_200_000
 	// lineSize is the size of such an event without its ids. A test checks it.
 	lineSize = 540

@@ -257,8 +257,8 @@ func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 	d.assign(t, model.CopyRun(r.Record), s)
 }
 
-// claim claims up to n steps under the standing dispatches of the worker's pools,
-// one from each in turn.
+// claim claims up to n steps under the standing dispatches of the worker's pools: one under each
+// dispatch, then a second one, and so on until no dispatch has a step.
 func (d *batchDecision) claim(n int) {
 	from := d.claimable(n)
 	for i := 0; n > 0 && len(from) > 0; {

@@ -38,7 +38,7 @@ func DecideTerminated(b *model.Board, env journal.Env, timeout bool) []*journal.
 	return t.Events
 }
 
-// DecideComplete is the rule of CompleteBoard.
+// DecideComplete is the rule of CompleteBoard. It cancels the steps that are pending or ready, which are optional.
 func DecideComplete(b *model.Board, reason string) ([]*journal.Event, error) {
 	if err := b.CheckChangeable(); err != nil {
 		return nil, err

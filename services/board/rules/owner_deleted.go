@@ -11,9 +11,9 @@ import (
 // orchestrator was deleted.
 const reasonOwnerDeleted = "owner_deleted"
 
-// React is the rule for events of the agent plane: deleting an orchestrator cancels
-// its boards, as CancelBoard does, since nobody else may decide about them (SPEC A8,
-// S2-429). Their WALs stay.
+// React is the rule for events of the agent plane: when the deletion of an orchestrator begins, it
+// marks its boards as terminating. They are cancelled as by CancelBoard, since nobody else may decide about
+// them (SPEC A8, S2-429). Their WALs stay.
 func React(s *model.State, env journal.Env, ev *journal.Event) ([]*journal.Event, error) {
 	if _, deleting := ev.Payload.(*agentv1.AgentDeleting); !deleting {
 		return nil, nil

@@ -21,7 +21,7 @@ type Report struct {
 }
 
 // Report adds and returns the event for a report of r about s, or refuses a status that the status
-// machine does not allow to the holder. The caller has checked with HeldStep that r holds s.
+// machine does not allow to the holder. The caller must have checked with HeldStep that r holds s.
 func (f *Transition) Report(r *model.Run, s *model.Step, rep Report) (*journal.Event, error) {
 	from := f.Status(s)
 	if rep.Status == model.StepRunning && from == model.StepRunning {

@@ -24,7 +24,7 @@ func (f *Transition) EndedError(r *model.Run) error {
 // the step ends with the board. ended is the payload of the run's event; FinishRun sets
 // its run, status and end reason. There is no such event if a run of a standing dispatch
 // finishes without a result and its step fails here, because the event of the step then
-// ends the run. The caller calls FollowUps.
+// ends the run. The caller must call FollowUps afterwards.
 func (f *Transition) FinishRun(r *model.Run, how boardv1.RunStatus, why string, ended *boardv1.WorkerRunEnded) {
 	s := f.Claimed[r]
 	if s == nil {

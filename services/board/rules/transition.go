@@ -25,8 +25,8 @@ type Transition struct {
 	boardStatus     model.BoardStatus
 	readyCandidates []*model.Step // that FollowUps has to check
 	newlyReady      []*model.Step // that became ready in this transition
-	// scanFrom is where Candidate continues, by ready steps and scope: all ready steps
-	// before it are claimed in this transition.
+	// scanFrom is the index from which Candidate searches, by the ready steps of a pool and the
+	// scope: all ready steps in the scope before it are claimed in this transition.
 	scanFrom    map[*model.Bitset]map[*model.Bitset]int
 	StartedRuns map[*model.Dispatch]int          // runs started minus runs ended in this transition
 	Claimed     map[*model.Run]*model.Step       // by existing runs in this transition
@@ -74,8 +74,8 @@ func (f *Transition) Emit(s *model.Step, payload proto.Message) *journal.Event {
 	return ev
 }
 
-// move adds and returns an event that changes the status of a step. The caller has checked
-// that the status machine allows it.
+// move adds and returns an event that changes the status of a step. The caller must have checked
+// that the status machine allows the change.
 func (f *Transition) move(s *model.Step, to model.StepStatus, payload proto.Message) *journal.Event {
 	f.status[s] = to
 	if !model.Held(to) {
@@ -159,7 +159,7 @@ func (f *Transition) ClaimUnder(d *model.Dispatch, s *model.Step, runID, workerI
 	})
 }
 
-// claim completes and adds the event of a claim.
+// claim sets the lease of a claim's event, adds the event and returns it.
 func (f *Transition) claim(s *model.Step, p *boardv1.TaskStepClaimed) *journal.Event {
 	p.LeaseExpiresAt = timestamppb.New(f.env.Now.Add(f.Board.LeaseTerm))
 	ev := f.move(s, model.StepClaimed, p)

@@ -11,8 +11,8 @@ import (
 // value is ready for use.
 type Checkpoints struct {
 	mu          sync.Mutex
-	byWAL       map[model.BoardKey][]Checkpoint // of each in the order of lines
-	oldestFirst []model.BoardKey                // the keys of byWAL, by their first checkpoint
+	byWAL       map[model.BoardKey][]Checkpoint // of each WAL in the order in which they were added
+	oldestFirst []model.BoardKey                // the keys of byWAL, in the order of their first Add
 }
 
 // Checkpoint is the number of a line and its hash.
@@ -41,8 +41,8 @@ func (c *Checkpoints) Before(k model.BoardKey, after int64) Checkpoint {
 	return best
 }
 
-// Add remembers a line of a WAL. When there are too many, the oldest checkpoint of the WAL, or
-// the WAL that was first remembered, is forgotten.
+// Add remembers a line of a WAL. If the WAL has maxPerWAL checkpoints, Add forgets the one that was added
+// first; if there are maxWALs other WALs, it forgets the one whose first Add is longest ago.
 func (c *Checkpoints) Add(k model.BoardKey, l Checkpoint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,8 +62,8 @@ func helloOf(m *boardv1.ConnectRequest) *workerstream.Hello {
 	}
 }
 
-// mergeMessages appends m to last, a message that waits to be sent, and reports true. It
-// reports false and changes nothing if last would have too many assignments.
+// mergeMessages appends the contents of m to last, a message that waits to be sent, and reports true.
+// It reports false and changes nothing if last would have more than maxAssignments assignments.
 func mergeMessages(last, m *boardv1.ConnectResponse) bool {
 	if len(last.GetAssigned())+len(m.GetAssigned()) > maxAssignments {
 		return false
@@ -218,9 +218,9 @@ func (s *session) write(reports []*boardv1.StepReport, starts []*boardv1.WorkerR
 	return nil
 }
 
-// commit writes one batch in one partition and sends the worker the result. With
-// more partitions to follow, it returns the reports on runs that this one does not
-// know.
+// commit writes one batch in one partition and sends the worker the result. If more is set,
+// because other partitions follow, it returns the reports on runs that this partition does
+// not know.
 func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.StepReport, starts []*boardv1.WorkerRun, more bool) (unknown []*boardv1.StepReport, _ error) {
 	registry := s.hub.registry
 	want, room := int(s.want.Load()), registry.Room(s.Session)
@@ -236,8 +236,8 @@ func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.
 		MintToken: func(runID string) string { return s.hub.cfg.MintToken(s.Key.Namespace, s.Key.ID, runID) },
 	}
 	out, err := s.decide(p, batch)
-	// Together they make more events than one command may have. What was asked for and
-	// does not fit is claimed with the next batch.
+	// Reports, starts and claims together make more events than one command may have. Claim
+	// fewer steps; the next batch claims the rest.
 	for errors.Is(err, fault.TooLarge) && max(len(reports), len(starts)) <= 1 && batch.Want > 0 {
 		batch.Want = min(batch.Want, room+len(reports)+len(starts)) / 2
 		s.wake()
@@ -324,10 +324,10 @@ func sortedKeys(set map[string]bool) []string {
 
 // heldRuns is what a partition knows of the runs of a worker that connects.
 type heldRuns struct {
-	runs   []string                  // ids of all in progress
-	assign []*boardv1.StepAssignment // with steps, unknown to the worker
-	begin  []*boardv1.WorkerRun      // without steps, unknown to the worker
-	cancel []string                  // asked to stop
+	runs   []string                  // ids of all that are in progress
+	assign []*boardv1.StepAssignment // with the steps that they hold; unknown to the worker
+	begin  []*boardv1.WorkerRun      // all others that are unknown to the worker
+	cancel []string                  // ids of those that are being cancelled
 }
 
 // Welcome reconciles the runs of a worker that connects and renews the leases of those in

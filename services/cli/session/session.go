@@ -217,10 +217,10 @@ func Call[C any, Req, Resp proto.Message](
 	})
 }
 
-// List completes a command that shows one page of a list: it adds the flags for pages and
-// the RunE. request returns what to send, without its page; entries are those of a
-// response, shown as rows below header, or as the text empty where there are none. notes
-// return lines that follow the table, or "". client and method are as for Call.
+// List adds the flags for pages and the RunE to a command that shows one page of a list, and returns
+// the command. request returns the request without its page. entries returns the entries of a response, which
+// are rows below header; the parameter empty is the text that is shown if there are none. Each of notes returns
+// a line that follows the table, or "" for none. client and method are as for Call.
 func List[C any, Req proto.Message, Resp interface {
 	proto.Message
 	GetNextPageToken() string

@@ -340,7 +340,9 @@ func editHooks() edit {
 	}
 }
 
-// editCursorHooks enters the hook into the event of a file of Cursor: a list of commands.
+// editCursorHooks returns the edit of Cursor's file of hooks, which has a list of commands for each event: it makes
+// Quartet's hook the only one of Quartet in the list of event, or removes it. Content nil means that nothing else is
+// left.
 func editCursorHooks(event string) edit {
 	return func(old []byte, w wanted, remove bool) ([]byte, error) {
 		top, err := parseObject(old)

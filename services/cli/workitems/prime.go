@@ -312,7 +312,7 @@ func otherItem(it *workv1.WorkItem) string {
 	return fmt.Sprintf("- %s [%s] %s\n", it.GetWorkItemId(), state, lineOf(it.GetObjective(), primeOther))
 }
 
-// whatIsNext names the tools that come next.
+// whatIsNext returns a sentence that tells the agent which tools to call next. open is the number of open items.
 func whatIsNext(current *workv1.WorkItem, open int) string {
 	switch {
 	case current != nil && current.GetBlockedBy() != "":

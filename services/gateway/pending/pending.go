@@ -15,8 +15,8 @@ const (
 	// Max is how many bytes of events, as they are in the journal, the streams of a namespace hold at a time
 	// that were not received yet. The others wait, without holding anything.
 	Max = 16 << 20
-	// patience is how long a stream may wait for others of its namespace. After that the streams end whose events
-	// have been held for as long: their clients do not receive.
+	// patience is how long a stream may wait for others of its namespace. After that, those streams are ended that
+	// have held events for as long, because their clients do not receive.
 	patience = 5 * time.Second
 )
 
@@ -66,8 +66,8 @@ func (p *Bytes) Open(namespace string) (s *Share, closed func()) {
 	}
 }
 
-// Try holds n bytes for the stream of ctx, which end ends, if there is room; more than Max count as Max.
-// They are held until done is called or ctx ends.
+// Try holds n bytes for the stream of ctx, if there is room; more than Max count as Max. They are held until done is
+// called or ctx ends. end must end the stream; it is called if the stream is too slow.
 func (s *Share) Try(ctx context.Context, end context.CancelCauseFunc, n int64) (done func(), ok bool) {
 	n = min(n, Max)
 	if !s.room.TryAcquire(n) {

@@ -1,6 +1,6 @@
 // Package restmap reads the REST map that is part of the binary: which HTTP method and path call which RPC.
 //
-// Owns: the form of proto/rest.yaml.
+// Owns: the form of proto/gateway.yaml, which is the REST map.
 // Never does: serve a request.
 // Reads: the REST map and the descriptors of the API.
 // Emits: nothing.
@@ -69,10 +69,11 @@ func Rules() ([]Rule, error) {
 // maxNamed is the most methods of which Named returns the paths. No message of Quartet names more.
 const maxNamed = 4
 
-// compound is a word of two parts at least, as the names of methods are. Explain is left out: it begins sentences.
+// compound matches a word of two parts at least, as the names of methods are. It does not match Explain, which is
+// also an ordinary word.
 var compound = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`)
 
-// paths are the HTTP method and path of each RPC by its name. A name is that of one RPC only, but for Connect.
+// paths has the HTTP method and path of each RPC, by the RPC's name. No two RPCs have the same name, except Connect.
 var paths = sync.OnceValue(func() map[string]string {
 	rules, err := Rules()
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 
 var _ journal.Erasable = (*State)(nil)
 
-// DeletedBefore implements journal.Erasable. Agents of which a task has not ended, or has not left its queue, are left for later.
+// DeletedBefore implements journal.Erasable: it returns the agents that were deleted before a time and all of whose
+// tasks have ended and left their queues.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	for o := range s.Deleted {
 		if s.DeletedAt[o].Before(before) && s.idle(o) {
@@ -33,7 +34,8 @@ func (of *ownerTasks) idle() bool {
 	})
 }
 
-// Erase implements journal.Erasable.
+// Erase implements journal.Erasable: it removes the deleted agents that is selects, with their tasks. It leaves
+// agents that are not idle.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
 	for o := range s.Deleted {
 		if !is(o.Namespace, o.ID) || !s.idle(o) {

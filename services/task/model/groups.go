@@ -17,8 +17,9 @@ const (
 	pageGroups = pageTasks / groupTasks
 )
 
-// group is a number of tasks of an agent that were created one after the other. Once all have ended, and none is left in a queue, the group is
-// packed: a task that has ended never changes.
+// group is groupTasks tasks of an agent that were created one after the other; the last group of an agent may have
+// fewer. Once a group is full, all its tasks have ended, and none is left in a queue, it is packed: a task that has
+// ended never changes.
 type group struct {
 	records []*Record     // nil if the group is packed
 	packed  resident.Blob // an AgentTasksPage with the tasks; zero if the group is not packed
@@ -33,18 +34,19 @@ type packedAt struct {
 	group uint32
 }
 
-// number returns the number that State.packed has of it.
+// number returns at as State.packed has it: the agent in the upper 32 bits, the group in the lower ones.
 func (at packedAt) number() uint64 { return uint64(at.agent)<<32 | uint64(at.group) }
 
-// itemHash returns what a group knows of the work item of a task; 0 without one.
+// itemHash returns what a packed group has in memory of the work item of a task: a hash of the id; 0 for no item.
 func itemHash(itemID string) uint32 {
 	if itemID == "" {
 		return 0
 	}
-	return uint32(packed.Hash("", itemID)) // half of it is enough: who finds a task looks at it
+	return uint32(packed.Hash("", itemID)) // half of it is enough: the work item of a task that is found is compared
 }
 
-// Task returns a task, nil if there is none. That of a packed group or of an evicted agent is a copy.
+// Task returns the record of a task, nil if there is none. For a task in a packed group or of an evicted agent it is
+// a copy.
 func (s *State) Task(taskID string) *Record {
 	if r := s.Tasks[taskID]; r != nil {
 		return r
@@ -93,7 +95,8 @@ func (of *ownerTasks) size() int {
 	return (n-1)*groupTasks + len(of.groups[n-1].records)
 }
 
-// groupAt returns a group, with all those before it, which may be still to come.
+// groupAt returns group n. If it or groups before it do not exist, groupAt adds them, empty: their pages may come
+// later.
 func (of *ownerTasks) groupAt(n int) *group {
 	for len(of.groups) <= n {
 		of.groups = append(of.groups, group{})
@@ -139,8 +142,8 @@ func (s *State) Active(o Owner) iter.Seq[*Record] {
 	}
 }
 
-// before returns the tasks of an agent with ordinals before one, newest first. Of packed groups it reads only those that may have tasks of a work
-// item; "" reads all of them.
+// before returns the tasks of an agent with smaller ordinals than ordinal, newest first. If itemID is not empty, it
+// returns only tasks of that work item, and reads only the packed groups that may have some.
 func (of *ownerTasks) before(ordinal int64, itemID string) iter.Seq[*Record] {
 	return func(yield func(*Record) bool) {
 		for n, g := range slices.Backward(of.groups) {
@@ -193,7 +196,7 @@ func (s *State) removeFromPacked(hashes []uint64, at packedAt) {
 	}
 }
 
-// idHashes returns the keys of tasks in State.packed.
+// idHashes returns, for each of tasks, the key that the task has or would have in State.packed.
 func (s *State) idHashes(tasks []*taskv1.StoredTask) []uint64 {
 	hashes := make([]uint64, len(tasks))
 	for i, t := range tasks {
@@ -202,21 +205,22 @@ func (s *State) idHashes(tasks []*taskv1.StoredTask) []uint64 {
 	return hashes
 }
 
-// page returns a packed group as a page has it, with a number, content and hashes of ids.
+// page returns the form in which a page has a packed group. The caller gives its number, its content or a reference
+// to that, and the hashes of the ids of its tasks.
 func (g *group) page(n int, content []byte, hashes []uint64) *taskv1.PackedTasks {
 	return &taskv1.PackedTasks{
 		Group: uint32(n), Content: content, IdHashes: hashes, ItemHashes: g.items[:], FirstOrdinal: g.first, LastOrdinal: g.last,
 	}
 }
 
-// groupOf returns the packed group that a page has, with its content.
+// groupOf returns the packed group that a page has. The caller gives its content.
 func groupOf(p *taskv1.PackedTasks, content resident.Blob) group {
 	g := group{packed: content, first: p.GetFirstOrdinal(), last: p.GetLastOrdinal()}
 	copy(g.items[:], p.GetItemHashes())
 	return g
 }
 
-// addPacked adds the packed group of a page to the tasks of its agent. What is in it is read when it is needed.
+// addPacked adds the packed group of a page to the tasks of its agent. It does not decode the group's tasks.
 func (s *State) addPacked(agent Owner, block int, p *taskv1.PackedTasks) error {
 	if p.GetGroup() >= pageGroups || len(p.GetIdHashes()) != groupTasks || len(p.GetItemHashes()) != groupTasks || len(p.GetContent()) == 0 ||
 		p.GetFirstOrdinal() <= 0 || p.GetLastOrdinal() < p.GetFirstOrdinal()+groupTasks-1 {

@@ -15,7 +15,7 @@ type Page struct {
 	Tasks  []*taskv1.Task // newest first
 	Last   int64          // ordinal of the last task of the page
 	More   bool           // older tasks follow
-	Active int            // all active tasks of the agent, whatever the filter
+	Active int            // how many active tasks the agent has, whatever the filter
 }
 
 // ListPage returns at most size tasks of an owner that pass the filter of req and were

@@ -124,7 +124,7 @@ func storedTasks(records []*Record) []*taskv1.StoredTask {
 	return pointers
 }
 
-// recordOf returns the task of an agent that storedTasks returned, but for what says whether it is queued.
+// recordOf is the inverse of storedTasks for one task of an agent. It does not set queued; see enqueue.
 func recordOf(agent Owner, index int, t *taskv1.StoredTask) *Record {
 	return &Record{
 		Namespace: agent.Namespace, Ordinal: t.GetOrdinal(), index: index, Task: t.GetTask(),

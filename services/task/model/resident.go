@@ -15,8 +15,8 @@ import (
 
 var _ pages.Resident = (*State)(nil)
 
-// evictedGroups is how many groups an agent may have to be evicted: whoever reads one task of an evicted agent reads what is in memory of all these
-// groups otherwise, which takes 50 µs.
+// evictedGroups is how many groups an agent may have to be evicted. To read one task of an evicted agent, all its
+// groups are read, although not the contents of packed ones; for so many groups that takes 50 µs.
 const evictedGroups = 256
 
 // summary is what is in memory of an evicted agent, beside the places of its tasks in State.packed.
@@ -51,9 +51,10 @@ func (s *State) size(o Owner) int {
 	return 0
 }
 
-// evictedPage returns a page with everything that an agent has, but that each packed group has its number among all groups, no hashes, since these stay
-// in State.packed, and instead of its content where that is. It returns false for an agent that stays resident: one that is not idle, a large one,
-// and one of which some page was not added yet, so that tasks are missing before others.
+// evictedPage returns a page with all tasks of an agent, and their summary. A packed group has its number among all
+// groups in it, a reference to its content in the file instead of the content, and no hashes, since these stay in
+// State.packed. evictedPage returns false for an agent that stays resident: one that is not idle, one with more than
+// evictedGroups groups, and one of which a page was not added yet, so that tasks are missing before others.
 func (s *State) evictedPage(_ Owner, of *ownerTasks) (proto.Message, summary, bool) {
 	p := &taskv1.AgentTasksPage{}
 	can := len(of.groups) <= evictedGroups && of.idle()
@@ -76,7 +77,7 @@ func (s *State) evictedPage(_ Owner, of *ownerTasks) (proto.Message, summary, bo
 	return p, summary{number: of.number, tasks: uint32(of.size()), newest: of.newest()}, true
 }
 
-// evictedAgent returns the tasks of a page that evictedPage returned. It changes nothing of the state.
+// evictedAgent is the inverse of evictedPage: it returns the tasks of an evicted agent. It does not change the state.
 func (s *State) evictedAgent(o Owner, page proto.Message) (*ownerTasks, error) {
 	p, is := page.(*taskv1.AgentTasksPage)
 	left, evicted := s.agents.Summary(o)
@@ -109,7 +110,8 @@ func (s *State) evictedAgent(o Owner, page proto.Message) (*ownerTasks, error) {
 	return of, nil
 }
 
-// evicted moves the tasks of an agent that are not packed from State.Tasks to State.packed.
+// evicted is called when an agent is evicted: it moves the tasks that are in no packed group from State.Tasks to
+// State.packed.
 func (s *State) evicted(_ Owner, of *ownerTasks) {
 	for n := range of.groups {
 		records := of.groups[n].records
@@ -120,7 +122,7 @@ func (s *State) evicted(_ Owner, of *ownerTasks) {
 	}
 }
 
-// loaded moves them back.
+// loaded is called when an evicted agent becomes resident again: it undoes evicted.
 func (s *State) loaded(_ Owner, of *ownerTasks) {
 	for n := range of.groups {
 		records := of.groups[n].records
@@ -131,8 +133,9 @@ func (s *State) loaded(_ Owner, of *ownerTasks) {
 	}
 }
 
-// Comparable returns what tests compare (see pagestest.Same): what a state has whoever is evicted, wherever the bytes of groups are, and whatever the
-// numbers of agents are. Where tasks should be and are not, it has others.
+// Comparable returns what tests compare (see pagestest.Same). It does not depend on which agents are evicted, where
+// the bytes of groups are, and which numbers agents have. It differs if a task is missing in State.Tasks or
+// State.packed, or is in the wrong one.
 func (s *State) Comparable() any {
 	type taskAt struct {
 		agent Owner

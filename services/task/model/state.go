@@ -56,10 +56,10 @@ const KeptInputs = 64
 // modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
 	erasure.Tombstones
-	// Tasks are by task id, which is unique over all namespaces: all tasks that have not ended, and those that have of resident agents, but for those
-	// in packed groups; see Task.
+	// Tasks has, by task id, which is unique over all namespaces, the tasks of resident agents that are in no packed
+	// group, among them all tasks that have not ended. The method Task finds all tasks.
 	Tasks   map[string]*Record
-	packed  *resident.Index                           // all others: where tasks in packed groups are, and all of evicted agents; by hash
+	packed  *resident.Index                           // where all other tasks are, by the hash of the id; see packedAt
 	agents  *resident.Map[Owner, ownerTasks, summary] // the tasks of each agent
 	numbers resident.Numbers[Owner]                   // of agents
 	hash    func(namespace, id string) uint64         // packed.Hash; tests have one that makes the same hash of two ids
@@ -69,7 +69,7 @@ type State struct {
 	Deleted map[Owner]bool                            // agents that were deleted
 	// DeletedAt says when this plane read that they were deleted.
 	DeletedAt map[Owner]time.Time
-	Ended     map[Owner]bool // the private children among them: they were deleted because their task had ended
+	Ended     map[Owner]bool // the private children in Deleted: they were deleted because their task had ended
 	last      int64          // ordinal of the newest task
 }
 
@@ -191,7 +191,8 @@ func (s *State) applyQueued(walSeq uint64, ns string, t *taskv1.Task) error {
 	return nil
 }
 
-// tasksOf returns the tasks of an agent, to be changed. Only Apply and AddPage may call it.
+// tasksOf returns the tasks of an agent, to be changed; the agent is resident afterwards. Only Apply and AddPage may
+// call it.
 func (s *State) tasksOf(o Owner) *ownerTasks {
 	of := s.agents.Edit(o)
 	if of == nil {
@@ -298,14 +299,14 @@ func (s *State) replace(ns string, t *taskv1.Task, also func(*Record)) error {
 	return nil
 }
 
-// end notes that a task has ended.
+// end removes a task that has ended from active.
 func (of *ownerTasks) end(taskID string) {
 	if delete(of.active, taskID); len(of.active) == 0 {
 		of.active = nil
 	}
 }
 
-// addToWorker adds a task to those of its worker, if it has one.
+// addToWorker adds a task to the tasks of its worker, if it has a worker.
 func (s *State) addToWorker(r *Record) {
 	if r.Worker.ID == "" { // a child, or waiting for a worker
 		return
@@ -316,7 +317,7 @@ func (s *State) addToWorker(r *Record) {
 	s.Workers[r.Worker][r.Task.GetTaskId()] = struct{}{}
 }
 
-// removeFromWorker removes a task from those of its worker, if it has one.
+// removeFromWorker removes a task from the tasks of its worker, if it has a worker.
 func (s *State) removeFromWorker(r *Record) {
 	held := s.Workers[r.Worker]
 	delete(held, r.Task.GetTaskId())

@@ -4,8 +4,8 @@ import (
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 )
 
-// resolve returns the absolute offset at which a read begins: offset, from the end if
-// negative, within the bytes that are kept.
+// resolve returns the absolute offset at which a read begins. A negative offset counts from the
+// end. The result is the nearest offset from oldest to end.
 func resolve(offset, oldest, end int64) int64 {
 	if offset < 0 {
 		offset = end + offset
@@ -13,8 +13,8 @@ func resolve(offset, oldest, end int64) int64 {
 	return min(max(offset, oldest), end)
 }
 
-// Cut returns the part of a chunk from offset from on, at most limit bytes of it. It shares
-// the chunk's data.
+// Cut returns the part of a chunk that begins at from, an offset in the task's output, and has at most
+// limit bytes. If the chunk begins later, so does the part. The part shares the chunk's data.
 func Cut(c *taskv1.OutputChunk, from int64, limit int) *taskv1.OutputChunk {
 	data, at := c.GetData(), c.GetOffset()
 	if from > at {

@@ -13,7 +13,7 @@ import (
 type Memory struct {
 	mu    sync.Mutex
 	kept  int64                  // bytes that are kept of each task
-	tasks map[string]*memoryTask // by subject
+	tasks map[string]*memoryTask // by "namespace/taskID"
 }
 
 // memoryTask is the output of one task.
@@ -95,10 +95,10 @@ func fill(p *Piece, chunks []*taskv1.OutputChunk, limit int) bool {
 	return limit <= 0
 }
 
-// Trim implements Store. Append keeps no more than is kept after the end.
+// Trim implements Store. It does nothing, since Append drops what exceeds the kept bytes.
 func (m *Memory) Trim(context.Context, string, string) error { return nil }
 
-// Remove implements Store.
+// Remove implements Store. A later Append begins the output of the task anew.
 func (m *Memory) Remove(_ context.Context, namespace, taskID string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

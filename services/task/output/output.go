@@ -23,7 +23,7 @@ type Store interface {
 	Read(ctx context.Context, namespace, taskID string, offset int64, limit int) (Piece, error)
 	// Trim is called when a task has ended: output of it beyond Kept may be dropped.
 	Trim(ctx context.Context, namespace, taskID string) error
-	// Remove deletes the output of a task.
+	// Remove deletes the output of a task. A task without output is no error.
 	Remove(ctx context.Context, namespace, taskID string) error
 }
 

@@ -45,8 +45,8 @@ const (
 	maxEnds           = 4096  // how many tails are remembered
 )
 
-// StreamConfig returns the configuration of the stream that Stream needs, which keeps output for so long after it was written; 0: always.
-// Only its leader serves reads, since a follower that was suspended may return old data (R6).
+// StreamConfig returns the configuration of the stream that Stream needs. keep is how long it keeps output after it
+// was written; 0: always. Only its leader serves reads, since a follower that was suspended may return old data (R6).
 func StreamConfig(replicas int, keep time.Duration) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              StreamName,
@@ -84,8 +84,8 @@ type tail struct {
 	oldest int64 // offset of the oldest byte that is kept
 }
 
-// OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it, which refuses output while the room of the store
-// is needed by journals.
+// OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it. Append returns STORAGE_FULL
+// if space does not allow the chunk, see room.Room.Check.
 func OpenStream(ctx context.Context, nc *nats.Conn, replicas int, keep time.Duration, space *room.Room) (*Stream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -163,8 +163,8 @@ func (o *Stream) findTail(ctx context.Context, subject string) (tail, error) {
 	return tail{last.seq, ChunkEnd(last.chunk), first.chunk.GetOffset()}, nil
 }
 
-// purge remembers the end of a subject, and purges its beginning if it exceeds what is
-// kept by more than slack.
+// purge remembers the end of a subject, and purges its beginning if the subject has more than
+// o.kept and slack bytes. at is the end.
 func (o *Stream) purge(ctx context.Context, subject string, at tail, slack int64) {
 	keep := at.end - o.kept
 	var purge error
@@ -187,7 +187,7 @@ func (o *Stream) purge(ctx context.Context, subject string, at tail, slack int64
 	o.ends[subject] = at
 }
 
-// Trim implements Store.
+// Trim implements Store. It leaves output that exceeds what is kept by a quarter or less.
 func (o *Stream) Trim(ctx context.Context, namespace, taskID string) error {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()

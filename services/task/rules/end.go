@@ -11,7 +11,7 @@ import (
 	"quartet/services/task/model"
 )
 
-// Reasons for which a task ended, in short.
+// Short names of the reasons for which a task ended.
 const (
 	ReasonExited        = taskv1.TaskEndReason_TASK_END_REASON_EXITED
 	ReasonSignalled     = taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED
@@ -90,7 +90,7 @@ func DecideEnd(s *model.State, env journal.Env, end End) (journal.Decision[bool]
 	return d, nil
 }
 
-// endMessage returns the last 500 characters of a message, as a task has it.
+// endMessage returns the form in which a task's record has a message: valid UTF-8, and of it the last 500 characters.
 func endMessage(text string) string { return LastChars(strings.ToValidUTF8(text, "\uFFFD"), 500) }
 
 // lost reports whether a command ended because its worker stopped or was lost.

@@ -9,10 +9,10 @@ import (
 // MaxLeases bounds the leases of one write.
 const MaxLeases = 256
 
-// DecideLease assigns queued commands to the workers slots, at most MaxLeases: the oldest
-// command first, to the worker with the most room. The reply is how many. The lease is durable
-// before it is sent to the worker, so that a crash between the two leaves a lease to send
-// again or to expire, and never runs a command twice (SPEC T4, X12).
+// DecideLease assigns queued commands to the workers in slots, at most MaxLeases: the oldest
+// command first, each to the worker with the most room. The reply is how many it assigned. A lease
+// is durable before it is sent to the worker, so that a crash between the two leaves a lease to
+// send again or to expire, and never runs a command twice (SPEC T4, X12).
 func DecideLease(s *model.State, env journal.Env, slots []model.WorkerSlot) (journal.Decision[int], error) {
 	var d journal.Decision[int]
 	free := make([]int, len(slots))

@@ -118,9 +118,9 @@ func (h *Hub) expired(leases []leasetable.Lease[string, *command]) {
 	}
 }
 
-// end writes the end of a command (SPEC T5). end has the reason and message; the rest is added
-// here. Output that was stored before is part of the end, and none is stored after it. counted
-// reports whether this end was the one that counts.
+// end writes the end of a command (SPEC T5). The caller sets the reason, the message and the exit
+// code of end. Output that was stored before is part of the end, and none is stored after it. counted
+// is false if the end was ignored, because the command has ended before or has another lease.
 func (h *Hub) end(ctx context.Context, c *command, actor journal.Actor, end rules.End) (counted bool, err error) {
 	if err := c.lock(ctx); err != nil {
 		return false, err

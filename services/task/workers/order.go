@@ -74,9 +74,9 @@ func (o *pendingOrders) complete(r *taskv1.WorktreeReport) {
 	}
 }
 
-// Order sends a worker an order about a worktree, whose id it sets, and waits for its report.
+// Order sends a worker an order about a worktree and waits for the report. It sets order.OrderId.
 // It returns NOT_READY if the worker is not connected, disconnects, or does not report within
-// orderTimeout; the caller may repeat the order.
+// orderTimeout, or if the service stops. The worker may carry out the order nevertheless; the caller may repeat it.
 func (h *Hub) Order(ctx context.Context, worker model.WorkerKey, order *taskv1.WorktreeOrder) (*taskv1.WorktreeReport, error) {
 	s := h.registry.Find(worker)
 	if s == nil {

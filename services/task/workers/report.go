@@ -142,8 +142,8 @@ type report interface {
 	GetLeaseGeneration() int64
 }
 
-// leased returns the command of a report, or nil if the lease under which the report was made
-// is not the worker's any more. It then instructs the worker to kill the command.
+// leased returns the command of a report. If the lease under which the report was made is not the
+// worker's any more, it returns nil and instructs the worker to kill the command.
 func (s *session) leased(r report) *command {
 	c := s.hub.command(r.GetTaskId())
 	if c == nil || c.worker != s.worker() || c.generation != r.GetLeaseGeneration() {

@@ -163,7 +163,7 @@ func (s *session) resend(c *command, t model.HeldTask) {
 	}
 }
 
-// disown tells the worker to kill the commands among ids that it does not hold.
+// disown tells the worker to kill the commands among ids that are not in held.
 func (s *session) disown(ids []string, held []model.HeldTask) {
 	for _, id := range ids {
 		holds := func(t model.HeldTask) bool { return t.Task.GetTaskId() == id }

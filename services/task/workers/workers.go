@@ -42,7 +42,7 @@ type Hub struct {
 	ctx    context.Context //nolint:containedctx // of what runs between requests; ends with Release
 	cancel context.CancelFunc
 
-	mu       sync.Mutex // guards stopping, and that running grows only before it
+	mu       sync.Mutex // guards stopping; running grows only under mu, while stopping is false
 	stopping bool
 	running  sync.WaitGroup
 }

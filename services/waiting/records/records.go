@@ -79,8 +79,8 @@ func (codec[R]) Elements(m proto.Message) (all []R, err error) {
 // ID implements packed.Named.
 func (codec[R]) ID(r R) string { return ID(r) }
 
-// Put stores a record in place of the one with its id. lives says that it has not ended. If it
-// has, the record that ended first is dropped when more than KeptEnded are held.
+// Put stores a record in place of the one with its id. lives says that it has not ended. If more
+// than KeptEnded records have ended, the one that ended first is dropped.
 func (s *Set[R]) Put(r R, lives bool) {
 	if lives {
 		s.all.PutOpen(r)
@@ -123,8 +123,8 @@ func (s *Set[R]) Restore(all []R, rest *snapshotv1.EndedRecords, ended []string)
 	return s.all.Restore(all, rest)
 }
 
-// List returns up to limit records that keep accepts, in order of creation, beginning behind
-// the record with the id after; "" is the beginning. Those that have ended are among them only if ended says so.
+// List returns up to limit records that keep accepts, in order of creation, beginning behind the
+// record with the id after; "" is the beginning. If ended is false, keep must refuse records that have ended.
 func (s *Set[R]) List(after string, limit int, ended bool, keep func(R) bool) []R {
 	var all []R
 	if after == "" && !ended {

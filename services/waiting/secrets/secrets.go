@@ -105,7 +105,7 @@ func Arguments[M interface {
 	return args, equivalent
 }
 
-// Seal encrypts a secret for a trigger, the same one always in the same way.
+// Seal encrypts a secret for a trigger. The same arguments always give the same result.
 func (s Secrets) Seal(triggerID, secret string) ([]byte, error) {
 	return sealed.Seal(s.sealKey(), triggerID, secret)
 }

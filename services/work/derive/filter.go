@@ -42,8 +42,8 @@ func Waiting(it *workv1.WorkItemRecord) bool {
 	return false
 }
 
-// PassedOver reports whether all names an item that was not written after the revision or the time
-// that its entry gives.
+// PassedOver reports whether all has an entry of an item, and the item was not written after the revision
+// that the entry gives, or, if it gives none, the time.
 func PassedOver(all []*workv1.PassedOver, it *workv1.WorkItemRecord) bool {
 	return slices.ContainsFunc(all, func(p *workv1.PassedOver) bool {
 		if p.GetWorkItemId() == it.GetWorkItemId() && p.GetUnlessRevisionAfter() > 0 {

@@ -16,8 +16,8 @@ func Micros(at *timestamppb.Timestamp) int64 {
 // CreatedAt returns when an item was created, in microseconds.
 func CreatedAt(rec *workv1.WorkItemRecord) int64 { return Micros(rec.GetCreatedAt()) }
 
-// ResumedOrUpdatedAt orders resumed items first, by the time of their resumption, and then all
-// others by the time of their last write; the oldest is first in both.
+// ResumedOrUpdatedAt returns the key of an ascending order that has the resumed items first, by the
+// time of their resumption, and then all others by the time of their last write.
 func ResumedOrUpdatedAt(rec *workv1.WorkItemRecord) int64 {
 	if rec.GetResumed() != nil {
 		const before = 1 << 62 // microseconds; times of the journal are smaller

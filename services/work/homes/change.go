@@ -51,9 +51,9 @@ func ValidHash(expected string) error {
 	return nil
 }
 
-// Change writes the new content of a file if the precondition holds, and returns the event of the change. name is that of a temporary file.
-// If the file has that content already, it writes nothing and does not check the precondition:
-// the request may be the repetition of one whose event was lost.
+// Change writes the new content of a file if the precondition holds, and returns the event of the change. name makes
+// the name of the temporary file unique; see Write. If the file has that content already, Change writes nothing and
+// does not check the precondition: the request may be the repetition of one whose event was lost.
 func (h *Home) Change(p string, c Change, name string) (*workv1.HomeFileWritten, error) {
 	before, mode, err := h.Hash(p)
 	missing := errors.Is(err, fault.NotFound)

@@ -25,9 +25,10 @@ type aside struct {
 // asideName returns the path of a file that is kept aside, relative to the agent's home.
 func asideName(itemID string) string { return filepath.Join("work-items", stagedPrefix+itemID) }
 
-// Discard removes the plan file of a completed item, and its folder if nothing else is in it, if the file is empty and the rate of eagerPerSecond is
-// kept: an agent that completes items for years would otherwise leave a folder for each. The file is kept aside for asideTerm; it comes back if
-// somebody had opened it and wrote to it, then or when the item is looked at. A file that cannot be removed stays.
+// Discard removes the plan file of a completed item if it is empty, and its folder if nothing else is in it: an agent
+// that completes items for years would otherwise leave a folder for each. Above the rate of eagerPerSecond it does
+// nothing. The file is first kept aside for asideTerm. If a program that had opened it before writes to it meanwhile,
+// clear, or restore when the item is read, puts it back. A file that cannot be removed stays.
 func (p *Plans) Discard(namespace, agentID, itemID string) {
 	p.clear(time.Now().Add(-asideTerm))
 	name := planName(itemID)
@@ -74,8 +75,8 @@ func (p *Plans) clear(until time.Time) {
 // Close removes what is kept aside and still empty, and puts back the others.
 func (p *Plans) Close() { p.clear(time.Now()) }
 
-// restore puts back the plan of an item that is kept aside and is not empty any more, for who looks at the item before clear does. It returns false
-// if there is none.
+// restore puts back the plan of an item that is kept aside and is not empty any more, when the item is read before
+// clear is called. It returns false if there is no such plan.
 func (p *Plans) restore(namespace, agentID, itemID string) bool {
 	st, err := os.Lstat(filepath.Join(p.dir.path, namespace, agentID, asideName(itemID)))
 	if err != nil || isEmptyFile(st) {
@@ -91,7 +92,8 @@ func (p *Plans) restore(namespace, agentID, itemID string) bool {
 	return err == nil
 }
 
-// clear removes a file that was kept aside, or puts it back. If there is another plan by now, the one with content stays aside.
+// clear removes the plan of an item that was kept aside, or puts it back if it is not empty. It leaves it aside if
+// the item has another plan file by now.
 func (h *Home) clear(itemID string) {
 	from, name := asideName(itemID), planName(itemID)
 	st, err := h.root.Lstat(from)

@@ -13,8 +13,8 @@ import (
 // maxHashedBytes is the size of the largest file of which Read returns a hash.
 const maxHashedBytes = 4 << 20
 
-// Read returns a file with at most limit bytes of it from an offset on, as text where they are text. What is returned of a text that goes on ends
-// with a whole character.
+// Read describes a file and returns at most limit bytes of it from an offset on, as text if they are UTF-8 without
+// NUL. If the file goes on behind them, they end with a whole character.
 func (h *Home) Read(path string, offset, limit int64) (*workv1.ReadFileResponse, error) {
 	f, st, err := h.File(path)
 	if err != nil {

@@ -40,7 +40,8 @@ type Search struct {
 	last  string // the last file that was searched
 }
 
-// spent reports whether a search has read, or taken, as much as it may.
+// spent reports whether a search has read as many files or bytes, or taken as long, as it may. The time begins with
+// the first call.
 func (s *Search) spent() bool {
 	if s.until.IsZero() {
 		s.until = s.Now().Add(searchTime)

@@ -11,8 +11,8 @@ import (
 // fixedTime is what is shown for every file while it is set.
 var fixedTime atomic.Pointer[time.Time]
 
-// FixTimes has t shown as the time of every file until the returned function is called. The times of files are the
-// operating system's; a simulation, whose journals must not depend on when it runs, cannot show them.
+// FixTimes makes t the time that is shown for every file, until the returned function is called. The times of files
+// are the operating system's; a simulation, whose journals must not depend on when it runs, cannot show them.
 func FixTimes(t time.Time) (restore func()) {
 	fixedTime.Store(&t)
 	return func() { fixedTime.Store(nil) }

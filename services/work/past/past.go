@@ -34,10 +34,10 @@ func Of(item string, seqs []uint64, read func(seqs []uint64) ([]*journal.Event, 
 	return &Past{item, seqs, read}
 }
 
-// Page returns the mutations at a place, without those that were removed because they are old: where it meets removed ones it skips all of them,
-// since mutations are removed in their order, but for the creation. It returns at most size mutations, and fewer if they have more than page.MaxBytes. at is how
-// many mutations earlier pages had, in the order of the list, and next the same for the page after
-// this one.
+// Page returns at most size mutations from a place on, and fewer if they have more than page.MaxBytes. at is how many
+// mutations earlier pages had, in the order of the list, and next the same for the page after this one. Page leaves
+// out mutations that were removed because they are old, and sets HistoryRemoved. Where it meets one, it skips all of
+// them, since mutations are removed in their order, except that the creation may be left.
 func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHistoryResponse, next int, err error) {
 	resp = &workv1.ListWorkItemHistoryResponse{}
 	bytes := 0
@@ -72,8 +72,8 @@ func (h *Past) Page(at, size int, newestFirst bool) (resp *workv1.ListWorkItemHi
 	return resp, at, nil
 }
 
-// behindRemoved returns the place behind the removed mutations of which one is at a place. They are those of seqs[1:kept], and maybe the
-// creation.
+// behindRemoved returns the place behind all removed mutations; the one at the place at is one of them. The removed
+// ones are those of seqs[1:kept], for some kept, and maybe the creation.
 func (h *Past) behindRemoved(at int, newestFirst bool) (int, error) {
 	last := len(h.seqs) - 1
 	if newestFirst {

@@ -175,8 +175,9 @@ func (b *Bucket) Partitions(ctx context.Context, plane string) (int, error) {
 	return n, nil
 }
 
-// Check finds out whether the bucket can be used: that it is there and belongs to this installation, and that an object can be written once and not
-// twice, read in part, and removed.
+// Check finds out whether the bucket can be used: it exists, the prefix belongs to this installation (if Own was
+// called; a prefix that belongs to none is taken), and an object can be created, not created a second time, read in
+// part, and removed. It creates an object of its own for this, and removes it also after an error.
 func (b *Bucket) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, term)
 	defer cancel()
@@ -191,7 +192,7 @@ func (b *Bucket) Check(ctx context.Context) error {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTerm)
 		defer cancel()
-		_ = b.remove(ctx, key) // again, if it failed
+		_ = b.remove(ctx, key) // a second time, if the removal below failed
 	}()
 	switch err := b.put(ctx, key, []byte("other"), true); {
 	case err == nil:
