@@ -248,7 +248,8 @@ func (b *bucket) divisible(entries []entry) bool {
 // nextBit is the bit of a hash by which a bucket is divided.
 func (b *bucket) nextBit() uint64 { return 1 << (63 - b.depth) }
 
-// divide replaces a bucket by two that share one bit more, with its entries in memory.
+// divide replaces a bucket by two, according to the next bit of the hashes, and returns them, the one with bit 0
+// first. entries are all entries of b, sorted by hash; the new buckets have them in memory, not in the file.
 func (x *Index) divide(b *bucket, entries []entry) [2]*bucket {
 	if b.depth == x.depth {
 		wider := make([]*bucket, 0, 2*len(x.buckets))

@@ -51,13 +51,12 @@ type hit struct {
 	payload []byte // of the event, as JSON; then the event has none
 }
 
-// follow sends a batch for every frame, also for those without hits, which advance the
-// cursor: frames up to f.last to f.past, later ones to live. It blocks while nobody receives,
-// and returns when ctx ends or, for a watch that stops, after the frames up to f.last. A damaged journal
-// ends the stream.
+// follow sends a batch for every frame, also for those without hits, which advance the cursor: frames up to f.last to
+// f.past, later ones to live. It blocks while nobody receives. It returns when ctx ends, if the journal is damaged,
+// which ends the stream, and, if w.stop is set, after the frames up to f.last.
 //
-// Reading a journal takes memory. So when a later frame cannot be sent soon, follow stops reading, waits, and
-// then reads on in its turn.
+// Reading a journal takes memory. So if a later frame cannot be sent within sendTime, follow stops reading until the
+// frame is sent, and then reads what was written meanwhile when w.events.turn admits it.
 func (f *feed) follow(ctx context.Context, w *watch, live chan<- batch) {
 	r := &reading{feed: f, watch: w, live: live, read: f.after, kept: f.after, caughtUp: func() {}}
 	for r.readOn(ctx) {

@@ -146,12 +146,12 @@ func (a *agentWork) groupAt(n int) *group {
 	return &a.groups[n]
 }
 
-// page returns a packed group as a page has it, with a number, content and hashes of ids.
+// page returns the entry of a packed group in a page: its number n, its packed items as content, hashes of their ids.
 func (g *group) page(n int, content []byte, hashes []uint64) *workv1.PackedWorkItems {
 	return &workv1.PackedWorkItems{Group: uint32(n), Content: content, OldestCreatedUs: g.oldest, NewestCreatedUs: g.newest, IdHashes: hashes}
 }
 
-// groupOf returns the packed group that a page has, with its content.
+// groupOf returns the packed group of an entry of a page. content is the place of the group's packed items.
 func groupOf(p *workv1.PackedWorkItems, content resident.Blob) group {
 	return group{packed: content, oldest: p.GetOldestCreatedUs(), newest: p.GetNewestCreatedUs()}
 }

@@ -184,8 +184,8 @@ func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	return nil
 }
 
-// neverMade returns NOT_FOUND for an agent that never existed, which must not look like one
-// that has no items, and nil in every other case.
+// neverMade returns NOT_FOUND if an agent never existed, so that it does not look like one without items. It
+// returns nil if the agent exists or existed, to calls of services, and if the agent plane could not be asked.
 func (s *Service) neverMade(ctx context.Context, actor rpc.Actor, agentID string) error {
 	return plane.NeverMade(ctx, agentID, func(ctx context.Context, agentID string) error {
 		return s.exists(ctx, plane.KeyOf(actor.Namespace, agentID))

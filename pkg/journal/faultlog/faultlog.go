@@ -106,7 +106,8 @@ func (l *Log) Heal() {
 	l.faults, l.reads, l.stale = nil, 0, 0
 }
 
-// Release continues all appends that are Late or HeldRefused.
+// Release lets all appends continue that wait because of Late, Held or HeldRefused: the answer of the
+// first was delayed, the second are appended only now. Later appends wait for the next Release.
 func (l *Log) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

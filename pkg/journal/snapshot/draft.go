@@ -108,9 +108,9 @@ func (d *Draft) put(ctx context.Context, m proto.Message, entries int64) (*snaps
 	return &snapshotv1.Object{Number: numbers[last], Earlier: numbers[:last], Hash: sum[:], Bytes: int64(len(b)), Entries: entries}, nil
 }
 
-// Finish stores what the snapshot has beside the pages, and the manifest. The snapshot becomes valid when a frame behind cut.End
-// announces it. base is what the next one continues then; it shares memory with the Base before, which must not be used any more once the
-// snapshot is announced.
+// Finish stores the pages that are pending, the requests and frames, and last the manifest. The snapshot becomes
+// valid when a frame behind cut.End announces it. Once it is announced, the caller calls base for the Base from which
+// the next snapshot continues. That call changes the memory of d's Base, which must not be used any more.
 func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *Base, err error) {
 	if err := d.flush(ctx); err != nil {
 		return nil, nil, err

@@ -312,7 +312,7 @@ func row(a *agentv1.Agent) []string {
 	}
 }
 
-// control returns whether turns are started, nothing if it was not read.
+// control returns the text of an agent's control, such as "paused"; "" if it was not read.
 func control(a *agentv1.Agent) string {
 	if a.GetControl() == agentv1.Control_CONTROL_UNSPECIFIED {
 		return ""

@@ -121,7 +121,8 @@ func (s *State) TasksOf(o Owner) iter.Seq[*Record] {
 	}
 }
 
-// Active returns the tasks of an agent that have not ended, in no order. It reads no evicted agent, which has none.
+// Active returns the tasks of an agent that have not ended, in no order. An evicted agent has no such tasks, so it is
+// not loaded from the file.
 func (s *State) Active(o Owner) iter.Seq[*Record] {
 	return func(yield func(*Record) bool) {
 		if _, evicted := s.agents.Summary(o); evicted {
@@ -202,14 +203,15 @@ func (s *State) idHashes(tasks []*taskv1.StoredTask) []uint64 {
 	return hashes
 }
 
-// page returns a packed group as a page has it, with a number, content and hashes of ids.
+// page returns the entry of a packed group in a page: the number n of the group, its packed tasks (content), and the
+// hashes of their ids.
 func (g *group) page(n int, content []byte, hashes []uint64) *taskv1.PackedTasks {
 	return &taskv1.PackedTasks{
 		Group: uint32(n), Content: content, IdHashes: hashes, ItemHashes: g.items[:], FirstOrdinal: g.first, LastOrdinal: g.last,
 	}
 }
 
-// groupOf returns the packed group that a page has, with its content.
+// groupOf returns the packed group of an entry of a page. content is the place of the group's packed tasks.
 func groupOf(p *taskv1.PackedTasks, content resident.Blob) group {
 	g := group{packed: content, first: p.GetFirstOrdinal(), last: p.GetLastOrdinal()}
 	copy(g.items[:], p.GetItemHashes())
