@@ -55,7 +55,7 @@ func messageForms(in Input, room int) []form {
 
 const itemTitle = "Work item of this turn"
 
-// noItem is what a turn is told that is bound to no work item.
+// noItem is shown in a turn that is bound to no work item.
 const noItem = "None. PickWorkItem binds this turn to one; CreateWorkItem makes one.\n"
 
 // itemHead returns the part of an item that seldom changes: its objective and where its plan is.
@@ -113,11 +113,11 @@ func itemForms(in Input, previewRoom int) []form {
 const stateTitle = "Where it stands"
 
 // stateLeast returns the required part about where the turn's item stands: its blocker, the
-// todos that are not done, and that others are.
+// todos that are not done, and how many others there are.
 func stateLeast(in Input) string { return stateHead(in, false) }
 
-// stateHead returns the blocker and the todos: those that are not done, and then the others or their number. A list that is written
-// without them loses them.
+// stateHead returns the blocker and the todos: those that are not done and, after these, the others if all is set or
+// else their number, since a model that writes the list without them would remove them.
 func stateHead(in Input, all bool) string {
 	it := in.Item
 	if it == nil {
