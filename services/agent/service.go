@@ -267,9 +267,9 @@ func (s *Service) loaded(st *state.State) {
 	}
 }
 
-// committed runs for every durable frame: it keeps the leases of turns, counts, and
-// notifies watchers and the supervisor. It runs in the journal's loop, so it only
-// signals.
+// committed runs for every durable frame: it grants and releases the leases of turns, counts
+// metrics, and notifies watchers and the supervisor. It runs in the journal's loop, so it
+// only signals.
 func (s *Service) committed(_ int, events []*journal.Event) {
 	for _, ev := range events {
 		if s.deps.Tracer.On() {

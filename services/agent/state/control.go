@@ -43,7 +43,7 @@ func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error
 	return nil, fault.PermissionDenied.Newf("agents do not control agent %q; an operator does", agentID).With("agent_id", agentID)
 }
 
-// ControllableActive is Controllable for actions that a deleted agent refuses.
+// ControllableActive is Controllable, and returns AGENT_DELETED for an agent that is deleted or being deleted.
 func (s *State) ControllableActive(actor journal.Actor, agentID string) (*Agent, error) {
 	a, err := s.Controllable(actor, agentID)
 	if err != nil {
@@ -142,8 +142,9 @@ func (s *State) evictDeleted(a *Agent) {
 	a.Conversation.summaries = nil
 }
 
-// Spawner returns the agent on whose behalf another one is spawned: active, with the
-// required tool family, and in its open run if the caller acts in a run.
+// Spawner returns the agent on whose behalf another one is spawned. It returns AGENT_DELETED if that
+// agent is not active, TOOL_NOT_AVAILABLE if it lacks the tool family, and RUN_STALE if the caller
+// acts in a run that is not the agent's open one.
 func (s *State) Spawner(actor journal.Actor, agentID string, family agentv1.ToolFamily) (*Agent, error) {
 	p, err := s.Find(actor.Namespace, agentID)
 	if err != nil {

@@ -20,7 +20,7 @@ type summary struct {
 	lifecycle uint8 // an agentv1.Lifecycle
 	pending   bool  // see Agent.DecisionPending
 	queued    int32 // messages
-	oldest    int64 // when the first message of a band was made that is the oldest of these, in microseconds; 0: there is none
+	oldest    int64 // see Load.Oldest, in Unix microseconds; 0: there is none
 }
 
 // UseFile implements pages.Resident.
@@ -34,8 +34,9 @@ func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 // Counts implements pages.Resident.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
-// evictedPage returns the page of an agent that is evicted. One that has something to do stays: an open turn, an open child, a deletion that is not
-// done, or a supervisor. One that can take a turn is in State.Ready.
+// evictedPage returns the page and the summary with which an agent is evicted. It returns false if the agent must
+// stay in memory: with an open turn, an open delegation, a deletion that has not ended, or as an active child. An
+// agent that can take a turn may be evicted, since State.Ready names it.
 func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool) {
 	if a.OpenTurn != nil || len(a.OpenDelegations()) > 0 || a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING ||
 		a.IsActive() && a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE {
@@ -69,7 +70,7 @@ func (a *Agent) DecisionPending() bool {
 	return a.Wake != nil || last.GetAction() != agentv1.DecisionAction_DECISION_ACTION_IDLE || last.GetLastTurnId() != a.Record.GetLastTurnId()
 }
 
-// DecisionPending is Agent.DecisionPending for an agent that exists. It does not read an evicted one.
+// DecisionPending is Agent.DecisionPending for an agent that exists. It does not load an evicted agent from the file.
 func (s *State) DecisionPending(k ref.Agent) bool {
 	if e, evicted := s.agents.Summary(k); evicted {
 		return e.pending
@@ -97,7 +98,7 @@ func (a *Agent) load() Load {
 	return l
 }
 
-// LoadOf returns the Load of an agent that exists. It does not read an evicted one.
+// LoadOf returns the Load of an agent that exists. It does not load an evicted agent from the file.
 func (s *State) LoadOf(k ref.Agent) Load {
 	e, evicted := s.agents.Summary(k)
 	if !evicted {

@@ -81,8 +81,9 @@ func (a *Agent) timerTickQueued(timerID string) bool {
 	return false
 }
 
-// enqueueOnce queues a message unless it was queued before. The id of the message follows
-// from what it is about.
+// enqueueOnce returns the event that queues m. It returns none if the lane has a message with the same
+// cause in memory, or if a call has returned the result that m reports. It sets the agent of m and its
+// id, which follows from the cause.
 func (a *Agent) enqueueOnce(env journal.Env, m *agentv1.Message) []*journal.Event {
 	m.MessageId = a.MessageIDFor(m.GetCausationId())
 	m.AgentId = a.Record.GetAgentId()

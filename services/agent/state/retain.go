@@ -27,7 +27,7 @@ const (
 //     of the newest turns, and the newest rounds of each item that has no report yet;
 //   - the newest briefs.
 //
-// All other events are in the records of the state, or in nothing.
+// What all other events say is in the records of the state, or nothing reads it any more.
 func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
 	a := s.agents.Get(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 	if a == nil {

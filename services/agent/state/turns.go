@@ -46,7 +46,8 @@ func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 }
 
 // CheckHolder returns PERMISSION_DENIED unless an actor may act for a turn: with the credential of its
-// run, or with the one that acquired the turn (SPEC A6.10). Services may act for every turn.
+// run, or with the one that acquired the turn, unless that serves all namespaces (SPEC A6.10). Services
+// may act for every turn.
 func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
 	acquired := journal.Actor{Principal: t.GetAcquiredBy(), KeyID: t.GetAcquiredByKeyId()}
 	switch {
@@ -60,9 +61,9 @@ func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
 }
 
 // HeldTurn returns the open turn that a run holds, if the actor may act for it (CheckHolder). It
-// returns RUN_STALE for another run, for a
-// turn that was interrupted or aborted and for an agent that was deleted, TURN_ENDED if the run
-// itself has ended the turn, and NOT_FOUND if the turn is not in memory.
+// returns RUN_STALE if another run holds or held the turn, if the turn was interrupted or aborted, and
+// if the agent was deleted and the turn is not in memory; TURN_ENDED if the turn completed or failed;
+// and NOT_FOUND if the turn of an active agent is not in memory.
 func (s *State) HeldTurn(actor journal.Actor, agentID, turnID, runID string) (*Turn, error) {
 	a, err := s.Find(actor.Namespace, agentID)
 	if err != nil {
@@ -168,8 +169,8 @@ func (a *Agent) FindTurn(turnID string) *Turn {
 	return nil
 }
 
-// Interject gives the queued interjections to a turn, except for one message. It appends
-// their events to events, and returns the messages.
+// Interject gives the queued interjections to a turn, except for the message with the id but. It
+// appends their events to events, and returns the messages.
 func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
 	var interjected []*agentv1.Message
 	for _, m := range a.Lane.Interjections() {
