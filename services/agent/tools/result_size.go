@@ -18,7 +18,7 @@ const (
 	// MaxResults bounds the results of a round together: the response has to fit the 16
 	// MiB that clients accept.
 	MaxResults = 8 << 20
-	// Escaped is by how much a text may grow in the journal.
+	// Escaped is the factor by which a text grows in the journal at most.
 	Escaped = 6
 )
 

@@ -65,8 +65,8 @@ func dueReminder(t *state.Turn) *reminder {
 	return nil
 }
 
-// roundsWithout counts the latest rounds of a turn without a successful call on the item
-// that counts accepts. Binding the turn to the item is such a call.
+// roundsWithout counts the rounds of a turn after the last one that has a successful call which
+// counts accepts and which is about the item. Binding the turn to the item is such a call.
 func roundsWithout(t *state.Turn, itemID string, counts func(c *agentv1.ToolCall) bool) int {
 	n := 0
 	for i := len(t.Rounds) - 1; i >= 0; i-- {
