@@ -16,10 +16,10 @@ import (
 var errAbsent = errors.New("no server can be reached")
 
 // persist repeats a call while its error is transient, as client.Again does. In a session over stdio it
-// does so for at most Config.Absence while no server can be reached, and Config.Starting while one answers
-// that it is not ready: coding agents give up on a call after a minute, and their models learn nothing
-// then. Each call that the server accepts begins both times anew. Over HTTP the server that would be
-// absent is the one that answers.
+// gives up once no server could be reached for Config.Absence, or one has answered for Config.Starting
+// that it is not ready: coding agents give up on a call after a minute, and their models then learn
+// nothing. An error other than UNAVAILABLE begins both times anew. Over HTTP there is no such limit: the
+// server that might be absent is the one that serves the request.
 func persist[R any](ctx context.Context, a *agentServer, call func(context.Context) (R, error)) (R, error) {
 	if !a.stdio {
 		return client.Again(ctx, call)

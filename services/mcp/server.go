@@ -212,7 +212,7 @@ type agentServer struct {
 	admitted chan struct{}
 	refusal  error
 
-	sync   chan struct{}   // capacity 1: a lock that can be abandoned
+	sync   chan struct{}   // capacity 1: a lock on the lists; see the method lock
 	tooled bool            // syncTools has filled the list of tools; guarded by sync
 	shown  map[string]bool // URIs in the list of plans; guarded by sync
 

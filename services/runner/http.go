@@ -39,7 +39,8 @@ type hostTransport struct {
 	next         http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It returns errForeignHost for a request to another host,
+// and an answer that isRefusal accepts as an error, a *refusal.
 func (t hostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != t.scheme || r.URL.Host != t.host {
 		return nil, fmt.Errorf("%w: %s://%s is not %s://%s", errForeignHost, r.URL.Scheme, r.URL.Host, t.scheme, t.host)

@@ -347,7 +347,7 @@ func (c *conversation) shrink() bool {
 	return len(all) > 0
 }
 
-// results returns how many results the context has, with those whose text was removed.
+// results returns how many results the context has, including those whose text was removed.
 func (c *conversation) results() int {
 	n := 0
 	for _, e := range c.request.Entries {

@@ -7,8 +7,9 @@ import (
 	"quartet/pkg/plane"
 )
 
-// sweptShare is how often an agent that a sweep marked is taken while events mark others:
-// one in so many. A start marks every agent, and a wake must not wait for all of them.
+// sweptShare says how often take returns an agent that a sweep marked while events mark others:
+// once in so many times. The sweep after a start may mark very many agents, and an agent that an
+// event marks must not wait for all of them.
 const sweptShare = 8
 
 // fewAgents is the size of a map that is not worth replacing when it is empty.
@@ -27,7 +28,7 @@ type dirty struct {
 	cond   *sync.Cond // signalled when an agent is marked or the set is closed
 	still  *sync.Cond // signalled when no agent is marked or being evaluated
 	agents map[plane.Key]*mark
-	most   int // the largest size of agents since it was made
+	most   int // the largest number of entries that the map agents has had
 	closed bool
 }
 

@@ -36,8 +36,8 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 }
 
-// listen marks the agents that the events of a partition name, behind after, until
-// ctx ends. The first sweep covers what was before. Of an agent plane in the same process it
+// listen marks the agents that the events of a partition behind after are about, until ctx
+// ends. The first sweep covers the events before that. From an agent plane in the same process it
 // also receives hints: events that are not durable yet.
 func (s *Service) listen(ctx context.Context, src journal.Source, after framelog.End) {
 	defer s.running.Done()
