@@ -259,7 +259,8 @@ the previous key is not needed any more, retire it.`,
 	return cmd
 }
 
-// await waits until behind returns no process, and returns all of them.
+// await waits until behind, which is called with the running processes, returns none of their names, and
+// then returns all of them. After wait it returns an error that names those that are still behind.
 func (r *ring) await(ctx context.Context, conn *grpc.ClientConn, wait time.Duration, id string, behind func([]*identityv1.Process) []string) ([]*identityv1.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

@@ -21,7 +21,7 @@ import (
 
 // RepairOptions say with what `quartet repair` repairs.
 type RepairOptions struct {
-	// From is a backup with frames; one without a File is none.
+	// From is a backup to take frames from; there is none if its File is "".
 	From       Backup
 	Stores     []string // directories with other copies of the journals
 	AcceptLoss []string // partitions

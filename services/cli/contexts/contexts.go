@@ -178,8 +178,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Change reads the file, calls change, and writes what it made of it, with the mode 0600, unless it returns an error. Two
-// changes at the same time are made one after the other.
+// Change reads the file, calls change with its content, and writes the changed content with the mode 0600. If change
+// returns an error, nothing is written. Where files can be locked, two changes at the same time are made one after
+// the other.
 func Change(change func(*File) error) error {
 	path, err := Path()
 	if err != nil {

@@ -181,8 +181,9 @@ func (r *resolver) find(k *kind, typed string) ([]string, error) {
 	return found, errMany
 }
 
-// only returns the one id that was found, or what was typed if there is none, so that the server refuses it. err is
-// the error of find; other errors than errMany are left to the command, whose call fails the same way.
+// only returns the one id that was found, or what was typed if there is none, so that the server refuses it. It
+// returns a usage error if several were found. err is the error of find: errMany is a usage error too; any other is
+// left to the command, whose call fails the same way.
 func (r *resolver) only(k *kind, typed string, found []string, err error) (string, error) {
 	switch {
 	case errors.Is(err, errMany):

@@ -252,7 +252,8 @@ func List[C any, Req proto.Message, Resp interface {
 	return cmd
 }
 
-// Hidden is a note of a list that leaves out ended records unless all, the value of --all, is set.
+// Hidden returns a note for List which says that ended records are left out. It is "" if all, the value of --all, is
+// set.
 func Hidden(all *bool) func() string {
 	return func() string {
 		if *all {

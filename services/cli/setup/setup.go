@@ -22,8 +22,8 @@ type options struct {
 	agent, dir          string
 }
 
-// Command returns `quartet setup`. listens returns where `quartet dev` would listen now, and so `quartet mcp` start a server; nil:
-// nowhere.
+// Command returns `quartet setup`. listens returns the address at which `quartet dev` would listen now: if no server
+// answers there, `quartet mcp` starts one. nil: it starts none.
 func Command(s *session.Session, listens func() string) *cobra.Command {
 	var o options
 	var names []string

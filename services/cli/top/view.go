@@ -61,15 +61,15 @@ type view struct {
 	sort    order
 	filter  string
 	typing  bool // keys go into the filter
-	chosen  string
-	first   int // the first row that is shown
-	inside  string
+	chosen  string // the id of the chosen agent
+	first   int    // the first row that is shown
+	inside  string // the id of the agent that is shown in detail; "": the list is shown
 	detail  *detail
 	scroll  int
 	visible int // how many rows of the list or lines of the detail fit
 }
 
-// action is what a key demands beside another picture.
+// action is what has to be done after a key was pressed, beside drawing the view again.
 type action int
 
 const (
