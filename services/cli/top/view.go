@@ -60,7 +60,7 @@ type view struct {
 
 	sort    order
 	filter  string
-	typing  bool // keys go into the filter
+	typing  bool   // keys go into the filter
 	chosen  string // the id of the chosen agent
 	first   int    // the first row that is shown
 	inside  string // the id of the agent that is shown in detail; "": the list is shown
