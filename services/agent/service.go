@@ -241,7 +241,7 @@ func (s *Service) Stop(ctx context.Context) error {
 // Ready returns nil once the journal is open and while it can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// Stalled returns how long the journal has been unable to write.
+// Stalled returns how long the journal has been unable to write, 0 while it can.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }
 
 // Release ends long polls and streams, so that a stop need not wait for them.

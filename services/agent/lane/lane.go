@@ -31,7 +31,7 @@ const (
 	// MaxQueued is how many messages an agent may have queued, so that a sender
 	// in a loop cannot fill the memory.
 	MaxQueued = 10_000
-	// MaxQueuedBytes is how many bytes of text they may have. The last message may exceed it.
+	// MaxQueuedBytes is how many bytes of text an agent's queued messages may have. The last message may exceed it.
 	MaxQueuedBytes = 16 << 20
 	// keptBytes is how many bytes of text in finished messages stay in memory. The newest one stays
 	// whatever its size.
@@ -141,8 +141,8 @@ func (l *Lane) remove(m *agentv1.Message) {
 	})
 }
 
-// Finish removes a message from its band and keeps its last record. Only the
-// newest keptMessages finished messages stay in memory, of keptBytes at most.
+// Finish removes a message from its band and keeps its last record. Only the newest keptMessages
+// finished messages stay in memory, and of these as many of the newest as have keptBytes together.
 func (l *Lane) Finish(m *agentv1.Message) {
 	l.remove(m)
 	delete(l.queuedAt, m.GetMessageId())

@@ -77,8 +77,8 @@ func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, 
 	return all, nil
 }
 
-// localCalls returns the calls of a round that its runner executed. One without a result was
-// started, and the runner was lost before it reported what came of it.
+// localCalls returns the calls of a round that its runner executed. The outcome of a call without a
+// result is prompt.Unknown: the runner started it and was lost before it reported the result.
 func localCalls(r *agentv1.Round) []prompt.Tried {
 	var out []prompt.Tried
 	arguments := map[string]*structpb.Struct{}

@@ -93,7 +93,7 @@ type Input struct {
 	// Item is the work item that the turn is bound to, nil if it is bound to none; outside of
 	// a turn, the current one.
 	Item    *workv1.WorkItem
-	Binding agentv1.Binding // why
+	Binding agentv1.Binding // how Item was chosen
 	// Waits are those that the message resolved or was delivered to, and those of the agent
 	// itself that woke it.
 	Waits []*waitingv1.Wait
@@ -113,8 +113,8 @@ type Input struct {
 	Conversation []Said
 	Summary      *Summary
 	Earlier      int
-	// Since is when the oldest utterance was said that can be read back, and DoneSince when the oldest round for the item was submitted of which
-	// there are notes, both for a model. They are empty unless what was before was removed, because it is older than history is kept.
+	// Since is the time of the oldest utterance that can be read back, and DoneSince that of the oldest round for the
+	// item of which there are notes, both in RFC 3339. Each is empty if nothing older was removed because of its age.
 	Since, DoneSince string
 	Boards           Boards
 	// Inherited is what a forked child inherited; see Inherit.

@@ -22,7 +22,7 @@ const (
 // supervisor, or the text of a round. Its text is in the journal.
 type Utterance struct {
 	Round int    // the number of the round; -1: it is a message
-	At    uint64 // wal_seq of the event that queued the message
+	At    uint64 // wal_seq of the event that queued the message; 0 for a round
 	// MessageID finds the message in memory, as long as its lane keeps it; "" for a round.
 	MessageID string
 	Bytes     int // what it takes in a context; at most MaxUtteranceBytes and its overhead
@@ -39,8 +39,8 @@ type Utterance struct {
 // while an event is folded.
 type Conversation struct {
 	utterances []Utterance
-	// places are all utterances, also those that the index has no more, so that they can be
-	// read back: 16 bytes each.
+	// places are the positions of all utterances, also of those that have left the index, so that
+	// they can be read back: 16 bytes each.
 	places []place
 	items  []string // the ids that places refer to
 	itemOf map[string]int32

@@ -50,7 +50,7 @@ func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool
 	return s.pageOf(k, a), left, true
 }
 
-// Resident returns the agents that are in memory, in no order: among them all that have work to do; see evictedPage.
+// Resident returns the agents that are in memory, in no order: at least those that evictedPage does not let go.
 func (s *State) Resident() iter.Seq2[ref.Agent, *Agent] { return s.agents.Resident() }
 
 // Evicted returns the lifecycle of an agent that is evicted, and false if it is not.

@@ -45,8 +45,8 @@ func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 	return nil
 }
 
-// CheckHolder returns PERMISSION_DENIED unless an actor may act for a turn: with the credential of its
-// run, or with the one that acquired the turn, unless that serves all namespaces (SPEC A6.10). Services
+// CheckHolder returns PERMISSION_DENIED unless an actor may act for a turn (SPEC A6.10): with the credential
+// of the turn's run, or with the credential that acquired the turn if both have the same namespace. Services
 // may act for every turn.
 func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
 	acquired := journal.Actor{Principal: t.GetAcquiredBy(), KeyID: t.GetAcquiredByKeyId()}

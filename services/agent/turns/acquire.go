@@ -38,7 +38,7 @@ const maxWait = 55 * time.Second
 // given back by its lease.
 const commitTimeout = 20 * time.Second
 
-// retryHint is when a runner that got no turn should ask again.
+// retryHint is the pause after which a runner that got no turn should ask again.
 const retryHint = 100 * time.Millisecond
 
 // prepareTimeout bounds how long an agent whose context cannot be read delays a runner.
@@ -215,8 +215,8 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 }
 
 // take prepares the context, then leases the turn in one frame. The context is read
-// first, so that the lease does not run while another plane is slow. It returns ErrNotTaken if
-// another turn should be looked for. A turn whose caller has left by then is given back.
+// first, so that the lease does not run while another plane is slow. It returns ErrNotTaken if the
+// caller should look for another turn. If the runner has left when the turn is stored, take gives it back.
 func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *state.Candidate) (*agentv1.AcquireTurnResponse, error) {
 	if o.Agent.Namespace != actor.Namespace {
 		own := actor
