@@ -58,12 +58,12 @@ func (a *agentServer) unreachable() error {
 	return fault.NotReady.New("no server answers" + atAddress(a.address)).WithCause(errAbsent)
 }
 
-// absence says that no server could be reached and how to start one.
+// absence returns the text which says that no server could be reached and how to start one.
 func (o serverOptions) absence() string {
 	return "No Quartet server answers" + atAddress(o.address) + ". " + o.start()
 }
 
-// start says how to start a server, or where one runs.
+// start returns the text which says how to start a server, or where one runs.
 func (o serverOptions) start() string {
 	if o.elsewhere != "" {
 		return "One of this user runs at " + o.elsewhere + ": have quartet mcp use it with --address " + o.elsewhere + " (quartet setup TOOL --address " + o.elsewhere + " enters that)."

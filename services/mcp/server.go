@@ -33,7 +33,7 @@ type Config struct {
 	// Absence is how long a call in a session over stdio is repeated while no server can be reached, before it
 	// is refused. Default 8 s, after which the attempt that is the last one may take 2 s more.
 	Absence time.Duration
-	// Starting is the same for a server that answers that it is not ready. Default 30 s.
+	// Starting is how long such a call is repeated while the server answers that it is not ready. Default 30 s.
 	Starting time.Duration
 	// Poll is how often the resources to which a client subscribed are compared, for changes
 	// that no event reports: an editor may write a plan file. Default 2 s.

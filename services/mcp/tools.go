@@ -244,7 +244,7 @@ func errorText(e *agentv1.ToolError) string {
 	return text
 }
 
-// remedy says how to start a server if err says that none can be reached, and is "" otherwise.
+// remedy returns how to start a server if err says that none can be reached, otherwise "".
 func (a *agentServer) remedy(err error) string {
 	if !errors.Is(err, errAbsent) {
 		return ""

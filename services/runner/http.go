@@ -113,9 +113,9 @@ func (b *limitedBody) Close() error {
 	return b.body.Close()
 }
 
-// isRefusal reports whether an answer is not the stream of a reply. A redirect is not: it
-// is followed. Compatible servers use many content types for streams, but not those of
-// JSON documents and web pages.
+// isRefusal reports whether an answer is something else than the stream of a reply or a redirect,
+// which the client follows. Compatible servers use many content types for streams, but not those
+// of JSON documents and web pages.
 func isRefusal(r *http.Response) bool {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return r.StatusCode >= http.StatusBadRequest ||

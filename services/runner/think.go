@@ -268,8 +268,8 @@ func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolRes
 }
 
 // reply requests a reply of the model, and repeats the request after transient errors of the
-// provider. Other errors are returned with the outcome that the turn then has. Calls of a
-// reply beyond callsMax are dropped.
+// provider. An error has the outcome with which the turn ends, by client.Retryable, Released,
+// Fatal or OverBudget. If ctx ends, the error is its cause. Calls of a reply beyond callsMax are dropped.
 func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	for n := 1; ; n++ {
 		answer, err := c.r.model.Reply(ctx, c.request, func(text string) { c.r.show.stream(c.t, text) })

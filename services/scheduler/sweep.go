@@ -53,7 +53,7 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 }
 
 // sweepOnce marks the agents that may need a decision, by what the work plane and the agent plane know of them. It
-// reads nothing of all others: Plan would decide nothing, or to be idle, as was recorded before, if perhaps for
+// does not read the others: for them Plan would decide nothing, or idle, which is recorded already, perhaps for
 // another reason. If a partition of the work plane cannot be listed, it marks all agents. It stops at the first error
 // of the agent plane, or when ctx ends.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {

@@ -164,7 +164,8 @@ func writeAudit(p *output.Printer, e *auditv1.AuditEntry) {
 	p.Printf("%s\n", strings.TrimRight(text, " "))
 }
 
-// orServer returns an address, or what stands for calls within the server's process.
+// orServer returns the address source, or "the server" if that is empty because the call came from
+// the server's own process.
 func orServer(source string) string {
 	if source == "" {
 		return "the server"

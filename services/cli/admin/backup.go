@@ -183,7 +183,7 @@ func checkAbsent(path string, replace bool) error {
 	return nil
 }
 
-// exists returns the error of a path at which something exists that may not be replaced.
+// exists returns the usage error for a path at which something exists that may not be replaced.
 func exists(path string) error {
 	return exit.UsageError(path + " exists and is kept; name another file, or replace it with --replace")
 }

@@ -118,7 +118,7 @@ variables do not reach it.`,
 			return nil
 		}
 		if len(old) > 0 {
-			// It may not run, which is no error.
+			// The service need not run, so an error means nothing.
 			_ = call(cmd.Context(), at.unload)
 		}
 		if err := errors.Join(call(cmd.Context(), at.refresh), call(cmd.Context(), at.load)); err != nil {
@@ -306,7 +306,7 @@ func replace(path string, content []byte) error {
 	return nil
 }
 
-// call runs a command of the service manager. No command succeeds.
+// call runs a command of the service manager. It does nothing and returns nil if command is empty.
 func call(ctx context.Context, command []string) error {
 	if len(command) == 0 {
 		return nil

@@ -78,7 +78,8 @@ func New(flags *pflag.FlagSet, now func() time.Time) *Session {
 	return s
 }
 
-// Know names the settings of servers, whose environment variables a client finds beside its own.
+// Know makes the environment variables of the servers' settings known, so that a client does not refuse
+// them as misspelt where they are set beside its own.
 func (s *Session) Know(servers *pflag.FlagSet) {
 	servers.VisitAll(func(f *pflag.Flag) {
 		s.settings.Know(conf.EnvName(f.Name), conf.EnvName(f.Name)+"_FILE")

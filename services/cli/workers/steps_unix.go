@@ -49,7 +49,7 @@ const (
 	maxPendingLines = 100
 )
 
-// guardProcesses is a guard: it returns when the worker has ended, and so has what it left behind.
+// guardProcesses runs a guard process: it waits until the worker ends, and ends the processes left behind.
 func guardProcesses(cmd *cobra.Command, mark string) error {
 	return proctree.Guard(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), mark)
 }
