@@ -20,8 +20,8 @@ func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	return all
 }
 
-// Erase implements journal.Erasable. What other agents know of the erased one, such as the delegation of its parent,
-// is theirs and stays.
+// Erase implements journal.Erasable: it removes the deleted agents for which is returns true. What the records of
+// other agents say of them stays, such as the delegation of a parent.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
 	for k, a := range s.deleted() {
 		if !is(k.Namespace, k.ID) {

@@ -71,7 +71,8 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 // maxAhead bounds ReadyAhead, which people read.
 const maxAhead = 1000
 
-// ReadyAhead returns how many agents of the namespace have been ready for longer than a, at most maxAhead.
+// ReadyAhead returns how many agents of the namespace have been ready for longer than a, at most maxAhead. It is 0 if
+// a is not ready.
 func (s *State) ReadyAhead(a *Agent) (n int32) {
 	t := s.Ready[a.Namespace]
 	if t == nil || a.ReadySince.IsZero() {

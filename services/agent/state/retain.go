@@ -49,8 +49,8 @@ func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
 	return false
 }
 
-// needsRound reports whether an event of a round is needed: the round is of the newest neededTurns turns, or among
-// the newest ShownRounds rounds for the item, and the item has no report yet.
+// needsRound reports whether an event of a round is needed: if the round is of one of the newest neededTurns turns,
+// or if the item has no report yet and the round is among the newest ShownRounds rounds for it.
 func (a *Agent) needsRound(walSeq uint64, itemID string) bool {
 	turns := a.Transcript.Turns
 	if n := len(turns) - neededTurns; n <= 0 || walSeq > turns[n-1].EndedAt {

@@ -54,7 +54,7 @@ type Agent struct {
 	EndedTurns    EndedTurns
 	Decisions     Decisions
 	PendingTick   string              // the id of the tick that is queued or in the open turn; empty: none
-	TickDropped   bool                // the last tick was dropped as stale, so the same tick may be offered again
+	TickDropped   bool                // the last message dropped since the last decision is a tick: it may come again
 	Wake          *agentv1.AgentWoken // what woke the agent itself, until a completed turn has shown it; nil: nothing
 	wokenAt       time.Time           // when the newest wake was recorded; it stays when Wake becomes nil
 	FactsRevision int64               // grows with every event of this agent
@@ -62,7 +62,7 @@ type Agent struct {
 	// failedTicks counts ticks in a row on which turns failed. A pending wake is offered
 	// again, but not permanently (SPEC D4).
 	failedTicks int32
-	// AnsweredTasks are commands whose results were returned by their calls.
+	// AnsweredTasks are the ids of the newest keptAnsweredTasks commands whose calls returned their results.
 	AnsweredTasks []string
 	// Transcript finds the agent's rounds in the journal.
 	Transcript transcript.Index

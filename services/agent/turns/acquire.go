@@ -28,8 +28,8 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// defaultWait and maxWait bound the long poll: most clients and proxies give up after 60
-// s (SPEC X13).
+// defaultWait is how long AcquireTurn waits if the request does not say, and maxWait the longest
+// wait that a request may ask for: most clients and proxies give up after 60 s (SPEC X13).
 const defaultWait = 30 * time.Second
 
 const maxWait = 55 * time.Second
@@ -44,9 +44,9 @@ const retryHint = 100 * time.Millisecond
 // prepareTimeout bounds how long an agent whose context cannot be read delays a runner.
 const prepareTimeout = 5 * time.Second
 
-// ErrNotTaken means that the turn is not to be had and the caller should look for another one:
-// another runner took it, or its message is no longer true. errRepeated means that the same request
-// got a turn meanwhile.
+// ErrNotTaken means that the turn was not taken and the caller should look for another one: another
+// runner took it, its message is no longer true, or its context could not be prepared. errRepeated
+// means that the same request got a turn meanwhile.
 var (
 	ErrNotTaken = errors.New("agent: the turn was not taken")
 	errRepeated = errors.New("agent: the request got a turn already")
@@ -310,8 +310,8 @@ func (s *Service) overQuestion(ctx context.Context, o *state.Candidate) (string,
 }
 
 // DecideAcquire is the rule of AcquireTurn: it starts a turn with the first message of its
-// agent, unless the agent cannot take one, its first message is another one by now, or the
-// same request has acquired a turn.
+// agent. It returns ErrNotTaken if the agent cannot take one or its first message is another one
+// by now, and errRepeated if the same request has acquired a turn.
 func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
 	var none journal.Decision[*agentv1.TurnStarted]
 	a, err := s.Find(env.Actor.Namespace, turn.GetAgentId())
