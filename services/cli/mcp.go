@@ -83,9 +83,9 @@ one runs; the tools appear when it runs.`,
 	return cmd
 }
 
-// startLocal starts the server of this user if none answers at the session's address and it would listen there. If it
-// does not become ready, that is reported on stderr and is no error: the session begins without it. elsewhere is as
-// MCPOptions.Elsewhere.
+// startLocal starts the server of this user if nothing listens at the session's address and the server would listen
+// there: at a loopback address, without TLS and credential. If the server does not become ready, startLocal reports
+// that on stderr and returns no error: the session begins without it. elsewhere is as MCPOptions.Elsewhere.
 func startLocal(s *session.Session, cmd *cobra.Command, listens func() string) (elsewhere string, err error) {
 	if err := s.Load(); err != nil {
 		return "", err

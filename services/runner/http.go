@@ -84,7 +84,7 @@ type limitedBody struct {
 	timer   *time.Timer
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. Each byte that arrives restarts the limit of silence.
 func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	if n > 0 {

@@ -15,9 +15,9 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// Controllable returns an agent that the caller may control. A private child is
-// controlled by its supervisor and by administrators, a public agent by operators; no
-// agent controls itself (SPEC A2, X15).
+// Controllable returns an agent if the caller may control it, otherwise PERMISSION_DENIED or NOT_FOUND.
+// Administrators and services control all agents, operators the public ones, and an agent its private
+// children; no agent controls itself (SPEC A2, X15).
 func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error) {
 	a, err := s.Find(actor.Namespace, agentID)
 	if err != nil {

@@ -165,7 +165,7 @@ func (e *exporter) run() error {
 	})
 }
 
-// agents exports the agents and returns the ids of those that are not deleted.
+// agents exports all agents, deleted ones too, and returns the ids of those that are not deleted.
 func (e *exporter) agents() (ids []string, err error) {
 	client := agentv1.NewAgentServiceClient(e.conn)
 	err = e.file("agents.ndjson", func(w io.Writer) error {

@@ -225,7 +225,8 @@ func bootstrapToken(path string, term time.Duration) (string, error) {
 		rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleInstallationAdmin}, time.Now().Add(term)), nil
 }
 
-// keyFilePath returns the path of the installation's key file: path, or the default if that is "".
+// keyFilePath returns the path of the installation's key file: path, or if that is "" $QUARTET_KEY_FILE, or else the
+// file key in $QUARTET_DATA_DIR or ~/.quartet.
 func keyFilePath(path string) (string, error) {
 	if path == "" {
 		path = os.Getenv("QUARTET_KEY_FILE")

@@ -68,7 +68,8 @@ func Given(cmd *cobra.Command, metadata map[string]string) Values {
 	return v
 }
 
-// set adds a value, and what follows from it: a session is an agent's, and a board is named with its session.
+// set adds a value, and those that follow from it: a session has the id of its agent, and a board is named with its
+// session. It leaves out a value that is not plain.
 func (v Values) set(name, value string) {
 	if !plain.MatchString(value) {
 		return

@@ -133,7 +133,8 @@ variables do not reach it.`,
 	return cmd
 }
 
-// flagsOf checks the flags of a server and makes it execute no commands unless they say where.
+// flagsOf returns args, the flags of the server, and adds --embedded-worker=off unless they say whether or where it
+// executes commands. It refuses arguments that are no flags of the server, and secrets.
 func flagsOf(servers *pflag.FlagSet, args []string) ([]string, error) {
 	if err := servers.Parse(args); err != nil {
 		return nil, exit.UsageError("the flags of the server: " + err.Error())

@@ -22,7 +22,8 @@ const (
 	backupSuffix = ".before-quartet"
 )
 
-// readFile returns the content of a file, nil if there is none.
+// readFile returns the content of a file, nil if there is no file. The content of an empty file is not nil. A file
+// larger than maxSettings is an error.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

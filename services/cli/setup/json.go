@@ -377,8 +377,8 @@ func editCursorHooks(event string) edit {
 	}
 }
 
-// putEvent sets the hooks of an event and returns the new document. If there are none, it removes the event, and what
-// is empty then; it returns nil if nothing is left.
+// putEvent sets the hooks of an event to all and returns the new document. If all is empty, it removes the event, and
+// what is empty without it; it returns nil if nothing is left.
 func putEvent(top, hooks *object, event string, all []any, old []byte) ([]byte, error) {
 	if len(all) > 0 {
 		hooks.set(event, all)

@@ -117,7 +117,7 @@ var ranks = []struct {
 	{agentv1.Posture_POSTURE_IDLE, terminal.Dim},
 }
 
-// rank returns the place of a posture among ranks.
+// rank returns the place of a posture among ranks, or the place after the last one if it is not there.
 func rank(p agentv1.Posture) int {
 	for i, r := range ranks {
 		if r.posture == p {
