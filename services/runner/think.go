@@ -329,9 +329,9 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	}
 }
 
-// shrink removes the texts of the oldest half of the results that the context still has, and reports
-// whether it removed any. Each call leaves fewer, so it can be repeated until the context fits or
-// nothing is left. Calls and results stay paired.
+// shrink replaces the texts of the oldest half of the results by the note dropped, and reports whether it
+// replaced any. Texts that are not longer than the note do not count, so shrink can be repeated until the
+// context fits or no text is left. Calls and results stay paired.
 func (c *conversation) shrink() bool {
 	var all []*Result
 	for i := range c.request.Entries {

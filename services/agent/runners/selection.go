@@ -25,7 +25,7 @@ func SelectionOf(req *agentv1.AcquireTurnRequest) Selection {
 	return c
 }
 
-// Matches reports whether the selection includes an agent.
+// Matches reports whether an agent has the selected preset, if one is selected, and all selected tool families.
 func (c Selection) Matches(a *agentv1.Agent) bool {
 	if c.preset != agentv1.Preset_PRESET_UNSPECIFIED && a.GetPreset() != c.preset {
 		return false

@@ -111,7 +111,7 @@ func (s *State) LoadOf(k ref.Agent) Load {
 	return l
 }
 
-// deleted returns the deleted agents, in no order. They may be deleted from the state meanwhile.
+// deleted returns the deleted agents, in no order. The body of the loop may delete them from the state.
 func (s *State) deleted() iter.Seq2[ref.Agent, *Agent] {
 	return func(yield func(ref.Agent, *Agent) bool) {
 		for k, a := range s.agents.Resident() {

@@ -96,7 +96,8 @@ func StaleRun(t *agentv1.Turn, runID string) error {
 		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
 }
 
-// endTurn closes the open turn and counts whether it made progress (SPEC D9).
+// endTurn closes the open turn and counts whether it made progress (SPEC D9). It does nothing if t is
+// not the open turn.
 func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != t.GetTurnId() {
 		return
@@ -138,7 +139,8 @@ func (t *Turn) edit(change func(*agentv1.Turn)) {
 	t.Record = r
 }
 
-// round replaces one round of a turn.
+// round replaces one round of a turn by a copy that change has changed. It does nothing if the turn
+// has no such round in memory.
 func (t *Turn) round(index int32, change func(*agentv1.Round)) {
 	if int(index) >= len(t.Rounds) {
 		return
@@ -227,7 +229,8 @@ func (a *Agent) evictRounds() {
 }
 
 // WatchUpdate returns what a watcher of a run has not been sent yet: new interjections,
-// or the end of the turn. It returns RUN_STALE for another run.
+// or the end of the turn. It returns RUN_STALE for another run, NOT_FOUND for a turn that is not
+// in memory, and the error of CheckHolder.
 func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
 	a, err := s.Find(actor.Namespace, req.GetAgentId())
 	if err != nil {

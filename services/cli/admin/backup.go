@@ -83,7 +83,8 @@ DATA-DIR/key): keep a copy of it elsewhere. Without it the backup cannot be rest
 	return cmd
 }
 
-// readRecipients returns the lines of a file that are neither empty nor a comment.
+// readRecipients returns the lines of a file that are neither empty nor a comment. A file without any is a
+// usage error.
 func readRecipients(path string) ([]string, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {

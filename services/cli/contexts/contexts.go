@@ -98,7 +98,8 @@ func Path() (string, error) {
 	return filepath.Join(home, ".config", "quartet", "contexts.yaml"), nil
 }
 
-// Read returns the contexts of the user. Without a file, or without a home directory, there are none.
+// Read returns the contexts of the user. Without a file, or without a home directory, there are none. A file that
+// other users can read is an error.
 func Read() (File, error) {
 	none := File{Current: Local, Contexts: map[string]Context{}}
 	path, err := Path()

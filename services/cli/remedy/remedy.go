@@ -87,8 +87,9 @@ func (v Values) set(name, value string) {
 	}
 }
 
-// Commands returns the command lines for the methods that a message names, in its order and each once. An argument that is not known
-// stays a name in capitals. What is between double quotes in the message is the caller's own text and names nothing.
+// Commands returns the command lines for the methods that a message names, in its order, each once, and not more than
+// the constant most. An argument that is not known stays a name in capitals. What is between double quotes in the
+// message is the caller's own text and names nothing.
 func Commands(message string, known Values) []string {
 	var lines []string
 	seen := map[string]bool{}
