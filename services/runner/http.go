@@ -84,7 +84,7 @@ type limitedBody struct {
 	timer   *time.Timer
 }
 
-// Read implements io.Reader. Each byte that arrives restarts the limit of silence.
+// Read implements io.Reader. Received bytes restart the time of silence after which the request is cancelled.
 func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	if n > 0 {
