@@ -143,7 +143,7 @@ func (l *life) turns() int {
 	return n
 }
 
-// month lives through the days of a month. Runners take turns from its beginning to its end.
+// month simulates the days of a month. Runners execute the agents' turns until the last day is over.
 func (l *life) month(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()

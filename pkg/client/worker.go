@@ -144,7 +144,8 @@ func why(s workerStream, err error) error {
 	return err
 }
 
-// sendAll sends the output and ends of commands, and heartbeats.
+// sendAll sends what commands report, which is their start, the input they took, their output and their
+// end, and heartbeats. It returns when ctx ends or a message cannot be sent.
 func (w *workerLoop) sendAll(ctx context.Context, s workerStream) {
 	tick := time.NewTicker(w.opts.Heartbeat)
 	defer tick.Stop()

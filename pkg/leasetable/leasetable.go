@@ -156,8 +156,9 @@ func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time
 	return l.value, t.extend(l, t.cfg.Term, stall)
 }
 
-// Renew extends the lease of key to a full term from now, also one that has expired and was not
-// dropped. It returns when that ends, and false if key has no lease. It does not move a limit.
+// Renew starts a full term of key's lease now, also if the lease has expired but was not dropped. It
+// returns when that term ends, and false if key has no lease. The limit of the lease (see ArmUntil)
+// stays as it is, so it may be earlier than the returned time.
 func (t *Table[K, V]) Renew(key K) (expires time.Time, ok bool) {
 	return t.RenewFor(key, t.cfg.Term)
 }

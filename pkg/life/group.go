@@ -231,8 +231,8 @@ func (g *Group) unwind(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Ready returns nil if all modules are started and ready, and otherwise an error that names
-// those that are not.
+// Ready returns nil if all modules are started and ready. It returns ErrNotStarted if Start has not
+// succeeded or Stop has begun, and otherwise an error that names the modules that are not ready.
 func (g *Group) Ready() error {
 	g.mu.Lock()
 	started, running := g.started, g.running

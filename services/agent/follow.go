@@ -12,10 +12,10 @@ import (
 	"quartet/services/agent/ref"
 )
 
-// follows returns what this plane consumes of other planes: the ends of tasks, deliveries
-// and timers, and reports. It calls enqueueChild for events that may leave a child
-// without anything to do and start no turn of it: an item that an operator completed, a
-// wait that was cancelled; and for waits that begin or end, by which a child asks its parent.
+// follows returns the events of other planes that this plane consumes, such as the ends of tasks,
+// deliveries, timers and reports. Completions of items and begins and ends of waits call enqueueChild,
+// because a child may then have nothing left to do, or ask its parent something; of these only the
+// resolution of a wait is also consumed.
 func follows(enqueueChild func(ref.Agent)) []plane.Followed {
 	return []plane.Followed{
 		{

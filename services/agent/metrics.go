@@ -77,7 +77,8 @@ func (m *metrics) count(ev *journal.Event) {
 	}
 }
 
-// knownTool keeps names that a model invented out of the labels.
+// knownTool returns the current name of a tool, or "unknown" if there is no such tool: names that a
+// model invented must not become labels.
 func knownTool(name string) string {
 	if t, ok := tools.Named(name); ok {
 		return t.Name

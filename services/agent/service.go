@@ -241,7 +241,7 @@ func (s *Service) Stop(ctx context.Context) error {
 // Ready returns nil once the journal is open and while it can be written.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
-// Stalled returns how long the journal has been unable to write.
+// Stalled returns how long the journal has been unable to write, 0 while it can.
 func (s *Service) Stalled() time.Duration { return s.engine.Stalled() }
 
 // Release ends long polls and streams, so that a stop need not wait for them.
@@ -267,9 +267,9 @@ func (s *Service) loaded(st *state.State) {
 	}
 }
 
-// committed runs for every durable frame: it keeps the leases of turns, counts, and
-// notifies watchers and the supervisor. It runs in the journal's loop, so it only
-// signals.
+// committed runs for every durable frame: it grants and releases the leases of turns, counts
+// metrics, and notifies watchers and the supervisor. It runs in the journal's loop, so it
+// only signals.
 func (s *Service) committed(_ int, events []*journal.Event) {
 	for _, ev := range events {
 		if s.deps.Tracer.On() {

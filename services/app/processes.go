@@ -158,7 +158,7 @@ func (w *wiring) readThrough(ctx context.Context, plane string, partition int) (
 	return floor.ReadThrough(ctx, plane, partition)
 }
 
-// installation returns how all processes of the installation are examined.
+// installation returns what is needed to examine the processes, streams and archive of the installation.
 func (w *wiring) installation() installation.Config {
 	var publishers func(ctx context.Context) ([]*identityv1.PublisherLag, error)
 	if w.cfg.Publish {

@@ -185,8 +185,8 @@ func versionCommand(ss *session.Session, v version.Info) *cobra.Command {
 	}
 }
 
-// listens returns the gRPC address at which `quartet dev` listens with the environment of this process, given the settings of
-// servers.
+// listens returns a function that returns the gRPC address at which `quartet dev` would listen with the environment
+// of this process, or "" in a binary without servers. servers are the settings of servers.
 func listens(servers *pflag.FlagSet) func() string {
 	return func() string {
 		f := servers.Lookup("grpc-addr")

@@ -24,8 +24,8 @@ type MCPOptions struct {
 	Tools string
 	// Address is the server's address, for messages.
 	Address string
-	// Elsewhere is the address of a server of this user that has the data of the one that could not be started; "" if
-	// there is none or that is not known.
+	// Elsewhere is the address of a running server of this user, if a server could not be started because its data
+	// directory is in use; "" if that is not so or no address is known.
 	Elsewhere string
 	// In and Out are the client's ends of the protocol.
 	In  io.Reader
@@ -83,9 +83,9 @@ one runs; the tools appear when it runs.`,
 	return cmd
 }
 
-// startLocal starts the server of this user if none answers at the session's address and it would listen there. A server that
-// does not become ready is reported and no error: the session begins without it. elsewhere is the address of a server that has
-// its data, if that is why.
+// startLocal starts the server of this user if nothing listens at the session's address and the server would listen
+// there: at a loopback address, without TLS and credential. If the server does not become ready, startLocal reports
+// that on stderr and returns no error: the session begins without it. elsewhere is as MCPOptions.Elsewhere.
 func startLocal(s *session.Session, cmd *cobra.Command, listens func() string) (elsewhere string, err error) {
 	if err := s.Load(); err != nil {
 		return "", err

@@ -51,10 +51,9 @@ type hit struct {
 	payload []byte // of the event, as JSON, if the sink takes it so; then the event has none
 }
 
-// follow sends a batch for every frame, also for those without hits, which advance the
-// cursor: frames up to f.last to f.past, later ones to live. It blocks while nobody receives,
-// and returns when ctx ends or, for a watch that stops, after the frames up to f.last. A damaged journal
-// ends the stream.
+// follow sends a batch for every frame, also for those without hits, which advance the cursor: frames up to f.last to
+// f.past, later ones to live. It blocks while nobody receives. It returns when ctx ends, if the journal is damaged,
+// which ends the stream, and, if w.stop is set, after the frames up to f.last.
 //
 // Reading a journal takes memory. So when a later frame cannot be sent within sendTime, follow stops reading until
 // it can be, and then waits for a place among the streams that read (see events.turn).

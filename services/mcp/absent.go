@@ -16,10 +16,10 @@ import (
 var errAbsent = errors.New("no server can be reached")
 
 // persist repeats a call while its error is transient, as client.Again does. In a session over stdio it
-// does so for at most Config.Absence while no server can be reached, and Config.Starting while one answers
-// that it is not ready: coding agents give up on a call after a minute, and their models learn nothing
-// then. Each call that the server accepts begins both times anew. Over HTTP the server that would be
-// absent is the one that answers.
+// gives up once no server could be reached for Config.Absence, or one has answered for Config.Starting
+// that it is not ready: coding agents give up on a call after a minute, and their models then learn
+// nothing. An error other than UNAVAILABLE begins both times anew. Over HTTP there is no such limit: the
+// server that might be absent is the one that serves the request.
 func persist[R any](ctx context.Context, a *agentServer, call func(context.Context) (R, error)) (R, error) {
 	if !a.stdio {
 		return client.Again(ctx, call)
@@ -58,12 +58,12 @@ func (a *agentServer) unreachable() error {
 	return fault.NotReady.New("no server answers" + atAddress(a.address)).WithCause(errAbsent)
 }
 
-// absence says that no server could be reached and how to start one.
+// absence returns the text which says that no server could be reached and how to start one.
 func (o serverOptions) absence() string {
 	return "No Quartet server answers" + atAddress(o.address) + ". " + o.start()
 }
 
-// start says how to start a server, or where one runs.
+// start returns the text which says how to start a server, or where one runs.
 func (o serverOptions) start() string {
 	if o.elsewhere != "" {
 		return "One of this user runs at " + o.elsewhere + ": have quartet mcp use it with --address " + o.elsewhere + " (quartet setup TOOL --address " + o.elsewhere + " enters that)."

@@ -37,7 +37,7 @@ func checkTools(set string) error {
 type short struct {
 	name, about string
 	arguments   map[string]string
-	required    []any // instead of what the server requires
+	required    []any // the required arguments, in place of those that the server's schema requires
 }
 
 // memoryTools is the set memory, in the order of use.
@@ -114,8 +114,8 @@ func memoryOf(listed []*agentv1.ToolSpec) []*sdk.Tool {
 	return out
 }
 
-// plain copies a schema without what a model can do without: descriptions, patterns, formats and
-// defaults, and that an object has no further properties. The server checks them all the same.
+// plain returns a copy of a schema without its descriptions, patterns, defaults, encodings and
+// additionalProperties: a model can do without them, and the server checks arguments in any case.
 func plain(schema any) any {
 	switch s := schema.(type) {
 	case map[string]any:

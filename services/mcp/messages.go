@@ -16,8 +16,9 @@ const (
 // showsMessages has the tools whose results show messages in a session with the set memory, to which no turn brings them.
 var showsMessages = map[string]bool{"ListWorkItems": true, "GetWorkItem": true, "PickWorkItem": true}
 
-// messages returns what the result of a tool says of the messages that no turn has taken, nil for nothing: in other sessions, if there
-// are none, and if they cannot be read.
+// messages returns what the result of a tool shows of the messages that no turn has taken. It returns nil if the
+// session has another set than memory, if the tool is not in showsMessages, if there are no such messages, and if
+// they cannot be read.
 func (a *agentServer) messages(ctx context.Context, tool string) any {
 	if a.tools != MemoryTools || !showsMessages[tool] {
 		return nil

@@ -183,8 +183,9 @@ func (a *agentServer) readBriefs(ctx context.Context, req *sdk.ReadResourceReque
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: req.Params.URI, MIMEType: jsonText, Text: string(text)}}}, nil
 }
 
-// follow keeps the list of resources up to date while a client listens: each created or
-// completed item changes it. Written files and briefs have the subscribed resources compared.
+// follow keeps the list of resources up to date until ctx ends: an item that is created or completed
+// changes it. When a file or a brief is written, it has the subscribed resources compared. It returns
+// early if the caller may not watch events or the server has none.
 func (a *agentServer) follow(ctx context.Context) {
 	req := &eventv1.WatchEventsRequest{
 		AgentId: a.agentID, Planes: []string{"work", "agent"}, EventTypes: []string{"work_item_created", "work_item_completed", "home_file_written", "brief_written"},

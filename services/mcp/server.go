@@ -33,7 +33,7 @@ type Config struct {
 	// Absence is how long a call in a session over stdio is repeated while no server can be reached, before it
 	// is refused. Default 8 s, after which the attempt that is the last one may take 2 s more.
 	Absence time.Duration
-	// Starting is the same for a server that answers that it is not ready. Default 30 s.
+	// Starting is how long such a call is repeated while the server answers that it is not ready. Default 30 s.
 	Starting time.Duration
 	// Poll is how often the resources to which a client subscribed are compared, for changes
 	// that no event reports: an editor may write a plan file. Default 2 s.
@@ -212,7 +212,7 @@ type agentServer struct {
 	admitted chan struct{}
 	refusal  error
 
-	sync   chan struct{}   // capacity 1: a lock that can be abandoned
+	sync   chan struct{}   // capacity 1: a lock on the lists; see the method lock
 	tooled bool            // syncTools has filled the list of tools; guarded by sync
 	shown  map[string]bool // URIs in the list of plans; guarded by sync
 

@@ -205,7 +205,7 @@ func (r lineReader) Close() error {
 // lineWriter is the side of a pipe to which the SDK writes.
 type lineWriter struct{ *line }
 
-// Write sends one message.
+// Write sends one message. A response ends the wait of await for the request with its id.
 func (w lineWriter) Write(p []byte) (int, error) {
 	n, err := w.write(p)
 	var e envelope

@@ -110,7 +110,8 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 // call executes a tool. Each failure is a result with IsError set, which the model can read
 // and react to; this includes arguments that cannot be read and a server that cannot be
 // reached. The error is not nil only if the response cannot be encoded. After transient
-// errors the call is repeated with the same request id for at most callTerm, less as persist says.
+// errors the call is repeated with the same request id, for at most callTerm and within the
+// limits of persist.
 func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	call := &agentv1.CallToolRequest{AgentId: a.agentID, Name: req.Params.Name, RequestId: a.requestID(req)}
 	if a.tools == MemoryTools && call.GetName() != "" && !isMemoryTool(call.GetName()) {
@@ -243,7 +244,7 @@ func errorText(e *agentv1.ToolError) string {
 	return text
 }
 
-// remedy says how to start a server if err says that none can be reached, and is "" otherwise.
+// remedy returns how to start a server if err says that none can be reached, otherwise "".
 func (a *agentServer) remedy(err error) string {
 	if !errors.Is(err, errAbsent) {
 		return ""

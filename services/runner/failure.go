@@ -86,9 +86,9 @@ func classify(err error) failure {
 
 // Phrases in the providers' errors, in lower case, for what the status does not tell.
 var (
-	// tooLongPhrases: Anthropic, OpenAI and vLLM, llama.cpp, others that are
-	// compatible. OpenAI answers a request that is larger than the account's limit
-	// per minute with 429, although waiting does not help; some answer 5xx.
+	// tooLongPhrases are those of Anthropic, of OpenAI and vLLM, of llama.cpp, and of other
+	// compatible servers. OpenAI answers a request that is larger than the account's limit
+	// per minute with 429, although waiting does not help; some servers answer 5xx.
 	tooLongPhrases = []string{
 		"prompt is too long", "exceed context limit",
 		"context_length_exceeded", "maximum context length", "context window", "request too large for",

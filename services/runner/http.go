@@ -39,7 +39,8 @@ type hostTransport struct {
 	next         http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It returns errForeignHost for a request to another host,
+// and an answer that isRefusal accepts as an error, a *refusal.
 func (t hostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != t.scheme || r.URL.Host != t.host {
 		return nil, fmt.Errorf("%w: %s://%s is not %s://%s", errForeignHost, r.URL.Scheme, r.URL.Host, t.scheme, t.host)
@@ -83,7 +84,7 @@ type limitedBody struct {
 	timer   *time.Timer
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. Received bytes restart the time of silence after which the request is cancelled.
 func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	if n > 0 {
@@ -112,9 +113,9 @@ func (b *limitedBody) Close() error {
 	return b.body.Close()
 }
 
-// isRefusal reports whether an answer is not the stream of a reply. A redirect is not: it
-// is followed. Compatible servers use many content types for streams, but not those of
-// JSON documents and web pages.
+// isRefusal reports whether an answer is something else than the stream of a reply or a redirect,
+// which the client follows. Compatible servers use many content types for streams, but not those
+// of JSON documents and web pages.
 func isRefusal(r *http.Response) bool {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return r.StatusCode >= http.StatusBadRequest ||

@@ -97,7 +97,7 @@ func abridged(args map[string]any) *structpb.Struct {
 	return out
 }
 
-// changesFiles reports whether a local tool, which name is one of, changes files.
+// changesFiles reports whether the local tool with a name changes files. The name must be that of a local tool.
 func changesFiles(name string) bool { return name != "WorkspaceRead" }
 
 // isLocal reports whether a tool is a local one.

@@ -2,5 +2,5 @@
 
 package runner
 
-// nonblocking is nothing: no name in a directory opens a pipe here.
+// nonblocking is no flag here: no name in a directory opens a pipe on these systems.
 const nonblocking = 0

@@ -4,5 +4,5 @@ package runner
 
 import "golang.org/x/sys/unix"
 
-// nonblocking opens a pipe that nobody writes to without waiting.
+// nonblocking is the flag with which opening a pipe that has no writer does not block.
 const nonblocking = unix.O_NONBLOCK

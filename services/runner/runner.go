@@ -93,7 +93,7 @@ type Runner struct {
 	show  *show
 }
 
-// New checks the configuration and sets defaults. It calls nothing.
+// New checks the configuration and sets defaults. It makes no request.
 func New(cfg Config, api *client.Client) (*Runner, error) {
 	own := AnthropicURL
 	switch cfg.Provider {

@@ -13,7 +13,7 @@ import (
 const (
 	// summaryMax limits a summary, in bytes: the server takes no larger one.
 	summaryMax = 2048
-	// wordsMax limits the words that are read back for a summary, in bytes, and wordMax one of them.
+	// wordsMax limits the utterances that are read back for a summary together, in bytes, and wordMax each of them.
 	wordsMax, wordMax = 32 << 10, 4 << 10
 )
 
@@ -56,8 +56,9 @@ func (c *conversation) addSummary(ctx context.Context, reply *client.Reply) {
 	}
 }
 
-// wordsToSumUp returns the conversation as the context shows it, with the summary before, and the newest
-// words that concern the turn and were said before its message, oldest first.
+// wordsToSumUp returns what the model is to sum up: the conversation as the context shows it, with the
+// previous summary if there is one, followed by the newest utterances that concern the turn, oldest first.
+// The messages of the turn itself are left out.
 func (c *conversation) wordsToSumUp(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, s := range c.t.Context.GetSections() {

@@ -268,8 +268,8 @@ func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolRes
 }
 
 // reply requests a reply of the model, and repeats the request after transient errors of the
-// provider. Other errors are returned with the outcome that the turn then has. Calls of a
-// reply beyond callsMax are dropped.
+// provider. An error has the outcome with which the turn ends, by client.Retryable, Released,
+// Fatal or OverBudget. If ctx ends, the error is its cause. Calls of a reply beyond callsMax are dropped.
 func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	for n := 1; ; n++ {
 		answer, err := c.r.model.Reply(ctx, c.request, func(text string) { c.r.show.stream(c.t, text) })
@@ -329,9 +329,9 @@ func (c *conversation) reply(ctx context.Context) (*Answer, error) {
 	}
 }
 
-// shrink removes the texts of the oldest half of the results that the context still has, and reports
-// whether it removed any. Each call leaves fewer, so it can be repeated until the context fits or
-// nothing is left. Calls and results stay paired.
+// shrink replaces the texts of the oldest half of the results by the note dropped, and reports whether it
+// replaced any. Texts that are not longer than the note do not count, so shrink can be repeated until the
+// context fits or no text is left. Calls and results stay paired.
 func (c *conversation) shrink() bool {
 	var all []*Result
 	for i := range c.request.Entries {
@@ -347,7 +347,7 @@ func (c *conversation) shrink() bool {
 	return len(all) > 0
 }
 
-// results returns how many results the context has, with those whose text was removed.
+// results returns how many results the context has, including those whose text was removed.
 func (c *conversation) results() int {
 	n := 0
 	for _, e := range c.request.Entries {

@@ -7,8 +7,9 @@ import (
 	"quartet/pkg/plane"
 )
 
-// sweptShare is how often an agent that a sweep marked is taken while events mark others:
-// one in so many. A start marks every agent, and a wake must not wait for all of them.
+// sweptShare says how often take returns an agent that a sweep marked while events mark others:
+// once in so many times. The sweep after a start may mark very many agents, and an agent that an
+// event marks must not wait for all of them.
 const sweptShare = 8
 
 // fewAgents is the size of a map that is not worth replacing when it is empty.
@@ -27,7 +28,7 @@ type dirty struct {
 	cond   *sync.Cond // signalled when an agent is marked or the set is closed
 	still  *sync.Cond // signalled when no agent is marked or being evaluated
 	agents map[plane.Key]*mark
-	most   int // the largest size of agents since it was made
+	most   int // the largest number of entries that the map agents has had
 	closed bool
 }
 
@@ -65,12 +66,12 @@ func newDirty() *dirty {
 // mark puts an agent into the set. If it is being evaluated, it is evaluated once more.
 func (d *dirty) mark(k plane.Key) { d.add(k, true, "") }
 
-// markUnlessBusy is mark for events of other planes: while the agent has a turn or a
-// message there is nothing to decide, and the end of that marks it in any case.
+// markUnlessBusy is mark for events of other planes. While an agent has a turn or a message there is
+// nothing to decide, and the event of the agent plane about the end of either marks the agent.
 func (d *dirty) markUnlessBusy(k plane.Key) { d.add(k, false, "") }
 
-// markLow is mark for sweeps. It does nothing for an agent that is marked or being evaluated;
-// agents that events mark come first, but for one in sweptShare.
+// markLow is mark for sweeps. It does nothing for an agent that is marked or being evaluated.
+// take returns agents that events marked first, except as sweptShare says.
 func (d *dirty) markLow(k plane.Key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,8 +128,9 @@ func (d *dirty) retract(events []cause) {
 	}
 }
 
-// receive marks the agents of durable events. With own set these are events of the agent plane, and it is mark, but does nothing for an
-// event of which a hint has marked the agent; otherwise it is markUnlessBusy. All are marked before any is taken.
+// receive marks the agents of durable events. own says that these are events of the agent plane: receive then marks
+// as mark does, but skips an event if a hint of it has marked the agent. Without own it marks as markUnlessBusy does.
+// All are marked before any is taken.
 func (d *dirty) receive(events []cause, own bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,8 +141,8 @@ func (d *dirty) receive(events []cause, own bool) {
 	}
 }
 
-// add marks an agent because of an event. With always unset, it does nothing for a busy agent.
-// cause is the event's trace, or empty.
+// add marks an agent because of an event. With always unset, it does not queue an agent that the last
+// evaluation found busy. cause is the event's trace, or empty.
 func (d *dirty) add(k plane.Key, always bool, cause string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,8 +17,8 @@ var interest = map[string]func(*journal.Event) bool{
 		switch ev.Type {
 		case "local_calls_started", "round_submitted", "tool_result_recorded", "round_settled", "decision_recorded", "message_dequeued", "turn_started",
 			"message_queued", "message_requeued":
-			// The last two give the agent a turn in any case. The next decision is due
-			// when that turn has ended.
+			// A queued message gives the agent a turn in any case, without a decision.
+			// The next decision is due when that turn has ended.
 			return false
 		}
 		return true
@@ -36,8 +36,8 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 }
 
-// listen marks the agents that the events of a partition name, behind after, until
-// ctx ends. The first sweep covers what was before. Of an agent plane in the same process it
+// listen marks the agents of a partition's events after the position after, until ctx ends. The
+// first sweep covers the events up to that position. From an agent plane in the same process listen
 // also receives hints: events that are not durable yet.
 func (s *Service) listen(ctx context.Context, src journal.Source, after framelog.End) {
 	defer s.running.Done()

@@ -20,8 +20,8 @@ const (
 	// slowLook is the duration from which an evaluation counts as slow. One takes a
 	// millisecond.
 	slowLook = 250 * time.Millisecond
-	// spareLookers is how many delayed evaluations an evaluator may have before they
-	// delay others.
+	// spareLookers is how many further evaluators may run for each configured one while
+	// evaluations are delayed. Further delayed evaluations then delay others.
 	spareLookers = 31
 	// retryTerm is the pause after an evaluation that failed, such as while a plane
 	// restarts. It doubles up to retryMost. A sweep would come later.

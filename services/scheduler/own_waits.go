@@ -17,7 +17,7 @@ type Waiting interface {
 	ListWaits(ctx context.Context, in *waitingv1.ListWaitsRequest, opts ...grpc.CallOption) (*waitingv1.ListWaitsResponse, error)
 }
 
-// waitsLookedAt bounds how many waits are read to explain a decision, as a turn reads.
+// waitsLookedAt bounds how many waits are read to explain a decision, as many as a turn reads.
 const waitsLookedAt = 500
 
 // waits returns the active waits and intents of the agent itself, none of its items', among
@@ -30,7 +30,7 @@ func (s *Service) waits(ctx context.Context, agentID string) ([]*waitingv1.Wait,
 	return slices.DeleteFunc(got.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() != "" }), nil
 }
 
-// ownWaits returns those of the waits that have the mode wait.
+// ownWaits returns the waits that have the mode wait, so it leaves out intents.
 func ownWaits(waits []*waitingv1.Wait) []*waitingv1.Wait {
 	var own []*waitingv1.Wait
 	for _, w := range waits {

@@ -39,9 +39,9 @@ type Work interface {
 
 // Config is what an operator sets.
 type Config struct {
-	// Sweep is how often all agents are evaluated, whether or not an event named them.
-	// Events only make it faster (SPEC D1). The default is 30 s; a sweep takes at least
-	// sweepPace for each agent.
+	// Sweep is how often all agents that may need a decision are evaluated, whether or not an
+	// event was about them. Events only make it faster (SPEC D1). The default is 30 s; a sweep
+	// takes at least sweepPace for each agent that it marks.
 	Sweep time.Duration
 	// Lookers is how many agents are evaluated at a time, not counting evaluations that a
 	// plane delays (see evaluators). The default is 8.
@@ -79,7 +79,7 @@ type Service struct {
 	running        sync.WaitGroup
 
 	mu    sync.Mutex
-	swept bool              // the first sweep has marked every agent
+	swept bool              // the first sweep has marked every agent that may need a decision
 	fails map[plane.Key]int // evaluations in a row that failed, by agent
 }
 
@@ -160,8 +160,8 @@ func (s *Service) Stop(context.Context) error {
 	return nil
 }
 
-// Ready returns nil once the first sweep has marked every agent, so that none depends on an
-// event to be evaluated.
+// Ready returns nil once the first sweep has marked every agent that may need a decision, so that
+// none depends on an event to be evaluated.
 func (s *Service) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

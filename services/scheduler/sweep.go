@@ -11,10 +11,9 @@ import (
 	"quartet/pkg/plane"
 )
 
-// sweepPace bounds what a sweep costs: it marks one agent in this time on average, so that 100
-// 000 idle agents are evaluated within 67 minutes and 25 a second, whatever their number.
-// Journals lose no event; a sweep is a safeguard against errors of this program. The first
-// one, after a start, is not paced (SPEC X14).
+// sweepPace bounds what a sweep costs: it marks one agent in this time on average, so at most 25
+// are evaluated a second, and 100 000 within 67 minutes. Journals lose no event; a sweep is a
+// safeguard against errors of this program. The first one, after a start, is not paced (SPEC X14).
 const sweepPace = 40 * time.Millisecond
 
 // sweep marks agents for evaluation, at the start and then periodically, until ctx ends: a
@@ -53,9 +52,10 @@ func (s *Service) pause(ctx context.Context, until time.Time) bool {
 	}
 }
 
-// sweepOnce marks the agents that may need a decision, by what the work plane and the agent plane know of them. Of all others nothing is read: Plan would
-// decide nothing, or to be idle, as was recorded before, if perhaps for another reason. If a partition of the work plane cannot be listed, all agents
-// are marked. It stops at the first error of the agent plane, or when ctx ends.
+// sweepOnce marks the agents that may need a decision, by what the work plane and the agent plane know of them. It
+// does not read the others: for them Plan would decide nothing, or idle, which is recorded already, perhaps for
+// another reason. If a partition of the work plane cannot be listed, it marks all agents. It stops at the first error
+// of the agent plane, or when ctx ends.
 func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 	listed := true
 	for n := 0; n < s.workPartitions && listed; n++ {
@@ -85,8 +85,8 @@ func (s *Service) sweepOnce(ctx context.Context, pace time.Duration) error {
 	}
 }
 
-// sweepWork marks the agents of a partition of the work plane whose work may call for a turn, and sets the timers of those that only have reminders
-// ahead.
+// sweepWork marks the agents of a partition of the work plane whose work may call for a turn. For those that only
+// have reminders in the future it sets the timer instead.
 func (s *Service) sweepWork(ctx context.Context, partition int, pace time.Duration) error {
 	token := ""
 	for {

@@ -293,7 +293,7 @@ func (s *State) alive(namespace, agentID string) error {
 	return nil
 }
 
-// ended returns a copy of a wait that ended at the time of env.
+// ended returns the next revision of a wait, with a status and reason, ended at the time of env. w stays as it is.
 func ended(w *waitingv1.Wait, env journal.Env, status waitingv1.WaitStatus, reason waitingv1.WaitEndReason) *waitingv1.Wait {
 	n := nextWait(w)
 	n.Status, n.EndReason, n.EndedAt = status, reason, timestamppb.New(env.Now)

@@ -32,8 +32,8 @@ const (
 // listDefault is the page size of ListWorkItems (SPEC W10).
 const listDefault = 20
 
-// GetWorkItem reads one item with its plan preview: the item in focus if the request names none
-// (SPEC W3).
+// GetWorkItem returns one item, by default the one in focus, with the beginning of its plan file, which it creates
+// empty if an open item has none. Without an item in focus the error is INVALID_ARGUMENT (SPEC W3).
 func (s *Service) GetWorkItem(ctx context.Context, req *workv1.GetWorkItemRequest) (*workv1.GetWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(s.admit(actor, req.GetAgentId()), optionalID("work_item_id", req.GetWorkItemId(), "wi_")); err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // CheckRun validates the ids that identify a runner's call, and checks that the caller's role
-// and credential may act for the run. It does not know whether the run still holds the turn:
-// that is checked with the state.
+// and credential may act for the run. A credential of another run is refused with RUN_STALE. CheckRun
+// does not check that the run still holds the turn; the caller must check that against the state.
 func CheckRun(actor rpc.Actor, agentID, turnID, runID string) error {
 	for _, err := range []error{
 		fault.Name("agent_id", agentID),
@@ -43,12 +43,12 @@ func CheckRead(actor rpc.Actor, agentID string) error {
 	return rpc.CheckAgent(actor, agentID)
 }
 
-// AsPlane makes calls under ctx act as this plane itself.
+// AsPlane returns a context under which calls act as this plane itself in a namespace.
 func AsPlane(ctx context.Context, namespace string) context.Context {
 	return rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace)))
 }
 
-// AsRun makes calls under ctx act as the agent in its run (SPEC X4).
+// AsRun returns a context under which calls act as the agent in its run (SPEC X4).
 func AsRun(ctx context.Context, k ref.Agent, runID string) context.Context {
 	return rpc.WithActor(ctx, RunActor(k, runID))
 }

@@ -43,9 +43,10 @@ type ListRequest interface {
 	GetPageToken() string
 }
 
-// Page returns the page that a request asks for, and the token of the next page, or "" for the
-// last one. The list ends at the first entry of which an event was removed, because it is older than history is kept: removed reports
-// that. It checks that the caller may read the agent, and refuses a token of another list.
+// Page returns the page that a request asks for, and the token of the next page, or "" after the
+// last one. If the next entry has an event that was removed from the journal, because history is not kept
+// that long, the list ends before that entry and removed is true. Page checks that the caller may read the
+// agent, and refuses a token of another list.
 func (l Newest[S, M]) Page(ctx context.Context, e *plane.Engine[S], req ListRequest) (entries []M, next string, removed bool, err error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := CheckRead(actor, req.GetAgentId()); err != nil {

@@ -13,7 +13,7 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// Report names the work item whose report the text of a round is, if it is one.
+// Report says of which work item the text of a round is the report, if it is the report of one.
 type Report struct {
 	ItemID   string // empty: the text is no report
 	warnings []*workv1.Warning

@@ -53,10 +53,10 @@ func (s *Service) Recover(ctx context.Context, k ref.Agent, runID string) (open 
 	return f.turn, itemID != "", err
 }
 
-// withLandedCompletion adds the completion that was executing when the round was cut off,
-// if it reached the work plane: the item's history names the request that completed it.
-// Repeating the request would execute a call that did not get there. A call that names no item
-// is about the one to which the turn is bound.
+// withLandedCompletion looks at the first call of a round that has no result. If it is a completion that
+// the work plane executed, it returns a copy of the round with a result for that call, and otherwise
+// the round itself. It looks for the request id of the call in the item's history; repeating the request
+// would execute a call that had not arrived. A call that names no item is about the item of the turn.
 func (s *Service) withLandedCompletion(ctx context.Context, k ref.Agent, turn *agentv1.Turn, round *agentv1.Round) (*agentv1.Round, error) {
 	at := len(round.GetToolResults())
 	if at >= len(round.GetToolCalls()) || round.GetToolCalls()[at].GetName() != tools.ToolCompleteWorkItem {

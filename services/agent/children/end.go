@@ -145,9 +145,9 @@ func (s *Service) tasks() (taskv1.TaskServiceClient, error) {
 	return taskv1.NewTaskServiceClient(conn), nil
 }
 
-// reconcileDeletion ends an agent that is being deleted when nothing of it is left in any
-// plane. The other planes react to the deletion's event on their own; until they have, again is
-// true. What the reactions leave, such as items beyond one frame, is ended from here.
+// reconcileDeletion makes an agent that is being deleted a deleted one when nothing of it is left in
+// any plane; until then again is true. The other planes react to the deletion's event on their own.
+// What their reactions leave, such as items beyond one frame, reconcileDeletion ends itself.
 func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
 	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain} {
 		if some, err := left(ctx, k, c); some || err != nil {
@@ -179,8 +179,8 @@ func (s *Service) childrenRemain(ctx context.Context, k ref.Agent, c state.Child
 	return some, nil
 }
 
-// tasksRemain reports whether the agent has running tasks, or its parent's handle of it
-// is open: a child is deleted after its result was delivered.
+// tasksRemain reports whether the agent has running tasks or, for a private child, whether the task by
+// which its parent follows it has not ended: a child is deleted only after its result was delivered.
 func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildStatus) (bool, error) {
 	tasks, err := s.tasks()
 	if err != nil {
@@ -223,8 +223,8 @@ func (s *Service) waitsRemain(ctx context.Context, k ref.Agent, _ state.ChildSta
 // ownerDeleted is the blocker of the work items that a deleted agent leaves.
 const ownerDeleted = "owner_deleted"
 
-// itemsRemain sets the blocker on open items that do not have it, and reports whether
-// there were any. The work plane itself blocks as many as fit one frame; these are the
+// itemsRemain sets the blocker ownerDeleted on open items that do not have it, and reports whether
+// there were any. The work plane itself has blocked as many items as fit one frame; these are the
 // others.
 func (s *Service) itemsRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (some bool, err error) {
 	conn, err := s.deps.Conn("work")

@@ -189,8 +189,9 @@ func decideDelegate(s *state.State, env journal.Env, req *agentv1.SpawnAgentRequ
 	return d, nil
 }
 
-// spawnerAuthority returns the most authority that an initial message may have (SPEC A14.4):
-// in a turn the least among the turn's messages, and otherwise that of the caller.
+// spawnerAuthority returns the most authority that an initial message may have (SPEC A14.4). In a run
+// that is the least authority among the turn's messages. Outside of a run an agent's message is a
+// runtime instruction at most; for any other caller the result is UNSPECIFIED, which limits nothing.
 func spawnerAuthority(p *state.Agent, actor journal.Actor) agentv1.Authority {
 	switch {
 	case actor.RunID != "":

@@ -9,10 +9,10 @@ import (
 	"quartet/services/agent/state"
 )
 
-// StopAgent ends the open turn. Until StartAgent the agent starts no turns, and callers may send
-// it nothing but an operator's prompt or a supervisor's follow-up; what other planes report, such
-// as a task's result, is still queued (SPEC A8). The message of the turn is queued again, and the
-// attempt is not counted: nothing failed.
+// StopAgent ends the open turn. Its message is queued again, and the attempt is not counted, since
+// nothing failed; a tick is dropped instead. Until StartAgent the agent starts no turns. Operators'
+// prompts, supervisors' follow-ups and what other planes report, such as a task's result, are still
+// queued; any other message is refused with AGENT_STOPPED (SPEC A8).
 func (s *Service) StopAgent(ctx context.Context, req *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
 	return execute(ctx, s, "StopAgent", req, stop, func(a *agentv1.Agent) *agentv1.StopAgentResponse {
 		return &agentv1.StopAgentResponse{Agent: a}
@@ -38,7 +38,8 @@ func stop(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, err
 	return append(events, state.AgentEvent(r, &agentv1.AgentStopped{Agent: r})), nil
 }
 
-// StartAgent ends a stop or a pause. It starts no turn by itself and restarts no task (SPEC A8).
+// StartAgent ends a stop or a pause, so that runners get turns for queued messages again. It queues no
+// message itself and restarts no task (SPEC A8).
 func (s *Service) StartAgent(ctx context.Context, req *agentv1.StartAgentRequest) (*agentv1.StartAgentResponse, error) {
 	return execute(ctx, s, "StartAgent", req, start, func(a *agentv1.Agent) *agentv1.StartAgentResponse {
 		return &agentv1.StartAgentResponse{Agent: a}

@@ -54,9 +54,10 @@ func (s *Service) GetFacts(ctx context.Context, req *agentv1.GetFactsRequest) (*
 }
 
 const (
-	// mostEvicted is how many agents a page has that are not in memory: while they are read, the partition can write nothing.
+	// mostEvicted is how many agents that are not in memory a page reads at most: the partition cannot write
+	// meanwhile.
 	mostEvicted = 100
-	// mostSkipped is how many agents a page leaves out.
+	// mostSkipped is after how many agents that are left out, as no decision about them is pending, a page ends.
 	mostSkipped = 10_000
 )
 

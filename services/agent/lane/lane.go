@@ -31,7 +31,7 @@ const (
 	// MaxQueued is how many messages an agent may have queued, so that a sender
 	// in a loop cannot fill the memory.
 	MaxQueued = 10_000
-	// MaxQueuedBytes is how many bytes of text they may have. The last message may exceed it.
+	// MaxQueuedBytes is how many bytes of text an agent's queued messages may have. The last message may exceed it.
 	MaxQueuedBytes = 16 << 20
 	// keptBytes is how many bytes of text in finished messages stay in memory. The newest one stays
 	// whatever its size.
@@ -45,7 +45,7 @@ const (
 // replaced, never edited, so a record that was returned stays valid.
 type Lane struct {
 	bands    [bandCount][]*agentv1.Message           // queued, first in first out
-	messages packed.Records[*agentv1.Message, codec] // in order of arrival; those that are finished have ended
+	messages packed.Records[*agentv1.Message, codec] // in order of arrival; finished messages are its ended records
 	queuedAt map[string]uint64                       // wal_seq of message_queued, until the message is finished
 	// queuedBytes and finishedBytes are the bytes of text of the queued and of the finished messages.
 	queuedBytes, finishedBytes int
@@ -141,8 +141,8 @@ func (l *Lane) remove(m *agentv1.Message) {
 	})
 }
 
-// Finish removes a message from its band and keeps its last record. Only the
-// newest keptMessages finished messages stay in memory, of keptBytes at most.
+// Finish removes a message from its band and keeps its last record. Only the newest keptMessages
+// finished messages stay in memory, and of these as many of the newest as have keptBytes together.
 func (l *Lane) Finish(m *agentv1.Message) {
 	l.remove(m)
 	delete(l.queuedAt, m.GetMessageId())
@@ -154,7 +154,7 @@ func (l *Lane) Finish(m *agentv1.Message) {
 	}
 }
 
-// unfinish counts a message no longer as finished, if it is.
+// unfinish subtracts a message from finishedBytes and quarantined if it is finished. Its record stays.
 func (l *Lane) unfinish(messageID string) {
 	if l.messages.IsOpen(messageID) {
 		return
@@ -164,7 +164,7 @@ func (l *Lane) unfinish(messageID string) {
 	}
 }
 
-// countFinished adds n times a finished message to what is counted of these.
+// countFinished adds a finished message to finishedBytes and quarantined n times; n is 1 or -1.
 func (l *Lane) countFinished(m *agentv1.Message, n int) {
 	l.finishedBytes += n * size(m)
 	if m.GetState() == agentv1.MessageState_MESSAGE_STATE_QUARANTINED {
@@ -220,8 +220,8 @@ func (l *Lane) Len() int {
 // Bytes returns how many bytes of text the queued messages have.
 func (l *Lane) Bytes() int { return l.queuedBytes }
 
-// Room returns OVERLOADED for an agent whose lane has so many messages, with so many bytes of text, that
-// it takes no further one.
+// Room returns OVERLOADED if a lane with the given numbers of queued messages and bytes of text takes no
+// further message, and nil if it does.
 func Room(agentID string, messages, bytes int) error {
 	var e *fault.Error
 	switch {

@@ -15,7 +15,7 @@ import (
 	"quartet/services/agent/state"
 )
 
-// GetMessage reads one message.
+// GetMessage reads one message. It returns NOT_FOUND if the message is not in memory.
 func (s *Service) GetMessage(ctx context.Context, req *agentv1.GetMessageRequest) (*agentv1.GetMessageResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := access.CheckRead(actor, req.GetAgentId()); err != nil {

@@ -40,12 +40,11 @@ type triedRound struct {
 	round *agentv1.Round
 }
 
-// attempts returns what was tried before: the calls of the turns that ended since the last one
-// that completed, whatever their messages were. A tick whose turn was lost is not handed out
-// again, because its turn changed what it was about, and the tick that takes its place is another
-// message. A recorded result is the outcome of its call. The plane of the
-// call that was executing when the run was lost is asked by request id. No call is executed
-// again, and the calls after it never were.
+// attempts returns what was tried before: the calls of the rounds that triedRounds returns. The
+// messages of these turns may differ, since a tick whose turn was lost is replaced by a new one. The
+// outcome of a call is its recorded result. The first call of a round without a result was executing
+// when the run was lost: its plane is asked for the outcome, by the request id of the call. The calls
+// after it have not run. attempts executes no call again.
 func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, error) {
 	rounds, err := s.triedRounds(ctx, k)
 	if err != nil || len(rounds) == 0 {
@@ -78,8 +77,8 @@ func (s *Service) attempts(ctx context.Context, k ref.Agent) ([]prompt.Attempt, 
 	return all, nil
 }
 
-// localCalls returns the calls of a round that its runner executed. One without a result was
-// started, and the runner was lost before it reported what came of it.
+// localCalls returns the calls of a round that its runner executed. The outcome of a call without a
+// result is prompt.Unknown: the runner started it and was lost before it reported the result.
 func localCalls(r *agentv1.Round) []prompt.Tried {
 	var out []prompt.Tried
 	arguments := map[string]*structpb.Struct{}

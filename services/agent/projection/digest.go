@@ -33,10 +33,10 @@ type digestKey struct {
 }
 
 type itemDigest struct {
-	held   chan struct{} // capacity 1; who put an element reads or writes what follows, and may wait for the journal meanwhile
+	held   chan struct{} // a lock, of capacity 1, on the fields below; its holder may wait for the journal
 	rounds int           // how many rounds of the item the notes cover
 	notes  prompt.Digest
-	since  string // when the oldest round was submitted that was read, if those before it were removed; else empty
+	since  string // the time of the oldest round that was read, if rounds before it were removed; else empty
 }
 
 func (d *digestCache) get(k digestKey) *itemDigest {
@@ -60,8 +60,9 @@ func (d *digestCache) get(k digestKey) *itemDigest {
 }
 
 // itemHistory returns the newest shownRounds rounds that were bound to an item, newest first, and
-// the notes on all of its rounds, or on the newest maxReadBack where the notes are not in memory. If rounds of which there are no notes were removed,
-// because they are older than history is kept, since is when the oldest one after these was submitted.
+// the notes on all of its rounds or, if the notes are not in memory, on the newest maxReadBack of them.
+// If rounds that the notes lack were removed from the journal, because history is not kept that long, since
+// is the time of the first round after these; otherwise it is "".
 func (s *Service) itemHistory(ctx context.Context, k ref.Agent, itemID string) (trace []*agentv1.Round, notes []string, since string, err error) {
 	d := s.digests.get(digestKey{k, itemID})
 	select {

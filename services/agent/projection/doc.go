@@ -53,7 +53,7 @@ type Deps struct {
 	Logger *zap.Logger
 	Calls  *toolcalls.Service
 	Clock  clock.Clock
-	// History is for how long the installation keeps what is needed no more.
+	// History says for how long the installation keeps events that nothing needs any more.
 	History plane.History
 }
 

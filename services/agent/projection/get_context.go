@@ -72,8 +72,8 @@ func (s *Service) GetContext(ctx context.Context, req *agentv1.GetContextRequest
 	return &agentv1.GetContextResponse{Context: text}, nil
 }
 
-// readOutside reads an agent's work outside of a turn: it is shown as one about the current
-// item would show it.
+// readOutside reads an agent's work for a context outside of a turn. It fills p like a turn that is bound
+// to the item in focus.
 func (s *Service) readOutside(ctx context.Context, k ref.Agent, p *Projection) (err error) {
 	ctx = rpc.WithActor(ctx, access.AgentActor(k))
 	if p.GetWorkQueueResponse, err = s.deps.Work.GetWorkQueue(ctx, &workv1.GetWorkQueueRequest{AgentId: k.ID}); err != nil {

@@ -19,8 +19,8 @@ import (
 
 // InheritedContext renders the view of the work of parent k with which a forked child starts
 // (SPEC A10). It shows the item of the parent's open turn if the caller acts in a run, otherwise
-// focus, and other items that message names. It reads as the parent and stores nothing: the caller
-// stores the text with the delegation, so that a child that is created late, or after a crash,
+// focus, and the other items that prompt.Admit selects. It reads as the parent and stores nothing: the
+// caller stores the text with the delegation, so that a child that is created late, or after a crash,
 // starts with the same view.
 func (s *Service) InheritedContext(ctx context.Context, k ref.Agent, focus, message string) (string, error) {
 	runID := rpc.ActorFrom(ctx).RunID

@@ -42,8 +42,8 @@ type Projection struct {
 	conversation []prompt.Said
 	summary      *prompt.Summary
 	earlier      int
-	// since is when the oldest utterance was said that can still be read back, for a model, and doneSince likewise the oldest round for the item;
-	// empty if none was removed.
+	// since is the time of the oldest utterance that can still be read back, and doneSince that of the oldest
+	// round for the item, as a context shows them. Each is empty if nothing older was removed.
 	since, doneSince string
 	// tasks are the running tasks.
 	tasks []*taskv1.Task

@@ -15,24 +15,25 @@ import (
 )
 
 const (
-	// maxRemoved bounds of how many agents a process remembers what of their conversation was removed.
+	// maxRemoved bounds for how many agents removedCache has an entry.
 	maxRemoved = 1024
-	// removedTerm is for how long that is remembered. Old events are removed less often.
+	// removedTerm is after how long an entry is read again. Old events are removed less often.
 	removedTerm = time.Hour
-	// searchTerm bounds how long a context waits for it, and searchAgain is when it is tried again if it could not be read in that time.
+	// searchTerm bounds how long a context waits for an entry to be read, and searchAgain is the pause before it is
+	// read again if that failed.
 	searchTerm  = time.Second
 	searchAgain = time.Minute
 )
 
-// removedCache remembers from when on conversations can be read. It may be discarded at any time.
+// removedCache has, for agents, since when their conversations can be read. It may be discarded at any time.
 type removedCache struct {
 	mu      sync.Mutex
 	byAgent map[ref.Agent]removedBefore
 }
 
 type removedBefore struct {
-	looked time.Time
-	since  time.Time // zero: nothing was removed
+	looked time.Time // when the entry was read
+	since  time.Time // of the oldest utterance that can be read; zero: nothing was removed
 }
 
 func (c *removedCache) get(k ref.Agent) (removedBefore, bool) {
@@ -57,9 +58,10 @@ func (c *removedCache) put(k ref.Agent, r removedBefore) {
 	c.byAgent[k] = r
 }
 
-// conversationSince returns the time of the oldest utterance that can still be read back, or zero if none was removed. Utterances are removed by
-// age, so it is searched for; what the index has is never removed. The oldest ones may be in an archive that cannot be reached now: a turn does not
-// wait for it, and its context says what was known before.
+// conversationSince returns the time of the oldest utterance that can still be read back, or zero if none was
+// removed. It returns what the cache has, or else searches for it. The oldest utterances may be in an archive that
+// cannot be reached now: if the search fails or takes longer than searchTerm, the result is that of the search
+// before.
 func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time {
 	now := s.deps.Clock.Now()
 	r, known := s.removed.get(k)
@@ -77,7 +79,8 @@ func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time 
 	return since
 }
 
-// searchSince is conversationSince that remembers nothing. Where nothing was removed it reads one utterance.
+// searchSince is conversationSince without the cache. It searches by halves, since utterances are removed by age,
+// among those that the index does not have: the others are never removed. If none was removed it reads one utterance.
 func (s *Service) searchSince(ctx context.Context, k ref.Agent) (since time.Time, err error) {
 	old, _, err := plane.View(ctx, s.engine, k.ID, func(st *state.State) ([]uint64, error) {
 		if a := st.Lookup(k); a != nil {
@@ -102,7 +105,7 @@ func (s *Service) searchSince(ctx context.Context, k ref.Agent) (since time.Time
 	if there(0) {
 		return time.Time{}, nil
 	}
-	// The search ends at the oldest one that is there, and its time is the last that was read of those that are.
+	// The search ends at the oldest utterance that is there. It was the last one to be found, so since is its time.
 	sort.Search(len(old), there)
 	if err != nil {
 		return time.Time{}, err

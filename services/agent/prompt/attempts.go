@@ -15,7 +15,7 @@ const (
 	// message has as many attempts.
 	MostLost = 3
 	// requiredCalls is how many calls of earlier attempts each context lists, the newest
-	// ones. Of the others it has the number.
+	// ones. It only has the number of the others.
 	requiredCalls = 40
 	// lostChars bounds each text in the required line about a call, in characters.
 	lostChars = 80
@@ -116,7 +116,8 @@ func attemptsLeast(attempts []Attempt) string {
 	return b.String()
 }
 
-// attemptForms returns the list of all calls, if it fits into room, and the required part.
+// attemptForms returns the list of all calls and the required part, or only the required part if the
+// list needs more than room bytes and is longer than that part.
 func attemptForms(attempts []Attempt, room int) []form {
 	if len(attempts) == 0 {
 		return nil

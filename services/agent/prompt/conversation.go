@@ -11,7 +11,7 @@ import (
 type Said struct {
 	Who  string // such as "Operator" or "You"
 	Ref  string // the message, or the turn and round
-	At   string // when, for a model
+	At   string // when, in RFC 3339
 	Text string
 }
 
@@ -28,7 +28,7 @@ func (s Said) lines(most int) string {
 // Summary is a runner's summary of older conversation.
 type Summary struct {
 	Text    string
-	Through string // when the last turn ended that it covers, for a model
+	Through string // when the last turn that the summary covers ended, in the form of Input.Since
 }
 
 // head returns the line before the summary. since is Input.Since.

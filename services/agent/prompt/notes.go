@@ -36,7 +36,8 @@ func (d *Digest) Add(r *agentv1.Round) {
 	}
 }
 
-// itemNotes returns the notes on the turn's item with their title, which says from when on there are some.
+// itemNotes returns the notes on the turn's item and their title. If older rounds were removed, the title says since
+// when there are notes.
 func itemNotes(in Input) (title string, notes []string) {
 	title = "Notes on it, from what was done"
 	if in.DoneSince == "" {

@@ -89,22 +89,22 @@ var order = []string{
 // Input holds the records of all planes as of one revision.
 type Input struct {
 	AgentID string
-	Message *agentv1.Message // what the turn is about; nil outside of one
+	Message *agentv1.Message // what the turn is about; nil outside of a turn
 	// Item is the work item that the turn is bound to, nil if it is bound to none; outside of
 	// a turn, the current one.
 	Item    *workv1.WorkItem
-	Binding agentv1.Binding // why
+	Binding agentv1.Binding // how Item was chosen
 	// Waits are those that the message resolved or was delivered to, and those of the agent
 	// itself that woke it.
 	Waits []*waitingv1.Wait
-	Fired int64 // how often the message's timer fired while it waited
+	Fired int64 // how often the message's timer fired since the message was queued, the first time included
 	Woken *agentv1.AgentWoken
 	Own   []*waitingv1.Wait // of the agent itself, triggered
 	// Standing are the waits of the agent itself that it was not woken from.
 	Standing []*waitingv1.Wait
 	Queue    *workv1.GetWorkQueueResponse
 	Trace    []*agentv1.Round // bound to the item, newest first
-	Notes    []string         // on it, oldest first; see Digest
+	Notes    []string         // on the item, oldest first; see Digest
 	Tasks    []*taskv1.Task   // running
 	// Children are the open delegations, oldest first.
 	Children []Child
@@ -113,8 +113,8 @@ type Input struct {
 	Conversation []Said
 	Summary      *Summary
 	Earlier      int
-	// Since is when the oldest utterance was said that can be read back, and DoneSince when the oldest round for the item was submitted of which
-	// there are notes, both for a model. They are empty unless what was before was removed, because it is older than history is kept.
+	// Since is the time of the oldest utterance that can be read back, and DoneSince that of the oldest round for the
+	// item of which there are notes, both in RFC 3339. Each is empty if nothing older was removed because of its age.
 	Since, DoneSince string
 	Boards           Boards
 	// Inherited is what a forked child inherited; see Inherit.
@@ -198,7 +198,7 @@ func Render(in Input, budget int) ([]*agentv1.ContextSection, error) {
 	p.left += len(guidance)
 	told := []form{{full, guidance + instructions}, {compact, guidance}}
 	if budget < DefaultBudget/2 {
-		told = told[1:] // by the budget alone, so that it is the same in every turn
+		told = told[1:] // this depends on the budget alone, so that the text begins the same in every turn
 	}
 	p.share(sectionGuidance, 1, 100, told...)
 	back(3)

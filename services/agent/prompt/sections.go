@@ -55,7 +55,7 @@ func messageForms(in Input, room int) []form {
 
 const itemTitle = "Work item of this turn"
 
-// noItem is what a turn is told that is bound to no work item.
+// noItem is shown in a turn that is bound to no work item.
 const noItem = "None. PickWorkItem binds this turn to one; CreateWorkItem makes one.\n"
 
 // itemHead returns the part of an item that seldom changes: its objective and where its plan is.
@@ -113,11 +113,11 @@ func itemForms(in Input, previewRoom int) []form {
 const stateTitle = "Where it stands"
 
 // stateLeast returns the required part about where the turn's item stands: its blocker, the
-// todos that are not done, and that others are.
+// todos that are not done, and how many others there are.
 func stateLeast(in Input) string { return stateHead(in, false) }
 
-// stateHead returns the blocker and the todos: those that are not done, and then the others or their number. A list that is written
-// without them loses them.
+// stateHead returns the blocker and the todos: those that are not done and, after these, the others if all is set or
+// else their number, since a model that writes the list without them would remove them.
 func stateHead(in Input, all bool) string {
 	it := in.Item
 	if it == nil {
@@ -307,7 +307,7 @@ func callsOf(rounds []*agentv1.Round) []string {
 	return out
 }
 
-// callStatus returns what came of the i-th call of a round.
+// callStatus returns the status of the i-th call of a round, the kind of its error, or "no result".
 func callStatus(r *agentv1.Round, i int) string {
 	if i >= len(r.GetToolResults()) {
 		return "no result"
@@ -322,8 +322,8 @@ func callStatus(r *agentv1.Round, i int) string {
 // breaks replaces the characters other than a newline that may be read as the end of a line.
 var breaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\u0085", "\n", "\u2028", "\n", "\u2029", "\n")
 
-// quote marks text that did not come from the runtime, so that no line of it can be mistaken for
-// a heading.
+// quote puts "> " before each line of a text that did not come from the runtime, so that no line of
+// it can be mistaken for a heading.
 func quote(text string) string {
 	if text == "" {
 		return ""
@@ -331,7 +331,7 @@ func quote(text string) string {
 	return "> " + strings.ReplaceAll(strings.TrimRight(breaks.Replace(text), "\n"), "\n", "\n> ") + "\n"
 }
 
-// within quotes as much of a text as fits into n bytes.
+// within returns, quoted, as much of the beginning of a text as fits into n bytes.
 func within(text string, n int) string {
 	var b strings.Builder
 	for line := range strings.Lines(breaks.Replace(text)) {

@@ -164,7 +164,7 @@ func bound(in Input) string {
 	return ""
 }
 
-// named returns what a wait is called in one line.
+// named returns what a line about a wait calls it: its reason and condition, else its resource, else its id.
 func named(w *waitingv1.Wait) string {
 	for _, text := range []string{w.GetReason() + w.GetCondition(), w.GetResourceDescription(), w.GetResource()} {
 		if text != "" {

@@ -40,7 +40,8 @@ func NewBackoff(clk clock.Clock, onRetry func(ref.Agent)) *Backoff {
 
 func dueKey(k ref.Agent) string { return k.Namespace + "\x00" + k.ID }
 
-// Failed skips an agent after an attempt that took a given time.
+// Failed makes runners skip an agent from now on for backoffFactor times took, the time that the
+// failed attempt took, but at least for MinBackoff.
 func (a *Backoff) Failed(k ref.Agent, took time.Duration) {
 	until := a.clk.Now().Add(max(MinBackoff, backoffFactor*took))
 	a.mu.Lock()

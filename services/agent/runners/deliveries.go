@@ -73,7 +73,7 @@ func (h *Deliveries) Begin(runID string) (end func()) {
 }
 
 // AnswerRepeated reports whether a repeated request may return the turn of a run, and
-// records that it does.
+// records that it does. It may unless Abandon was called and the first call has not ended yet.
 func (h *Deliveries) AnswerRepeated(runID string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

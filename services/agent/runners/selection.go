@@ -25,7 +25,7 @@ func SelectionOf(req *agentv1.AcquireTurnRequest) Selection {
 	return c
 }
 
-// Matches reports whether the selection includes an agent.
+// Matches reports whether an agent has the selected preset, if one is selected, and all selected tool families.
 func (c Selection) Matches(a *agentv1.Agent) bool {
 	if c.preset != agentv1.Preset_PRESET_UNSPECIFIED && a.GetPreset() != c.preset {
 		return false
@@ -38,7 +38,8 @@ func (c Selection) Matches(a *agentv1.Agent) bool {
 	return true
 }
 
-// ValidateSelection refuses presets and tool families that do not exist.
+// ValidateSelection refuses presets and tool families that do not exist, and a selection by a runner that
+// serves all namespaces.
 func ValidateSelection(req *agentv1.AcquireTurnRequest) error {
 	if _, known := agentv1.Preset_name[int32(req.GetPreset())]; !known {
 		return fault.Invalid("preset", req.GetPreset().String(), "must be private_child or public_named, or left out")

@@ -86,8 +86,8 @@ func (s *Shares) Next() (namespace string, mark uint64, ok bool) {
 	return first.namespace, s.markedAt[first.namespace], ok
 }
 
-// MarkEmpty records that no ready agent was found in a namespace. If the namespace was
-// marked ready since mark was returned it stays: the search may have missed the agent.
+// MarkEmpty records that no ready agent was found in a namespace that Next returned with mark. It does
+// nothing if the namespace was marked ready since then: the search may have missed the agent.
 func (s *Shares) MarkEmpty(namespace string, mark uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

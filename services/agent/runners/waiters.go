@@ -24,9 +24,9 @@ type Waiters struct {
 	shared      queue               // runners that serve every namespace
 	byNamespace map[string]queue    // runners that serve all agents of a namespace
 	byAgent     map[ref.Agent]queue // runners that serve this agent among others
-	// filtered are the runners that select agents by capability. Whether an agent matches
-	// they find when they search, so they are woken in addition to a runner that serves
-	// it in any case, and a search in vain takes no wake from another runner.
+	// filtered are the runners that select agents by capability. They find only when they search
+	// whether an agent matches. So they are woken in addition to a runner that serves the agent in
+	// any case, and a search in vain takes no wake from another runner.
 	filtered map[filterKey]queue
 }
 
@@ -52,8 +52,9 @@ type position struct {
 	onEmpty func() // called when the queue has become empty
 }
 
-// Add enqueues a waiter for the named agents; for all agents of its namespace if none is
-// named; for those of every namespace if shared is set.
+// Add enqueues a waiter: for all agents of every namespace if shared is set; else for those of its
+// namespace that wants selects, if wants is not zero; else for the named agents; for all agents of its
+// namespace if none is named.
 func (ws *Waiters) Add(namespace string, agentIDs []string, shared bool, wants Selection) *Waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -108,8 +109,8 @@ func (w *Waiter) leave() {
 	w.positions = nil
 }
 
-// Remove removes a waiter. If it was woken and has not searched since, the wake goes to
-// another one.
+// Remove removes a waiter. If Woken still has the agent that the waiter was woken for, Remove wakes
+// another waiter for that agent.
 func (ws *Waiters) Remove(w *Waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -20,8 +20,8 @@ type briefRef struct {
 	ItemID string
 }
 
-// briefEvents returns the event of a brief. The id of a brief follows from what it is
-// about, so nothing is reported twice.
+// briefEvents returns the event of a brief. Callers derive briefID from what the brief is about, so
+// that a repeated brief has the same id.
 func (a *Agent) briefEvents(env journal.Env, kind agentv1.BriefKind, briefID, text, itemID, turnID string) []*journal.Event {
 	b := &agentv1.Brief{
 		BriefId: briefID, AgentId: a.Record.GetAgentId(), Kind: kind, Text: text,
@@ -34,8 +34,8 @@ func (a *Agent) briefID(about, kind string) string {
 	return id.Derived("brf_", a.Namespace, a.Record.GetAgentId(), about, kind)
 }
 
-// AckBrief returns the brief that reports to the operator that a turn took a message, the
-// first time one does.
+// AckBrief returns the event of the brief that tells the operator that turn t took message m. It
+// returns none if m is no operator's prompt or an earlier turn had taken it.
 func (a *Agent) AckBrief(env journal.Env, t *agentv1.Turn, m *agentv1.Message) []*journal.Event {
 	if m.GetKind() != agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT || m.GetAttempts() > 1 {
 		return nil

@@ -15,7 +15,8 @@ type ChildStatus struct {
 	FirstItem     string                 // the first work item that it made; empty if it made none
 	Quarantined   string                 // why a message was quarantined; empty if none was
 	FactsRevision int64
-	// Resting: its last turn completed and no message is queued.
+	// Resting: it has no open turn, no queued message and no pending wake, and its last turn completed.
+	// If that turn ended with WaitFor, LastWait is known too.
 	Resting bool
 	// LastWait is the wait with which its last turn ended, if it ended with WaitFor.
 	LastWait string

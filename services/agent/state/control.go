@@ -15,9 +15,9 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// Controllable returns an agent that the caller may control. A private child is
-// controlled by its supervisor and by administrators, a public agent by operators; no
-// agent controls itself (SPEC A2, X15).
+// Controllable returns an agent if the caller may control it, otherwise PERMISSION_DENIED or NOT_FOUND.
+// Administrators and services control all agents, operators the public ones, and an agent its private
+// children; no agent controls itself (SPEC A2, X15).
 func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error) {
 	a, err := s.Find(actor.Namespace, agentID)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *State) Controllable(actor journal.Actor, agentID string) (*Agent, error
 	return nil, fault.PermissionDenied.Newf("agents do not control agent %q; an operator does", agentID).With("agent_id", agentID)
 }
 
-// ControllableActive is Controllable for actions that a deleted agent refuses.
+// ControllableActive is Controllable, and returns AGENT_DELETED for an agent that is deleted or being deleted.
 func (s *State) ControllableActive(actor journal.Actor, agentID string) (*Agent, error) {
 	a, err := s.Controllable(actor, agentID)
 	if err != nil {
@@ -142,8 +142,9 @@ func (s *State) evictDeleted(a *Agent) {
 	a.Conversation.summaries = nil
 }
 
-// Spawner returns the agent on whose behalf another one is spawned: active, with the
-// required tool family, and in its open run if the caller acts in a run.
+// Spawner returns the agent on whose behalf another one is spawned. It returns AGENT_DELETED if that
+// agent is not active, TOOL_NOT_AVAILABLE if it lacks the tool family, and RUN_STALE if the caller
+// acts in a run that is not the agent's open one.
 func (s *State) Spawner(actor journal.Actor, agentID string, family agentv1.ToolFamily) (*Agent, error) {
 	p, err := s.Find(actor.Namespace, agentID)
 	if err != nil {

@@ -22,12 +22,12 @@ const (
 // supervisor, or the text of a round. Its text is in the journal.
 type Utterance struct {
 	Round int    // the number of the round; -1: it is a message
-	At    uint64 // wal_seq of the event that queued the message
+	At    uint64 // wal_seq of the event that queued the message; 0 for a round
 	// MessageID finds the message in memory, as long as its lane keeps it; "" for a round.
 	MessageID string
 	Bytes     int // what it takes in a context; at most MaxUtteranceBytes and its overhead
-	// before is what the utterances about the same item before it take, as far as the index
-	// had any when it was added.
+	// before is what all earlier utterances about the same item take, or 0 if the index had none of
+	// them when this one was added.
 	before int
 	// ItemID is the work item that it is about, "" if it is about the agent: what an
 	// operator says without naming an item concerns every turn.
@@ -39,8 +39,8 @@ type Utterance struct {
 // while an event is folded.
 type Conversation struct {
 	utterances []Utterance
-	// places are all utterances, also those that the index has no more, so that they can be
-	// read back: 16 bytes each.
+	// places are the positions of all utterances, also of those that have left the index, so that
+	// they can be read back: 16 bytes each.
 	places []place
 	items  []string // the ids that places refer to
 	itemOf map[string]int32
@@ -55,7 +55,8 @@ func (c *Conversation) len() int { return len(c.places) }
 // first returns the number of the first of utterances.
 func (c *Conversation) first() int { return len(c.places) - len(c.utterances) }
 
-// Unindexed returns the wal_seqs of the utterances that the index has no more, oldest first, and that of the oldest one that it has.
+// Unindexed returns, oldest first, the wal_seqs of the utterances that have left the index and that of the oldest one
+// in it.
 func (c *Conversation) Unindexed() []uint64 {
 	var out []uint64
 	for _, p := range c.places[:min(c.first()+1, len(c.places))] {
@@ -70,9 +71,8 @@ type place struct {
 	item int32  // index into items; -1 if it is about the agent
 }
 
-// Places returns the number and the place of each utterance about an item, or of all utterances if
-// itemID is "", newest first. It includes utterances that the index does not have any more. The
-// numbers count all utterances from 0, the oldest.
+// Places returns the numbers and places of the utterances about an item, or of all utterances if
+// itemID is "", newest first. Utterances are numbered from 0 in order of time.
 func (c *Conversation) Places(itemID string) iter.Seq2[int, Place] {
 	return func(yield func(int, Place) bool) {
 		for n := len(c.places) - 1; n >= 0; n-- {

@@ -66,7 +66,8 @@ func (a *Agent) OpenDelegations() []*Delegation {
 	return open
 }
 
-// applyDelegation replaces the record of an open delegation.
+// applyDelegation replaces the record of an open delegation; any other one is an error. Of the completed
+// delegations it keeps the newest keptDelegations.
 func (a *Agent) applyDelegation(rec *agentv1.Delegation) error {
 	i := slices.IndexFunc(a.Delegations, func(d *Delegation) bool { return d.Record.GetDelegationId() == rec.GetDelegationId() })
 	if i < 0 || !IsOpen(a.Delegations[i].Record) {
@@ -91,7 +92,8 @@ func DelegationEvent(d *agentv1.Delegation, payload proto.Message) *journal.Even
 }
 
 // requestStop records that the parent asked to stop a child's task. The supervisor reads
-// the record and ends the child.
+// the record and ends the child. requestStop returns no events if that is recorded already or the
+// delegation is not open.
 func (a *Agent) requestStop(namespace, delegationID string) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) || d.Record.GetStopRequested() {
@@ -104,7 +106,8 @@ func (a *Agent) requestStop(namespace, delegationID string) []*journal.Event {
 	return []*journal.Event{ev}
 }
 
-// NoteChildItem records the first item that a child made.
+// NoteChildItem records the first item that a child made. It returns no events if the delegation has an
+// item already or is not open.
 func (a *Agent) NoteChildItem(delegationID, itemID string) []*journal.Event {
 	d := a.Delegation(delegationID)
 	if d == nil || !IsOpen(d.Record) || d.Record.GetChildWorkItemId() != "" || itemID == "" {

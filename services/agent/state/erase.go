@@ -10,7 +10,7 @@ import (
 
 var _ journal.Erasable = (*State)(nil)
 
-// DeletedBefore implements journal.Erasable.
+// DeletedBefore implements journal.Erasable. It returns the agents that were deleted before a time.
 func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	for k, a := range s.deleted() {
 		if a.Record.GetUpdatedAt().AsTime().Before(before) {
@@ -20,7 +20,8 @@ func (s *State) DeletedBefore(before time.Time) (all []pages.Owner) {
 	return all
 }
 
-// Erase implements journal.Erasable. What other agents know of the erased one, such as the delegation of its parent, is theirs.
+// Erase implements journal.Erasable: it removes the deleted agents for which is returns true. What the records of
+// other agents say of them stays, such as the delegation of a parent.
 func (s *State) Erase(is func(namespace, id string) bool, touch func(pages.Owner)) {
 	for k, a := range s.deleted() {
 		if !is(k.Namespace, k.ID) {

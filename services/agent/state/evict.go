@@ -20,22 +20,23 @@ type summary struct {
 	lifecycle uint8 // an agentv1.Lifecycle
 	pending   bool  // see Agent.DecisionPending
 	queued    int32 // messages
-	oldest    int64 // when the first message of a band was made that is the oldest of these, in microseconds; 0: there is none
+	oldest    int64 // see Load.Oldest, in Unix microseconds; 0: there is none
 }
 
-// UseFile implements pages.Resident.
+// UseFile implements pages.Resident: agents are evicted to f; nil: they stay in memory.
 func (s *State) UseFile(f *resident.File) { s.agents.Use(f) }
 
-// Evict implements pages.Resident.
+// Evict implements pages.Resident: it evicts agents to the file, except those that evictedPage keeps in memory.
 func (s *State) Evict(most int, unused bool) (n int, more bool, err error) {
 	return s.agents.Evict(most, unused)
 }
 
-// Counts implements pages.Resident.
+// Counts implements pages.Resident: it returns how many agents are in memory and how many are evicted.
 func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
-// evictedPage returns the page of an agent that is evicted. One that has something to do stays: an open turn, an open child, a deletion that is not
-// done, or a supervisor. One that can take a turn is in State.Ready.
+// evictedPage returns the page and the summary with which an agent is evicted. It returns false if the agent must
+// stay in memory: with an open turn, an open delegation, a deletion that has not ended, or as an active child. An
+// agent that can take a turn may be evicted, since State.Ready names it.
 func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool) {
 	if a.OpenTurn != nil || len(a.OpenDelegations()) > 0 || a.Record.GetLifecycle() == agentv1.Lifecycle_LIFECYCLE_DELETING ||
 		a.IsActive() && a.Record.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE {
@@ -49,7 +50,7 @@ func (s *State) evictedPage(k ref.Agent, a *Agent) (proto.Message, summary, bool
 	return s.pageOf(k, a), left, true
 }
 
-// Resident returns the agents that are in memory, in no order: among them all that have work to do; see evictedPage.
+// Resident returns the agents that are in memory, in no order: at least those that evictedPage does not let go.
 func (s *State) Resident() iter.Seq2[ref.Agent, *Agent] { return s.agents.Resident() }
 
 // Evicted returns the lifecycle of an agent that is evicted, and false if it is not.
@@ -69,7 +70,7 @@ func (a *Agent) DecisionPending() bool {
 	return a.Wake != nil || last.GetAction() != agentv1.DecisionAction_DECISION_ACTION_IDLE || last.GetLastTurnId() != a.Record.GetLastTurnId()
 }
 
-// DecisionPending is Agent.DecisionPending for an agent that exists. It does not read an evicted one.
+// DecisionPending is Agent.DecisionPending for an agent that exists. It does not load an evicted agent from the file.
 func (s *State) DecisionPending(k ref.Agent) bool {
 	if e, evicted := s.agents.Summary(k); evicted {
 		return e.pending
@@ -97,7 +98,7 @@ func (a *Agent) load() Load {
 	return l
 }
 
-// LoadOf returns the Load of an agent that exists. It does not read an evicted one.
+// LoadOf returns the Load of an agent that exists. It does not load an evicted agent from the file.
 func (s *State) LoadOf(k ref.Agent) Load {
 	e, evicted := s.agents.Summary(k)
 	if !evicted {
@@ -110,7 +111,7 @@ func (s *State) LoadOf(k ref.Agent) Load {
 	return l
 }
 
-// deleted returns the deleted agents, in no order. They may be deleted from the state meanwhile.
+// deleted returns the deleted agents, in no order. The body of the loop may delete them from the state.
 func (s *State) deleted() iter.Seq2[ref.Agent, *Agent] {
 	return func(yield func(ref.Agent, *Agent) bool) {
 		for k, a := range s.agents.Resident() {

@@ -35,8 +35,8 @@ func (a *Agent) Facts() *agentv1.AgentFacts {
 	return f
 }
 
-// RecentTurns is how many completed turns the waiting plane may not have consumed yet. It
-// consumes them within milliseconds.
+// RecentTurns is how many completed turns shownWaits reads. The waiting plane consumes a completed turn
+// within milliseconds, so it has consumed all earlier ones.
 const RecentTurns = 3
 
 // shownWaits returns the waits, with their trigger counts, that the last RecentTurns completed turns

@@ -47,8 +47,8 @@ func (s *State) Apply(ev *journal.Event) error {
 	return nil
 }
 
-// forgetRequest forgets which request got a turn, unless the request got another one
-// since.
+// forgetRequest removes the request that got a turn from AcquiredTurns, unless the request has got
+// another turn since.
 func (s *State) forgetRequest(a *Agent, t *agentv1.Turn) {
 	if of := RequestOf(a.Namespace, t); s.AcquiredTurns[of].TurnID == t.GetTurnId() {
 		delete(s.AcquiredTurns, of)
@@ -225,8 +225,8 @@ func (a *Agent) applyTurn(ev *journal.Event) error {
 	return nil
 }
 
-// finishMessage keeps a message's last record in the lane, and forgets the pending tick
-// if the message was that.
+// finishMessage keeps a message's last record in the lane. If the message is the pending tick,
+// none is pending any more.
 func (a *Agent) finishMessage(m *agentv1.Message) {
 	a.Lane.Finish(m)
 	if a.PendingTick == m.GetMessageId() {

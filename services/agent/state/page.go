@@ -29,7 +29,7 @@ func (s *State) Owners(ev *journal.Event, touch func(pages.Owner)) {
 	}
 }
 
-// AllOwners implements journal.Paged.
+// AllOwners implements journal.Paged: it calls fn with every agent, in memory or evicted.
 func (s *State) AllOwners(fn func(pages.Owner)) {
 	for k := range s.agents.Keys() {
 		fn(pages.Owner(k))
@@ -39,7 +39,7 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 // NewPage implements journal.Paged.
 func (s *State) NewPage() proto.Message { return &agentv1.AgentPage{} }
 
-// Page implements journal.Paged.
+// Page implements journal.Paged: it returns the page of an agent, nil if there is no such agent.
 func (s *State) Page(o pages.Owner) proto.Message {
 	k := ref.Agent(o)
 	a := s.agents.Peek(k)
@@ -99,7 +99,8 @@ func (t *Turn) page(p *agentv1.TurnPage) {
 	p.Changed, p.Effects, p.Progressed, p.Stepped = t.changed, t.effects, t.Progressed, t.stepped
 }
 
-// AddPage implements journal.Paged.
+// AddPage implements journal.Paged: it adds the agent of a page, and the requests that find its turns. It
+// returns an error if the state has the agent already, or if the page is that of another agent or type.
 func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	k := ref.Agent(o)
 	p, ok := page.(*agentv1.AgentPage)

@@ -6,7 +6,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// itemTable numbers work items from 1, in the order in which they come first. 0 is none.
+// itemTable numbers work items from 1, in the order in which number is first called with them. 0 is no item.
 type itemTable struct {
 	ids     []string
 	numbers map[string]uint32
@@ -29,7 +29,7 @@ func (t *itemTable) number(itemID string) uint32 {
 	return n
 }
 
-// itemNumbered returns the item with a number.
+// itemNumbered returns the item with a number of an itemTable with these ids, "" for 0.
 func itemNumbered(ids []string, n uint32) (string, error) {
 	switch {
 	case n == 0:

@@ -31,14 +31,14 @@ type stall struct {
 	itemID string
 	turns  int32
 	since  *timestamppb.Timestamp // when the last of them started
-	// revision is that of the item for which the last of them was started, 0 if its message does not say. Unlike times, revisions
-	// can be compared while clocks are set.
+	// revision is the revision of the item on which the tick of the last of them rests, 0 if it names none. Unlike
+	// times, revisions can be compared when a clock was changed.
 	revision int64
 }
 
 // repeatable reports whether a call of a tool is progress only if it differs from those of
-// the last turns. All others make a record, or change one: where they change nothing, they
-// are not recorded as a mutation.
+// the last turns. The calls of all other tools make or change a record: those that change
+// nothing are not recorded as mutations.
 func repeatable(tool string) bool {
 	switch tool {
 	case "CreateWorkItem", "UpdateWorkItem", "WaitFor", "CreateWait", "CreateTimer", "CreateExternalTrigger", "SpawnAgent":

@@ -81,8 +81,9 @@ func (a *Agent) timerTickQueued(timerID string) bool {
 	return false
 }
 
-// enqueueOnce queues a message unless it was queued before. The id of the message follows
-// from what it is about.
+// enqueueOnce returns the event that queues m. It returns none if the lane has a message with the same
+// cause in memory, or if a call has returned the result that m reports. It sets the agent of m and its
+// id, which follows from the cause.
 func (a *Agent) enqueueOnce(env journal.Env, m *agentv1.Message) []*journal.Event {
 	m.MessageId = a.MessageIDFor(m.GetCausationId())
 	m.AgentId = a.Record.GetAgentId()
@@ -107,7 +108,8 @@ const keptAnsweredTasks = 64
 
 // RecordAnswer records that a call returned the result of its command: a message with the
 // same result would cost a turn for nothing (SPEC T1). The record is in the frame that
-// holds the call's result, so an agent that does not get the result gets the message.
+// holds the call's result, so an agent that does not get the result gets the message. If that message is
+// queued already, RecordAnswer drops it.
 func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 	if taskID == "" || slices.Contains(a.AnsweredTasks, taskID) {
 		return nil
@@ -120,8 +122,8 @@ func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 	return events
 }
 
-// wakeByEnd returns the event for the end of a wait of the agent itself, or for a reminder
-// of it.
+// wakeByEnd returns the event that wakes the agent because its own wait ended, or reminds it of one. The
+// event names the wait among the ended ones, unless it names maxEndedWaits already.
 func (a *Agent) wakeByEnd(source, waitID string) []*journal.Event {
 	events := a.wakeEvents(source, waitID, nil)
 	if woken, ok := journal.Find[*agentv1.AgentWoken](events); ok && len(woken.GetEndedWaitIds()) < maxEndedWaits {

@@ -33,7 +33,7 @@ func (t *Turn) Candidate(k ref.Agent, a *Agent) *Candidate {
 	return &Candidate{Agent: k, Record: a.Record, Message: m, QueuedAt: a.Lane.QueuedAt(m.GetMessageId()), Wake: t.shownWake, Taken: taken}
 }
 
-// Shown returns the message of a candidate; nil for none.
+// Shown returns the message of a candidate, nil for a nil Candidate.
 func (c *Candidate) Shown() *agentv1.Message {
 	if c == nil {
 		return nil
@@ -71,7 +71,8 @@ func (s *State) FirstReady(namespace string, agentIDs []string, accept func(ref.
 // maxAhead bounds ReadyAhead, which people read.
 const maxAhead = 1000
 
-// ReadyAhead returns how many agents of the namespace have been ready for longer than a.
+// ReadyAhead returns how many agents of the namespace have been ready for longer than a, at most maxAhead. It is 0 if
+// a is not ready.
 func (s *State) ReadyAhead(a *Agent) (n int32) {
 	t := s.Ready[a.Namespace]
 	if t == nil || a.ReadySince.IsZero() {
@@ -93,7 +94,7 @@ type ReadyAgent struct {
 	ID    string
 }
 
-// before orders agents by State.Ready.
+// before is the order of State.Ready: by the time since when agents are ready, then by id.
 func (r ReadyAgent) before(o ReadyAgent) bool {
 	if !r.since.Equal(o.since) {
 		return r.since.Before(o.since)

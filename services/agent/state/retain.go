@@ -27,7 +27,7 @@ const (
 //     of the newest turns, and the newest rounds of each item that has no report yet;
 //   - the newest briefs.
 //
-// All other events are in the records of the state, or in nothing.
+// What all other events say is in the records of the state, or nothing reads it any more.
 func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
 	a := s.agents.Get(ref.Agent{Namespace: ev.Namespace, ID: ev.AgentID})
 	if a == nil {
@@ -49,7 +49,8 @@ func (s *State) Needs(ev *journal.Event, _ time.Time) bool {
 	return false
 }
 
-// needsRound reports whether an event of a round about an item is needed as part of the round.
+// needsRound reports whether an event of a round is needed: if the round is of one of the newest neededTurns turns,
+// or if the item has no report yet and the round is among the newest ShownRounds rounds for it.
 func (a *Agent) needsRound(walSeq uint64, itemID string) bool {
 	turns := a.Transcript.Turns
 	if n := len(turns) - neededTurns; n <= 0 || walSeq > turns[n-1].EndedAt {
@@ -62,7 +63,7 @@ func (a *Agent) needsRound(walSeq uint64, itemID string) bool {
 	return walSeq >= a.Transcript.Round(numbers[max(0, len(numbers)-ShownRounds)])[0]
 }
 
-// summarizes reports whether a round has the text of a current summary. There are at most keptSummaries.
+// summarizes reports whether the event at walSeq submitted a round with the text of a current summary.
 func (a *Agent) summarizes(walSeq uint64) bool {
 	for _, s := range a.Conversation.summaries {
 		if a.Transcript.Round(s.Round)[0] == walSeq {
@@ -72,8 +73,8 @@ func (a *Agent) summarizes(walSeq uint64) bool {
 	return false
 }
 
-// indexes reports whether an utterance is in the index, of which contexts show a part. There are at most keptUtterances, which are not in the
-// order of the journal: a message may be heard long after it was queued.
+// indexes reports whether the index has the utterance of the event at walSeq. The index has at most keptUtterances,
+// which are not in the order of the journal: a message may be heard long after it was queued.
 func (c *Conversation) indexes(walSeq uint64) bool {
 	for _, p := range c.places[c.first():] {
 		if p.at == walSeq {

@@ -53,16 +53,16 @@ type Agent struct {
 	OpenTurn      *Turn
 	EndedTurns    EndedTurns
 	Decisions     Decisions
-	PendingTick   string              // the message of the tick that is queued or in the open turn; empty: none
-	TickDropped   bool                // the last tick was dropped as stale, so the same tick may be offered again
+	PendingTick   string              // the id of the tick that is queued or in the open turn; empty: none
+	TickDropped   bool                // the last message dropped since the last decision is a tick: it may come again
 	Wake          *agentv1.AgentWoken // what woke the agent itself, until a completed turn has shown it; nil: nothing
-	wokenAt       time.Time
-	FactsRevision int64 // grows with every event of this agent
-	ReadySince    time.Time
+	wokenAt       time.Time           // when the newest wake was recorded; it stays when Wake becomes nil
+	FactsRevision int64               // grows with every event of this agent
+	ReadySince    time.Time           // since when CanTakeTurn has been true; zero while it is false
 	// failedTicks counts ticks in a row on which turns failed. A pending wake is offered
 	// again, but not permanently (SPEC D4).
 	failedTicks int32
-	// AnsweredTasks are commands whose results were returned by their calls.
+	// AnsweredTasks are the ids of the newest keptAnsweredTasks commands whose calls returned their results.
 	AnsweredTasks []string
 	// Transcript finds the agent's rounds in the journal.
 	Transcript transcript.Index
@@ -83,7 +83,7 @@ type Turn struct {
 	Record *agentv1.Turn
 	Rounds []*agentv1.Round
 	// Settled holds, by round, what the response to the round returned beside its
-	// results, for a runner that repeats it; a round without such has no entry.
+	// results, for a runner that repeats it. A round whose response had nothing else has no entry.
 	Settled map[int32]*agentv1.RoundSettled
 	// StartedCalls are the calls that the runner reported as started since the last round of
 	// an open turn.

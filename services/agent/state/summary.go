@@ -29,7 +29,7 @@ type Summary struct {
 	ItemID string
 	// Round is the number of the round that has the text.
 	Round int
-	// Through is when the last turn ended that it covers.
+	// Through is when the last turn that the summary covers ended.
 	Through time.Time
 	turnID  string // that turn, "" for none
 	covered int    // how many utterances there were before the first one that it does not cover
@@ -95,7 +95,8 @@ func (a *Agent) SummaryOf(sum *agentv1.ConversationSummary) (Summary, error) {
 	return s, nil
 }
 
-// replace adds a summary in place of the one for the same item.
+// replace adds a summary in place of the one for the same item. If there are keptSummaries for other
+// items, it removes the oldest of them.
 func (c *Conversation) replace(s Summary) {
 	next := slices.DeleteFunc(slices.Clone(c.summaries), func(o Summary) bool { return o.ItemID == s.ItemID })
 	if len(next) == keptSummaries {

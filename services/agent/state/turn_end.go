@@ -34,7 +34,7 @@ func (a *Agent) endBrief(env journal.Env, t *agentv1.Turn, events []*journal.Eve
 	return a.briefEvents(env, agentv1.BriefKind_BRIEF_KIND_RESULT, a.briefID(t.GetTurnId(), "final"), text.Shorten(last, maxBriefBytes), "", t.GetTurnId())
 }
 
-// promotedIn reports whether a round of the open turn became a report.
+// promotedIn reports whether a round of the open turn became a report, by the state or by events of the same frame.
 func (a *Agent) promotedIn(events []*journal.Event) bool {
 	for _, settled := range a.OpenTurn.Settled {
 		if settled.GetPromotedWorkItemId() != "" {
@@ -54,10 +54,10 @@ type Ending struct {
 	State      agentv1.TurnState
 	Reason     agentv1.TurnEndReason
 	Message    string
-	Requeue    bool // the message returns to its lane
-	Uncounted  bool // and the attempt is not counted
+	Requeue    bool // the message returns to its lane, or is quarantined if its attempts are used up
+	Uncounted  bool // with Requeue: the attempt is not counted
 	Quarantine bool // the message is quarantined at once
-	DropTick   bool // but a tick is dropped
+	DropTick   bool // if the message is a tick, it is dropped instead of queued again
 	Reported   bool // the last text is the report of an item, which has a brief of its own
 }
 

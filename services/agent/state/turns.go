@@ -45,8 +45,9 @@ func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 	return nil
 }
 
-// CheckHolder returns PERMISSION_DENIED unless an actor may act for a turn: with the credential of its
-// run, or with the one that acquired the turn (SPEC A6.10). Services may act for every turn.
+// CheckHolder returns PERMISSION_DENIED unless an actor may act for a turn (SPEC A6.10): with the credential
+// of the turn's run, or with the credential that acquired the turn if both have the same namespace. Services
+// may act for every turn.
 func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
 	acquired := journal.Actor{Principal: t.GetAcquiredBy(), KeyID: t.GetAcquiredByKeyId()}
 	switch {
@@ -60,9 +61,9 @@ func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
 }
 
 // HeldTurn returns the open turn that a run holds, if the actor may act for it (CheckHolder). It
-// returns RUN_STALE for another run, for a
-// turn that was interrupted or aborted and for an agent that was deleted, TURN_ENDED if the run
-// itself has ended the turn, and NOT_FOUND if the turn is not in memory.
+// returns RUN_STALE if another run holds or held the turn, if the turn was interrupted or aborted, and
+// if the agent was deleted and the turn is not in memory; TURN_ENDED if the turn completed or failed;
+// and NOT_FOUND if the turn of an active agent is not in memory.
 func (s *State) HeldTurn(actor journal.Actor, agentID, turnID, runID string) (*Turn, error) {
 	a, err := s.Find(actor.Namespace, agentID)
 	if err != nil {
@@ -95,7 +96,8 @@ func StaleRun(t *agentv1.Turn, runID string) error {
 		With("run_id", runID).With("turn_id", t.GetTurnId()).With("stale_reason", why)
 }
 
-// endTurn closes the open turn and counts whether it made progress (SPEC D9).
+// endTurn closes the open turn and counts whether it made progress (SPEC D9). It does nothing if t is
+// not the open turn.
 func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	if a.OpenTurn == nil || a.OpenTurn.Record.GetTurnId() != t.GetTurnId() {
 		return
@@ -137,7 +139,8 @@ func (t *Turn) edit(change func(*agentv1.Turn)) {
 	t.Record = r
 }
 
-// round replaces one round of a turn.
+// round replaces one round of a turn by a copy that change has changed. It does nothing if the turn
+// has no such round in memory.
 func (t *Turn) round(index int32, change func(*agentv1.Round)) {
 	if int(index) >= len(t.Rounds) {
 		return
@@ -168,8 +171,8 @@ func (a *Agent) FindTurn(turnID string) *Turn {
 	return nil
 }
 
-// Interject gives the queued interjections to a turn, except for one message. It appends
-// their events to events, and returns the messages.
+// Interject gives the queued interjections to a turn, except for the message with the id but. It
+// appends their events to events, and returns the messages.
 func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
 	var interjected []*agentv1.Message
 	for _, m := range a.Lane.Interjections() {
@@ -226,7 +229,8 @@ func (a *Agent) evictRounds() {
 }
 
 // WatchUpdate returns what a watcher of a run has not been sent yet: new interjections,
-// or the end of the turn. It returns RUN_STALE for another run.
+// or the end of the turn. It returns RUN_STALE for another run, NOT_FOUND for a turn that is not
+// in memory, and the error of CheckHolder.
 func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
 	a, err := s.Find(actor.Namespace, req.GetAgentId())
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // Models write arguments in forms that the request messages do not accept. Only tools
 // accept these forms: REST and gRPC stay strict.
 
-// aliases are second names of arguments.
+// aliases has, by the name of an argument, a second name that calls may use for it.
 var aliases = map[string]string{"board_id": "task_id", "wal_name": "wal_filename"}
 
 // missingArgument refuses a call without a required argument, by the tool's own name for

@@ -25,7 +25,7 @@ func (p Profile) Names() []string {
 	return names
 }
 
-// Find returns a tool by its name or former name, with dots or underscores.
+// Find is Named for the tools of the profile. It returns TOOL_NOT_AVAILABLE for all other names.
 func (p Profile) Find(name string) (Tool, error) {
 	t, ok := Named(name)
 	if !ok || !p.Has(t.Family) {
@@ -34,7 +34,8 @@ func (p Profile) Find(name string) (Tool, error) {
 	return t, nil
 }
 
-// Named returns the tool of any family with a name or former name, with dots or underscores.
+// Named returns the tool with a name or former name, whatever its family, and false if there is none. Dots in
+// name count as underscores.
 func Named(name string) (Tool, bool) {
 	plain := strings.ReplaceAll(name, ".", "_")
 	for _, t := range Table {

@@ -145,7 +145,7 @@ func (t Tool) unbound(req proto.Message) error {
 	return nil
 }
 
-// set sets a string field if the message has it; without force only if it is empty.
+// set sets a string field, if the message has such a field. Without force it leaves a field that is set.
 func set(m proto.Message, field, value string, force bool) {
 	r := m.ProtoReflect()
 	fd := r.Descriptor().Fields().ByName(protoreflect.Name(field))

@@ -41,8 +41,8 @@ func ReportMissing() *structpb.Struct {
 // Outcome is the one result of a call, and the item that the next call is bound to.
 type Outcome struct {
 	Result     *agentv1.ToolResult
-	Mutated    bool
-	WorkItemID string
+	Mutated    bool   // the call changed something
+	WorkItemID string // the item that the next call is bound to; empty: none
 	// Replayed: the plane had executed the call before, under the same request id.
 	Replayed bool
 }
@@ -241,7 +241,7 @@ var hints = map[fault.Reason]string{
 	fault.NotFound:        "Look up what there is with the tool that lists it, and use an id from there.",
 }
 
-// Reword replaces the names in an error by those of the tool.
+// Reword translates the names in the error of a result, if it has one, as Translate does.
 func (t Tool) Reword(r *agentv1.ToolResult) {
 	e := r.GetError()
 	if e == nil {

@@ -18,14 +18,15 @@ const (
 	// MaxResults bounds the results of a round together: the response has to fit the 16
 	// MiB that clients accept.
 	MaxResults = 8 << 20
-	// Escaped is by how much a text may grow in the journal.
+	// Escaped is the factor by which a text grows in the journal at most.
 	Escaped = 6
 )
 
-// FitResult replaces a result that is too large to be stored or returned: by one that says so if
-// the call changed something, and otherwise by the error LIMIT_EXCEEDED. It cannot be left out,
-// since every call has exactly one result (SPEC C4) and a round without one could not end. taken is
-// the size of the round's results so far; FitResult returns that size with this result added.
+// FitResult replaces the result in out if it is too large to be stored or returned. If the call changed
+// something, the new result says that the call was done and its content dropped; if not, it is the error
+// LIMIT_EXCEEDED. The result cannot be left out, since every call has exactly one (SPEC C4) and a round
+// that lacks one could not end. taken is the size in bytes of the round's earlier results; FitResult
+// returns that size plus the size of the result that out has in the end.
 func FitResult(out *Outcome, c *agentv1.ToolCall, taken int) int {
 	size := proto.Size(out.Result)
 	if size*Escaped > MaxResult {

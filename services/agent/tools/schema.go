@@ -13,7 +13,7 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// toolFields are the comments of the fields in the proto files, by field. Generated.
+// toolFields is JSON: the comments of fields in the proto files, by the fields' full names. It is generated.
 //
 //go:embed tool_fields.json
 var toolFields []byte
@@ -39,7 +39,8 @@ var Specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 	return out
 })
 
-// schema returns the JSON Schema of a tool's arguments.
+// schema returns the JSON Schema of a tool's arguments: the fields of its request without agent_id and
+// request_id, changed by t.shape. words has the descriptions of fields.
 func (t Tool) schema(words map[string]string) *structpb.Struct {
 	s := objectSchema(t.NewRequest().ProtoReflect().Descriptor(), words)
 	properties := s.GetFields()["properties"].GetStructValue().GetFields()
@@ -162,7 +163,7 @@ func stringList(names ...string) *structpb.Value {
 	return structpb.NewListValue(l)
 }
 
-// setDescription replaces a property of a schema and its description.
+// setDescription replaces a property by one that has only a type, kind, and a description, text.
 func setDescription(properties map[string]*structpb.Value, name, kind, text string) {
 	s := schemaType(kind)
 	s.Fields["description"] = structpb.NewStringValue(text)

@@ -25,7 +25,7 @@ type Index struct {
 // Span is the rounds of one turn.
 type Span struct {
 	TurnID        string
-	First, Rounds int
+	First, Rounds int    // the number of its first round, and how many it has
 	EndedAt       uint64 // wal_seq of the event that ended the turn; 0: it is open
 }
 

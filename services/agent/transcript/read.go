@@ -11,8 +11,8 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// Read reads rounds back from the journal: for each entry of positions, which has the wal_seqs of
-// one round's events as Index.Round returns them, one round in the same order. A round of which an event was removed is nil.
+// Read reads rounds back from the journal. Each entry of positions has the wal_seqs of one round's events, as
+// Index.Round returns them; the rounds are returned in the same order. A round of which an event was removed is nil.
 func Read[S journal.State](ctx context.Context, p *journal.Partition[S], positions [][]uint64) ([]*agentv1.Round, error) {
 	events, err := journal.ReadBack(ctx, p, slices.Concat(positions...))
 	if err != nil {
@@ -31,8 +31,8 @@ func Read[S journal.State](ctx context.Context, p *journal.Partition[S], positio
 	return out, nil
 }
 
-// Fold builds a round from its events, none of which may be removed. The events of calls that a runner started, without
-// those of a round, make one that was not submitted: it has these calls only.
+// Fold builds a round from its events, none of which may be removed. If the first event is LocalCallsStarted, all
+// must be: their round was not submitted, and the result has the calls that they started and nothing else.
 func Fold(events []*journal.Event) (*agentv1.Round, error) {
 	if _, ok := events[0].Payload.(*agentv1.LocalCallsStarted); ok {
 		return started(events)
@@ -53,7 +53,7 @@ func Fold(events []*journal.Event) (*agentv1.Round, error) {
 	return r, nil
 }
 
-// started builds the round that was not submitted.
+// started builds a round that was not submitted, from the events by which its runner started calls.
 func started(events []*journal.Event) (*agentv1.Round, error) {
 	r := &agentv1.Round{}
 	for _, ev := range events {

@@ -28,8 +28,8 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// defaultWait and maxWait bound the long poll: most clients and proxies give up after 60
-// s (SPEC X13).
+// defaultWait is how long AcquireTurn waits if the request does not say, and maxWait the longest
+// wait that a request may ask for: most clients and proxies give up after 60 s (SPEC X13).
 const defaultWait = 30 * time.Second
 
 const maxWait = 55 * time.Second
@@ -38,15 +38,15 @@ const maxWait = 55 * time.Second
 // given back by its lease.
 const commitTimeout = 20 * time.Second
 
-// retryHint is when a runner that got no turn should ask again.
+// retryHint is the pause after which a runner that got no turn should ask again.
 const retryHint = 100 * time.Millisecond
 
 // prepareTimeout bounds how long an agent whose context cannot be read delays a runner.
 const prepareTimeout = 5 * time.Second
 
-// ErrNotTaken means that the turn is not to be had and the caller should look for another one:
-// another runner took it, or its message is no longer true. errRepeated means that the same request
-// got a turn meanwhile.
+// ErrNotTaken means that the turn was not taken and the caller should look for another one: another
+// runner took it, its message is no longer true, or its context could not be prepared. errRepeated
+// means that the same request got a turn meanwhile.
 var (
 	ErrNotTaken = errors.New("agent: the turn was not taken")
 	errRepeated = errors.New("agent: the request got a turn already")
@@ -215,8 +215,8 @@ func (s *Service) tryAcquire(ctx context.Context, actor rpc.Actor, req *agentv1.
 }
 
 // take prepares the context, then leases the turn in one frame. The context is read
-// first, so that the lease does not run while another plane is slow. It returns ErrNotTaken if
-// another turn should be looked for. A turn whose caller has left by then is given back.
+// first, so that the lease does not run while another plane is slow. It returns ErrNotTaken if the
+// caller should look for another turn. If the runner has left when the turn is stored, take gives it back.
 func (s *Service) take(ctx context.Context, actor rpc.Actor, req *agentv1.AcquireTurnRequest, o *state.Candidate) (*agentv1.AcquireTurnResponse, error) {
 	if o.Agent.Namespace != actor.Namespace {
 		own := actor
@@ -310,8 +310,8 @@ func (s *Service) overQuestion(ctx context.Context, o *state.Candidate) (string,
 }
 
 // DecideAcquire is the rule of AcquireTurn: it starts a turn with the first message of its
-// agent, unless the agent cannot take one, its first message is another one by now, or the
-// same request has acquired a turn.
+// agent. It returns ErrNotTaken if the agent cannot take one or its first message is another one
+// by now, and errRepeated if the same request has acquired a turn.
 func DecideAcquire(s *state.State, env journal.Env, turn *agentv1.Turn) (journal.Decision[*agentv1.TurnStarted], error) {
 	var none journal.Decision[*agentv1.TurnStarted]
 	a, err := s.Find(env.Actor.Namespace, turn.GetAgentId())

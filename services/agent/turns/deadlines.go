@@ -8,7 +8,7 @@ import (
 )
 
 // Deadlines returns the methods whose calls may last longer than a server's default
-// deadline.
+// deadline, with the deadline of each.
 func Deadlines() map[string]time.Duration {
 	return map[string]time.Duration{
 		agentv1.AgentService_AcquireTurn_FullMethodName: maxWait + 10*time.Second,

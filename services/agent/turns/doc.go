@@ -40,7 +40,7 @@ type Deps struct {
 	Tracer    *tracing.Tracer
 	// MintRun makes the credential of a run.
 	MintRun func(namespace, agentID, runID string) string
-	// Arrive is that of plane.Deps, and is also called before a runner waits. Optional.
+	// Arrive is plane.Deps.Arrive. AcquireTurn calls it too, each time before it waits; nil: it does not.
 	Arrive func(ctx context.Context, method, agentID, requestID string)
 
 	Briefs      *briefs.Service

@@ -36,9 +36,9 @@ func (s *Service) endTurn(ctx context.Context, k ref.Agent, turn *agentv1.Turn, 
 // runner never received it.
 const RetryTerm = time.Second
 
-// Expire ends a turn whose lease has expired, after the report that its last round still owes. The
-// message is queued again; the attempt is not counted if no runner received the turn. If the end
-// fails, it is tried again after RetryTerm.
+// Expire ends a turn whose lease has expired. Before that, an item that the turn's last round completed
+// gets its report if it has none (see briefs.Service.Recover). The message is queued again; the attempt is
+// not counted if no runner received the turn. If Expire fails, the lease expires again after RetryTerm.
 func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -14,14 +14,14 @@ import (
 	"quartet/services/agent/state"
 )
 
-// requestReused reports whether a request could not have acquired a turn that its id
-// acquired.
+// requestReused reports whether req cannot be a repetition of the request that acquired t: it is of
+// another runner, or it does not ask for turns of t's namespace or agent.
 func requestReused(req *agentv1.AcquireTurnRequest, t *agentv1.Turn) bool {
 	return req.GetRunnerId() != t.GetRunnerId() || t.GetAcquiredFrom() != "" && !req.GetAllNamespaces() ||
 		len(req.GetAgentIds()) > 0 && !slices.Contains(req.GetAgentIds(), t.GetAgentId())
 }
 
-// requestOf returns the key by which a repeated request for a turn is recognised.
+// requestOf returns the key under which the turn that a request acquires is found again.
 func requestOf(actor rpc.Actor, req *agentv1.AcquireTurnRequest) ref.Request {
 	return ref.Request{Namespace: actor.Namespace, Caller: plane.Recorded(actor).Caller(), RequestID: req.GetRequestId()}
 }

@@ -108,7 +108,8 @@ func validateRound(req *agentv1.SubmitRoundRequest) error {
 	return nil
 }
 
-// validateCalls checks the calls of a field. seen has the call ids of the round.
+// validateCalls checks the calls of a field and adds their ids to seen, which has the call ids of the round.
+// needsID says that each call must have an id.
 func validateCalls(field string, calls []*agentv1.ToolCall, needsID bool, seen map[string]bool) error {
 	if err := fault.Entries(field, len(calls), MaxCalls); err != nil {
 		return err

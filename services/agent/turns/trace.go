@@ -37,8 +37,8 @@ func (s *Service) startSpan(ctx context.Context, k ref.Agent, turnID, name strin
 	return s.deps.Tracer.Under(ctx, turn, name, trace.WithAttributes(attrs...), tracing.LinkTo(call))
 }
 
-// RecordSpan records the span of a turn that an event ended. events are those of its
-// frame.
+// RecordSpan records the span of the turn that ev ended, if it ended one that is traced. events are
+// all events of ev's frame.
 func RecordSpan(tracer *tracing.Tracer, ev *journal.Event, events []*journal.Event) {
 	t := state.EndedTurn([]*journal.Event{ev})
 	if t.GetTraceparent() == "" {

@@ -72,7 +72,8 @@ func ChangesTurn(ev *journal.Event) bool {
 	return false
 }
 
-// awaitChange returns when the turn may have changed.
+// awaitChange returns nil when the turn may have changed. While it waits it sends an empty response
+// after each Keepalive. It returns an error when the stream or the service ends.
 func (s *Service) awaitChange(stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse], changed <-chan struct{}) error {
 	for {
 		silent := s.deps.Clock.TimerAt(s.deps.Clock.Now().Add(Keepalive))

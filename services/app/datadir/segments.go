@@ -13,7 +13,7 @@ import (
 	"quartet/pkg/natsd/blockfile"
 )
 
-// Segment is a segment of a journal as it is in the store of a server that does not run.
+// Segment is a segment of a journal as the files of a store show it.
 type Segment struct {
 	jetlog.Place
 	Dir        string
@@ -25,8 +25,8 @@ type Segment struct {
 	Frames bool
 }
 
-// Segments returns the segments of a plane's journal in a store, in order. The store's server may run: files that it removes
-// meanwhile are as those that were removed before.
+// Segments returns the segments of a plane's journal in a store, ordered by Place. The server may run: a file that it
+// removes during the call counts as removed and is no error. A store that does not exist has no segments.
 func Segments(store, account, plane string) (all []Segment, err error) {
 	entries, err := os.ReadDir(filepath.Dir(blockfile.Stream(store, account, "any")))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -40,7 +40,8 @@ func (r *run) shortened(name string) bool {
 	})
 }
 
-// renew moves the damaged streams away that are copied again from the journals by the next start, and returns where they are.
+// renew moves the damaged streams whose Again is set, and no others, into r.replaced() and returns that directory, ""
+// if it moved none. The next start of the server copies what they had from the journals again.
 func (r *run) renew(damaged []derived.Report) (replaced string, err error) {
 	for _, d := range damaged {
 		if !d.Again {

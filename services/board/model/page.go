@@ -217,7 +217,8 @@ func (s *State) addEndedRuns(o pages.Owner, runs []*boardv1.EndedRun) error {
 	return nil
 }
 
-// boardFor returns the board with a key. One whose page was not read yet is empty until then.
+// boardFor returns the board with a key. If the board's own page was not read yet, the board is empty;
+// reading that page later fills the same board.
 func (s *State) boardFor(k BoardKey) *Board {
 	if se := s.Sessions[plane.KeyOf(k.Namespace, k.Session)]; se != nil && se.WAL(k.WAL) != nil {
 		return se.WAL(k.WAL)

@@ -223,7 +223,8 @@ func (s *State) unlist(d *Dispatch) {
 	}
 }
 
-// shown returns the dispatch as readers see it.
+// shown returns a new message of the dispatch for readers. The dispatch must be open; lists and timestamps are
+// shared with its record and must not be modified.
 func (d *Dispatch) shown() *boardv1.StandingDispatch {
 	return &boardv1.StandingDispatch{
 		DispatchId: d.Record.GetDispatchId(), SessionId: d.Record.GetSessionId(), BoardId: d.Record.GetBoardId(), WorkerPoolId: d.Record.GetWorkerPoolId(),

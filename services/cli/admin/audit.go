@@ -79,7 +79,7 @@ entries were cut off at the end.`,
 	return cmd
 }
 
-// past reads a time as input.Time does, but a duration is one before now.
+// past reads a time as input.Time does. A duration, such as 1h, is the time that long before now.
 func past(flag, text string, zone *time.Location) (*timestamppb.Timestamp, error) {
 	if d, err := input.Duration(flag, text); err == nil && d != nil {
 		return timestamppb.New(time.Now().Add(-d.AsDuration())), nil
@@ -164,7 +164,8 @@ func writeAudit(p *output.Printer, e *auditv1.AuditEntry) {
 	p.Printf("%s\n", strings.TrimRight(text, " "))
 }
 
-// orServer returns an address, or what stands for calls within the server's process.
+// orServer returns the address source, or "the server" if that is empty because the call came from
+// the server's own process.
 func orServer(source string) string {
 	if source == "" {
 		return "the server"

@@ -83,7 +83,8 @@ DATA-DIR/key): keep a copy of it elsewhere. Without it the backup cannot be rest
 	return cmd
 }
 
-// readRecipients returns the lines of a file that are neither empty nor a comment.
+// readRecipients returns the lines of a file that are neither empty nor a comment. A file without any is a
+// usage error.
 func readRecipients(path string) ([]string, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -154,7 +155,7 @@ func (p *progress) write(text string) {
 	}
 }
 
-// copied writes n and, if it is known, of which part of all, 0 to 1, that is the copy, as show does.
+// copied shows the number n of bytes and, unless done is 0, the part done, 0 to 1, as a percentage.
 func (p *progress) copied(n int64, done float64) {
 	if done == 0 {
 		p.show(n)
@@ -163,7 +164,7 @@ func (p *progress) copied(n int64, done float64) {
 	p.write(fmt.Sprintf("%.0f %%  %s", 100*min(done, 1), output.Bytes(uint64(n))))
 }
 
-// part writes a part of 1 as a percentage, as show does.
+// part shows the part done, 0 to 1, as a percentage.
 func (p *progress) part(done float64) {
 	p.write(fmt.Sprintf("%.0f %%", 100*min(done, 1)))
 }
@@ -183,7 +184,7 @@ func checkAbsent(path string, replace bool) error {
 	return nil
 }
 
-// exists returns the error of a path at which something exists that may not be replaced.
+// exists returns the usage error for a path at which something exists that may not be replaced.
 func exists(path string) error {
 	return exit.UsageError(path + " exists and is kept; name another file, or replace it with --replace")
 }
@@ -263,7 +264,7 @@ type Backup struct {
 	Unauthenticated bool
 	// Check only reads the backup.
 	Check bool
-	// Progress, if set, is called with how much of all that is read was read, 0 to 1.
+	// Progress, if set, is called with the part of the input that was read so far, 0 to 1.
 	Progress func(done float64)
 }
 
@@ -279,7 +280,7 @@ type Restored struct {
 // what the backup contains.
 type Restore func(ctx context.Context, flags *pflag.FlagSet, b Backup) (Restored, error)
 
-// refusals are the errors of a file that is no backup of this installation as it was made.
+// refusals are the errors which say that a file is not an unchanged backup of this installation.
 var refusals = []error{archive.ErrCut, archive.ErrDamaged, archive.ErrForeign, archive.ErrKey, archive.ErrUnauthenticated, archive.ErrIdentity}
 
 // RestoreCommand returns `quartet restore`. shared are the servers' settings, of

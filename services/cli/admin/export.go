@@ -165,7 +165,7 @@ func (e *exporter) run() error {
 	})
 }
 
-// agents exports the agents and returns the ids of those that are not deleted.
+// agents exports all agents, deleted ones too, and returns the ids of those that are not deleted.
 func (e *exporter) agents() (ids []string, err error) {
 	client := agentv1.NewAgentServiceClient(e.conn)
 	err = e.file("agents.ndjson", func(w io.Writer) error {
@@ -340,7 +340,7 @@ func pages(read func(token string) (next string, err error)) error {
 	}
 }
 
-// lines writes messages as JSON lines, unless err is set, which it returns.
+// lines writes messages as JSON lines. If err is not nil, it writes nothing and returns err.
 func lines[M proto.Message](w io.Writer, all []M, err error) error {
 	for _, m := range all {
 		if err == nil {

@@ -259,7 +259,8 @@ the previous key is not needed any more, retire it.`,
 	return cmd
 }
 
-// await waits until behind returns no process, and returns all of them.
+// await calls behind with the running processes until it returns no name of one that is behind, and then
+// returns the processes. After the time wait it returns an error with the names that behind returned last.
 func (r *ring) await(ctx context.Context, conn *grpc.ClientConn, wait time.Duration, id string, behind func([]*identityv1.Process) []string) ([]*identityv1.Process, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

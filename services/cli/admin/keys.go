@@ -225,8 +225,8 @@ func bootstrapToken(path string, term time.Duration) (string, error) {
 		rpc.Actor{Namespace: rpc.DefaultNamespace, Principal: "bootstrap", Role: rpc.RoleInstallationAdmin}, time.Now().Add(term)), nil
 }
 
-// keyFilePath returns the path of the installation's key file: path, or if that is "" $QUARTET_KEY_FILE, else the
-// file key in $QUARTET_DATA_DIR, else ~/.quartet/key. The file may not exist.
+// keyFilePath returns the path of the installation's key file: path, or if that is "" $QUARTET_KEY_FILE, or else the
+// file key in $QUARTET_DATA_DIR or ~/.quartet.
 func keyFilePath(path string) (string, error) {
 	if path == "" {
 		path = os.Getenv("QUARTET_KEY_FILE")

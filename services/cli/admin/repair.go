@@ -19,13 +19,13 @@ import (
 	"quartet/services/cli/session"
 )
 
-// RepairOptions say with what `quartet repair` repairs.
+// RepairOptions say from what and how `quartet repair` repairs.
 type RepairOptions struct {
-	// From is a backup with frames; one without a File is none.
+	// From is a backup to take frames from; there is none if its File is "".
 	From       Backup
 	Stores     []string // directories with other copies of the journals
-	AcceptLoss []string // partitions
-	Apply      bool     // write
+	AcceptLoss []string // partitions of whose journals the loss is accepted
+	Apply      bool     // write the repaired journals
 }
 
 // RepairedJournal is the journal of one partition. Its JSON form is stable.

@@ -47,7 +47,7 @@ answered by the identity plane, and needs a key of role installation_admin or ad
 }
 
 // withoutIdentity returns err, or, if err is UNAVAILABLE or DEADLINE_EXCEEDED and the server's health check answers within 2 s, an error
-// that says that identity does not answer. That one does not wrap err.
+// that says that identity does not answer. That error does not wrap err.
 func withoutIdentity(ctx context.Context, conn grpc.ClientConnInterface, err error) error {
 	if f := fault.From(err); f.Code() != codes.Unavailable && f.Code() != codes.DeadlineExceeded {
 		return err

@@ -64,7 +64,7 @@ is not repeated. -o json prints the full texts; to follow new briefs use
 	return cmd
 }
 
-// removed returns what a list says that ends where history does.
+// removed returns the note of a list that ends early because older entries were removed.
 func removed(what string) string {
 	return "older " + what + " were removed: they are older than history is kept (history-days)"
 }

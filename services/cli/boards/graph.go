@@ -74,9 +74,9 @@ func graph(nodes []node) (lines []graphLine, ok bool) {
 	return lines, ok
 }
 
-// topologicalOrder sorts nodes so that each is after the nodes that it needs, and
-// otherwise as near to them as possible, in the given order. Nodes of a cycle are left
-// out.
+// topologicalOrder returns the indices of nodes, each after those of the nodes that it
+// needs and close to them; what this leaves open stays in the given order. Nodes of a
+// cycle are left out. index has the index of each node by id.
 func topologicalOrder(nodes []node, index map[string]int) []int {
 	unmet := make([]int, len(nodes))
 	dependents := make([][]int, len(nodes))

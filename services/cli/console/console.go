@@ -88,7 +88,7 @@ func signedIn(ctx context.Context, web *session.Web) (address, ends string, err 
 	return "", "", failed
 }
 
-// errNoConsole is why an address is not that of a server with a console.
+// errNoConsole is the error of an address at which no server with a console answers.
 var errNoConsole = fault.NotReady.New("no server with a console answers there; give its address with --url, which is the server's http-addr or that of the proxy in front of it")
 
 // request makes a request, and returns status and body of its answer.

@@ -98,7 +98,8 @@ func Path() (string, error) {
 	return filepath.Join(home, ".config", "quartet", "contexts.yaml"), nil
 }
 
-// Read returns the contexts of the user. Without a file, or without a home directory, there are none.
+// Read returns the contexts of the user. Without a file, or without a home directory, there are none. A file that
+// other users can read is an error.
 func Read() (File, error) {
 	none := File{Current: Local, Contexts: map[string]Context{}}
 	path, err := Path()
@@ -178,8 +179,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Change reads the file, calls change, and writes what it made of it, with the mode 0600, unless it returns an error. Two
-// changes at the same time are made one after the other.
+// Change reads the file, calls change with its content, and writes the changed content with the mode 0600. If change
+// returns an error, nothing is written. Where files can be locked, two changes at the same time are made one after
+// the other.
 func Change(change func(*File) error) error {
 	path, err := Path()
 	if err != nil {

@@ -42,8 +42,8 @@ type Follower struct {
 // receiveError is an error of Receive, as opposed to one of the connection.
 type receiveError struct{ error }
 
-// Run follows the events until ctx or the stream ends, which is no error. It returns an
-// error that repeating the request cannot fix, and any error before the first message.
+// Run follows the events until ctx or the stream ends, which is no error. It returns an error of
+// Receive, an error that repeating the request cannot fix, and any error before the first message.
 func (f *Follower) Run(ctx context.Context) error {
 	client, wait := eventv1.NewEventServiceClient(f.Conn), minRetry
 	for {

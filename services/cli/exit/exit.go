@@ -145,7 +145,7 @@ func writeJSON(p *output.Printer, d failure) {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(map[string]failure{"error": d}); err != nil {
-		return // it is of texts and numbers only
+		return // this cannot happen: d has only texts and numbers
 	}
 	p.Printf("%s", text.String())
 }
@@ -204,8 +204,8 @@ func advice(cmd *cobra.Command, e *fault.Error) string {
 	return strings.Join(remedy.Commands(e.Message(), remedy.Given(cmd, e.Metadata())), ", ")
 }
 
-// speaksHTTP reports whether e is how gRPC fails where a server of REST answers: in plain text with HTTP/1.1,
-// with TLS with an answer of HTTP/2 that is none of gRPC.
+// speaksHTTP reports whether e is the error of gRPC when a server of REST answers: without TLS the answer is
+// HTTP/1.1, with TLS it is HTTP/2 but not gRPC.
 func speaksHTTP(e *fault.Error) bool {
 	return strings.Contains(e.Message(), "looked like an HTTP/1.1 header") || strings.Contains(e.Message(), "unexpected HTTP status code received from server")
 }

@@ -31,7 +31,7 @@ const (
 	dialTerm, readyTerm = 500 * time.Millisecond, 8 * time.Second
 	// maxLog is the size in bytes above which a log is put aside before a server goes on with it.
 	maxLog = 8 << 20
-	// maxRead is how much of what a server that ended has logged is read, in bytes.
+	// maxRead is how many bytes are read of what a server that has ended wrote to its log.
 	maxRead = 1 << 20
 	// logName is the name of the log in the directory of token files.
 	logName = "server.log"
@@ -129,8 +129,8 @@ func Start(ctx context.Context, conn grpc.ClientConnInterface, flags ...string) 
 
 // InUseError says that a server could not be started because another process has its data directory.
 type InUseError struct {
-	// Servers are the gRPC addresses of the running servers of this user, if any are known. One of them may be the
-	// server that has the directory.
+	// Servers are the gRPC addresses of the running servers of this user, one of which may have the data directory;
+	// empty if nothing is known of them.
 	Servers []string
 	// Log is the log file of the server that could not be started.
 	Log string

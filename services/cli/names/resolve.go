@@ -20,10 +20,10 @@ import (
 // maxCandidates is how many ids an error names.
 const maxCandidates = 5
 
-// Run calls do with args in which the beginning of an id is replaced by the id, where that is the only one with this
-// beginning; so are the values of flags of cmd. Ids that are generated are completed before the call. Names that people
-// choose are used as they were typed, and completed only if the server knows no such name; then do is called a second
-// time. A complete id costs no call. Which id was meant is said on stderr.
+// Run completes ids of which only the beginning was typed, in args and in the values of cmd's flags, and calls do
+// with the resulting args. An id is completed if no other one has this beginning. Generated ids are completed before
+// do is called. Names that people choose are used as they were typed; only if do returns NOT_FOUND, Run completes
+// them and calls do a second time. A complete id costs no call. Run reports on stderr which id was meant.
 func Run(cmd *cobra.Command, conn grpc.ClientConnInterface, args []string, do func(args []string) error) error {
 	all, board := words(cmd, args)
 	if len(all) == 0 && board < 0 {
@@ -181,8 +181,9 @@ func (r *resolver) find(k *kind, typed string) ([]string, error) {
 	return found, errMany
 }
 
-// only returns the one id that was found, or what was typed if there is none, so that the server refuses it. err is
-// the error of find; other errors than errMany are left to the command, whose call fails the same way.
+// only returns the one id that was found, or what was typed if there is none, so that the server refuses it. It
+// returns a usage error if several were found. err is the error of find: errMany is a usage error too; any other is
+// left to the command, whose call fails the same way.
 func (r *resolver) only(k *kind, typed string, found []string, err error) (string, error) {
 	switch {
 	case errors.Is(err, errMany):

@@ -57,8 +57,8 @@ func (p *Printer) WithColumns(columns int) *Printer {
 // Err returns the first error of a write.
 func (p *Printer) Err() error { return p.err }
 
-// Columns returns how wide output may be: the width of the terminal, else
-// $COLUMNS, else 100. It is at least 60.
+// Columns returns how wide output may be: what WithColumns was given, else the width
+// of the terminal or $COLUMNS, of both at least 60, else 100.
 func (p *Printer) Columns() int {
 	const usual = 100
 	if n, ok := p.width(); ok {
@@ -67,8 +67,8 @@ func (p *Printer) Columns() int {
 	return usual
 }
 
-// width returns the width of the terminal, else $COLUMNS, at least 60. ok is false if nothing is known about it,
-// as for a pipe.
+// width returns the fixed width, else that of the terminal, else $COLUMNS; the last two count as at least 60. ok is
+// false if none of them is known, as for a pipe.
 func (p *Printer) width() (columns int, ok bool) {
 	const least = 60
 	if p.fixed > 0 {

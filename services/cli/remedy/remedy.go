@@ -68,7 +68,8 @@ func Given(cmd *cobra.Command, metadata map[string]string) Values {
 	return v
 }
 
-// set adds a value, and what follows from it: a session is an agent's, and a board is named with its session.
+// set adds a value, and those that follow from it: a session has the id of its agent, and a board is named with its
+// session. It leaves out a value that is not plain.
 func (v Values) set(name, value string) {
 	if !plain.MatchString(value) {
 		return
@@ -86,8 +87,9 @@ func (v Values) set(name, value string) {
 	}
 }
 
-// Commands returns the command lines for the methods that a message names, in its order and each once. An argument that is not known
-// stays a name in capitals. What is between double quotes in the message is the caller's own text and names nothing.
+// Commands returns the command lines for the methods that a message names, in its order, each once, and not more than
+// the constant most. An argument that is not known stays a name in capitals. What is between double quotes in the
+// message is the caller's own text and names nothing.
 func Commands(message string, known Values) []string {
 	var lines []string
 	seen := map[string]bool{}

@@ -18,10 +18,11 @@ type manager struct {
 	name string
 	// path returns where the definition is, for a user with this home directory.
 	path func(home string) string
-	// define returns the definition of a service that runs a program with arguments and writes to a log if it has none itself.
+	// define returns the definition of a service that runs a program with arguments. Its output goes to the file log
+	// if the manager keeps no log itself.
 	define func(program string, args []string, log string) string
-	// load starts the service now and at each login; unload ends that; refresh makes the manager read definitions again; active succeeds
-	// if it runs.
+	// load starts the service now and at each login; unload stops it and ends that; refresh makes the manager read
+	// definitions again, nil if it need not; active succeeds if the service runs.
 	load, unload, refresh, active []string
 	// note says what else there is to know.
 	note string

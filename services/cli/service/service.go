@@ -118,7 +118,7 @@ variables do not reach it.`,
 			return nil
 		}
 		if len(old) > 0 {
-			// It may not run, which is no error.
+			// The service need not run, so an error means nothing.
 			_ = call(cmd.Context(), at.unload)
 		}
 		if err := errors.Join(call(cmd.Context(), at.refresh), call(cmd.Context(), at.load)); err != nil {
@@ -133,7 +133,8 @@ variables do not reach it.`,
 	return cmd
 }
 
-// flagsOf checks the flags of a server and makes it execute no commands unless they say where.
+// flagsOf returns args, the flags of the server, and adds --embedded-worker=off unless they say whether or where it
+// executes commands. It refuses arguments that are no flags of the server, and secrets.
 func flagsOf(servers *pflag.FlagSet, args []string) ([]string, error) {
 	if err := servers.Parse(args); err != nil {
 		return nil, exit.UsageError("the flags of the server: " + err.Error())
@@ -306,7 +307,7 @@ func replace(path string, content []byte) error {
 	return nil
 }
 
-// call runs a command of the service manager. No command succeeds.
+// call runs a command of the service manager. It does nothing and returns nil if command is empty.
 func call(ctx context.Context, command []string) error {
 	if len(command) == 0 {
 		return nil

@@ -78,7 +78,8 @@ func New(flags *pflag.FlagSet, now func() time.Time) *Session {
 	return s
 }
 
-// Know names the settings of servers, whose environment variables a client finds beside its own.
+// Know makes the environment variables of the servers' settings known, so that a client does not refuse
+// them as misspelt where they are set beside its own.
 func (s *Session) Know(servers *pflag.FlagSet) {
 	servers.VisitAll(func(f *pflag.Flag) {
 		s.settings.Know(conf.EnvName(f.Name), conf.EnvName(f.Name)+"_FILE")
@@ -252,7 +253,8 @@ func List[C any, Req proto.Message, Resp interface {
 	return cmd
 }
 
-// Hidden is a note of a list that leaves out ended records unless all, the value of --all, is set.
+// Hidden returns a note for List which says that ended records are left out. It is "" if all, the value of --all, is
+// set.
 func Hidden(all *bool) func() string {
 	return func() string {
 		if *all {

@@ -12,9 +12,9 @@ import (
 )
 
 // ConnectedWithNotice is Connected for a command that waits until the server is
-// reachable. It prints that once on stderr; otherwise a user who forgot to start a
-// server would look at a silent command, and a coding agent's log would be empty.
-// It also says when the connection was made, and nothing after that.
+// reachable. While it waits it reports once on stderr that the server is unreachable, for
+// a user who forgot to start one and for the log of a coding agent. It also reports when
+// the connection was made, and nothing after that.
 func (s *Session) ConnectedWithNotice(do func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error) func(*cobra.Command, []string) error {
 	return s.connected(func(cmd *cobra.Command, conn *grpc.ClientConn, args []string) error {
 		ctx, cancel := context.WithCancel(cmd.Context())

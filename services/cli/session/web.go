@@ -28,9 +28,10 @@ type Web struct {
 	Client *http.Client
 }
 
-// Web returns how the server is reached over HTTP. at is its address as a person gives it, such as
-// https://quartet.example.com/; "" for the server at --address: that of this user at a loopback address has
-// told where it listens, and otherwise it is the default port of the same host.
+// Web returns how to reach the server over HTTP. at is its address as a person gives it, such as
+// https://quartet.example.com/; it is then the only base. If at is "", the bases are the other addresses of the
+// server of this user that listens at --address, as token files name them, and after these the default port of
+// the same host. That port is left out if Token is from a token file, which is for this user's server only.
 func (s *Session) Web(at string) (*Web, error) {
 	if err := s.settings.Load(""); err != nil {
 		return nil, exit.UsageError(err.Error())

@@ -22,7 +22,8 @@ const (
 	backupSuffix = ".before-quartet"
 )
 
-// readFile returns the content of a file, nil if there is none.
+// readFile returns the content of a file, nil if there is no file. The content of an empty file is not nil. A file
+// larger than maxSettings is an error.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,9 +43,10 @@ func readFile(path string) ([]byte, error) {
 	return raw, err
 }
 
-// writeFile replaces a file as a whole. It keeps the mode of the file, and follows it if it is a link. A next of nil removes the
-// file. Where the file has changed since old was read, it is an error. keep says whether a copy of old is beside the file afterwards.
-// The copies that equal next are removed; with keepNone, one with the same JSON in another form is what is written.
+// writeFile replaces the content old of a file by next as a whole; a next of nil removes the file. It keeps the mode
+// of the file, and follows a link. It returns an error if the file has changed since old was read. keep says whether
+// it makes a copy of old. With keepNone, if a copy has the same JSON as next in another form, that form is written.
+// Copies that equal what was written are removed.
 func writeFile(path string, old, next []byte, keep keeping) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -104,9 +106,9 @@ func sameJSON(a, b []byte) bool {
 type keeping int
 
 const (
-	keepNone  keeping = iota // what is in the file is not the user's, or is what stays
-	keepFirst                // unless there is a copy: what was entered before is in the file too
-	keepNew                  // unless there is one with this content: nothing was entered before
+	keepNone  keeping = iota // never: setup made the file, or only removes what it entered
+	keepFirst                // if there is no copy yet: setup has entered something into the file before
+	keepNew                  // if no copy has the same content: setup has entered nothing into the file
 )
 
 // keepCopy writes a copy of a file beside it. It never replaces an earlier one.

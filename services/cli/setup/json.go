@@ -213,7 +213,7 @@ func equal(a, b any) bool {
 	return a == b
 }
 
-// list returns texts as values.
+// texts returns a list of texts as a JSON value.
 func texts(all []string) []any {
 	out := make([]any, len(all))
 	for i, s := range all {
@@ -379,7 +379,8 @@ func editCursorHooks(event string) edit {
 	}
 }
 
-// putEvent sets the hooks of an event, or removes what is empty then.
+// putEvent sets the hooks of an event to all and returns the new document. If all is empty, it removes the event, and
+// what is empty without it; it returns nil if nothing is left.
 func putEvent(top, hooks *object, event string, all []any, old []byte) ([]byte, error) {
 	if len(all) > 0 {
 		hooks.set(event, all)

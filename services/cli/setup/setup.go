@@ -22,8 +22,8 @@ type options struct {
 	agent, dir          string
 }
 
-// Command returns `quartet setup`. listens returns where `quartet dev` would listen now, and so `quartet mcp` start a server; nil:
-// nowhere.
+// Command returns `quartet setup`. listens returns the address at which `quartet dev` would listen now: if no server
+// answers there, `quartet mcp` starts one. nil: it starts none.
 func Command(s *session.Session, listens func() string) *cobra.Command {
 	var o options
 	var names []string
@@ -186,8 +186,8 @@ func plan(cmd *cobra.Command, t tool, o options) (w wanted, files []target, err 
 	return w, t.project(dir), nil
 }
 
-// binary returns the absolute path by which this program is started. A link on the way to it stays, because it leads to the newest version
-// after an update.
+// binary returns the absolute path of this program as os.Executable has it. Where that does not resolve a link, which
+// it does on Linux, the link stays: after an update it leads to the newest version.
 func binary() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -199,7 +199,8 @@ func binary() (string, error) {
 // maxAgent is the length of the longest name that agentOf returns.
 const maxAgent = 63
 
-// agentOf returns the name of a directory as that of an agent.
+// agentOf returns the name of a directory as the name of an agent: lower-case letters, digits and single hyphens, a
+// letter first, at most maxAgent characters.
 func agentOf(dir string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(filepath.Base(dir)) {

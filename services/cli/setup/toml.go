@@ -106,7 +106,7 @@ func others(doc map[string]any) map[string]any {
 	return out
 }
 
-// isTable reports whether a header is that of the server, or with below of a table below it.
+// isTable reports whether a statement is the header of the server's table or, if below is set, of a table within it.
 func (s statement) isTable(below bool) bool {
 	return s.header && len(s.path) >= 2 && s.path[0] == tableName && s.path[1] == serverName && (len(s.path) == 2 || below)
 }

@@ -47,8 +47,8 @@ func quoteShell(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// edit returns what a file with the content old has with what is wanted in it, or without it: old itself if nothing changes, and nil
-// if nothing is left. Its errors are about the content.
+// edit returns the new content of a file with the content old: with what is wanted in it or, if remove is set,
+// without it. It returns old itself if nothing changes, and nil if nothing is left. Its errors are about the content.
 type edit func(old []byte, w wanted, remove bool) ([]byte, error)
 
 // target is a file of a coding agent.

@@ -249,7 +249,7 @@ task's stderr is then printed on stderr.`,
 }
 
 // followOutput copies the output of a task until the task ends: its stdout to stdout
-// and its stderr to stderr. With --json it prints each response as a line on stdout instead.
+// and its stderr to stderr. With -o json it prints each response as a line on stdout instead.
 // If the task does not end as completed, followOutput reports how it ended and returns an
 // error that exits with code 1.
 func followOutput(s *session.Session, cmd *cobra.Command, client taskv1.TaskServiceClient, req *taskv1.FollowTaskOutputRequest) error {

@@ -45,7 +45,7 @@ func readKeys(in io.Reader, out chan<- key, stop <-chan struct{}) {
 	}
 }
 
-// parseKeys returns the keys in a piece of input. Sequences that are not known are skipped.
+// parseKeys returns the keys in a piece of input. It skips sequences that are not known and what is not ASCII.
 func parseKeys(piece []byte) []key {
 	var out []key
 	for i := 0; i < len(piece); {

@@ -125,8 +125,8 @@ func (r reader) detail(ctx context.Context, agentID string) (*detail, error) {
 	return out, nil
 }
 
-// watch calls changed for each event, and after a connection was made again, until ctx ends. It calls lost when the
-// connection is lost.
+// watch calls changed for each event until ctx ends. When the connection is lost it calls lost, waits, and calls
+// changed before it connects again.
 func (r reader) watch(ctx context.Context, changed func(), lost func(error)) {
 	const first, last = 100 * time.Millisecond, 5 * time.Second
 	pacer := retry.New(first, last)

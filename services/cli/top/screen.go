@@ -36,7 +36,8 @@ type screen struct {
 	rows    int
 }
 
-// openScreen switches the terminal to its second screen and to raw input. close must be called in every case.
+// openScreen switches the terminal to its second screen and to raw input. The caller must close the screen that it
+// returns. If it returns an error, it has undone the change of the input.
 func openScreen(in, out *os.File) (*screen, error) {
 	saved, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {

@@ -60,16 +60,16 @@ type view struct {
 
 	sort    order
 	filter  string
-	typing  bool // keys go into the filter
-	chosen  string
-	first   int // the first row that is shown
-	inside  string
+	typing  bool   // keys go into the filter
+	chosen  string // the id of the chosen agent
+	first   int    // the first row that is shown
+	inside  string // the id of the agent that is shown in detail; "": the list is shown
 	detail  *detail
 	scroll  int
 	visible int // how many rows of the list or lines of the detail fit
 }
 
-// action is what a key demands beside another picture.
+// action is what has to be done after a key was pressed, beside drawing the view again.
 type action int
 
 const (
@@ -117,7 +117,7 @@ var ranks = []struct {
 	{agentv1.Posture_POSTURE_IDLE, terminal.Dim},
 }
 
-// rank returns the place of a posture among ranks.
+// rank returns the place of a posture among ranks, or the place after the last one if it is not there.
 func rank(p agentv1.Posture) int {
 	for i, r := range ranks {
 		if r.posture == p {
@@ -312,7 +312,7 @@ func row(a *agentv1.Agent) []string {
 	}
 }
 
-// control returns whether turns are started, nothing if it was not read.
+// control returns the text of an agent's control, such as "paused"; "" if it was not read.
 func control(a *agentv1.Agent) string {
 	if a.GetControl() == agentv1.Control_CONTROL_UNSPECIFIED {
 		return ""

@@ -49,7 +49,7 @@ const (
 	maxPendingLines = 100
 )
 
-// guardProcesses is a guard: it returns when the worker has ended, and so has what it left behind.
+// guardProcesses runs a guard process: it waits until the worker ends, and ends the processes left behind.
 func guardProcesses(cmd *cobra.Command, mark string) error {
 	return proctree.Guard(context.WithoutCancel(cmd.Context()), cmd.InOrStdin(), mark)
 }
@@ -125,7 +125,7 @@ type handler struct {
 	sandboxes *sandboxes.Pool
 }
 
-// newHandler returns the handler of `quartet worker --handler`. Unless it is unconfined, it writes
+// newHandler returns the handler of `quartet worker --handler`, nil with an error. Unless it is unconfined, it writes
 // to the working directory and to those of --writable, and its environment has what a shell needs
 // and the variables of --env.
 func newHandler(host *proctree.Host, f flags) (*handler, error) {

@@ -268,8 +268,8 @@ func messages(said unread.Messages) string {
 	return b.String()
 }
 
-// fitting returns the first lines that have at most most bytes, and how many are left out. what
-// names them and the tool that shows them.
+// fitting returns the first of lines, as many as have at most most bytes together, and a line that says
+// how many are left out. what names these and the tool that shows them.
 func fitting(lines []string, most int, what string) string {
 	var b strings.Builder
 	for i, line := range lines {

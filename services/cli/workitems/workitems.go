@@ -94,7 +94,7 @@ func getCommand(s *session.Session) *cobra.Command {
 	}
 }
 
-// planFile returns the path of a plan file, with what is wrong with it.
+// planFile returns the path of a plan file, followed by its problem if it has one.
 func planFile(plan *workv1.PlanArtifact) string {
 	if plan.GetProblem() != "" {
 		return plan.GetPath() + " (" + plan.GetProblem() + ")"

@@ -124,7 +124,8 @@ func (s *State) TasksOf(o Owner) iter.Seq[*Record] {
 	}
 }
 
-// Active returns the tasks of an agent that have not ended, in no order. It reads no evicted agent, which has none.
+// Active returns the tasks of an agent that have not ended, in no order. An evicted agent has no such tasks, so it is
+// not loaded from the file.
 func (s *State) Active(o Owner) iter.Seq[*Record] {
 	return func(yield func(*Record) bool) {
 		if _, evicted := s.agents.Summary(o); evicted {

@@ -33,7 +33,8 @@ func PlacementOf(ns string, t *taskv1.Task) Placement {
 	return p
 }
 
-// Key returns a string that is the same for commands that the same workers may take.
+// Key returns a string that is the same for equal placements and different for others. It is the key of
+// a queue of commands.
 func (p Placement) Key() string {
 	if p.PinnedTo.ID == "" && len(p.labels) == 0 {
 		return p.Namespace + "\n" + p.Pool

@@ -121,7 +121,8 @@ func (s *session) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses further reports and waits for those that are being handled.
+// Close refuses further reports and waits for those that are being handled. Reports that no goroutine
+// has begun to handle are dropped, since the session has ended when Close is called.
 func (s *session) Close() {
 	s.mu.Lock()
 	s.closed = true
