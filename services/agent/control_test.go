@@ -4,17 +4,23 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
 	"quartet/pkg/rpc"
 	"quartet/services/agent/control"
 	"quartet/services/agent/lane"
+	"quartet/services/agent/state"
 )
 
 const (
@@ -295,4 +301,66 @@ func TestA8_AStopDropsTheTick(t *testing.T) {
 		r.wakeTick()
 		require.Equal(t, agentv1.MessageKind_MESSAGE_KIND_SYSTEM_TICK, r.take("keeper").GetMessage().GetKind())
 	}
+}
+
+// A reminder is given once, and counts as given when its tick is queued: a stop keeps that tick, also of an open turn.
+func TestA8_AStopKeepsTheTickOfAReminder(t *testing.T) {
+	for _, inTurn := range []bool{false, true} {
+		r := newRig(t)
+		r.spawn("keeper")
+		r.others.set(func() {
+			r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+				return &workv1.GetWorkQueueResponse{Named: &workv1.WorkItem{WorkItemId: "wi_1", RecheckAt: timestamppb.New(time.Unix(0, 0))}}, nil
+			}
+		})
+		tick := r.offer(r.facts("keeper").GetFactsRevision(), &agentv1.Decision{
+			Action: agentv1.DecisionAction_DECISION_ACTION_TICK, TickReason: agentv1.TickReason_TICK_REASON_RECHECK, Reason: "recheck_due", WorkItemId: "wi_1", WorkItemRevision: 1,
+		}).GetMessageId()
+		require.NotEmpty(t, tick)
+		if inTurn {
+			require.Equal(t, tick, r.take("keeper").GetMessage().GetMessageId())
+		}
+		r.must("stop", "keeper")
+		require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message("keeper", tick).GetState())
+		require.True(t, r.poll("keeper").GetPending())
+		r.restart()
+		require.True(t, r.facts("keeper").GetTickPending())
+		r.must("start", "keeper")
+		a := r.take("keeper")
+		require.Equal(t, tick, a.GetMessage().GetMessageId())
+		r.finish(a, done)
+	}
+}
+
+// A tick that a stop dropped may come again, also if another message was dropped after it.
+func TestA8_ADroppedTickComesAgain(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.others.set(func() {
+		r.others.queue = func() (*workv1.GetWorkQueueResponse, error) {
+			return &workv1.GetWorkQueueResponse{Current: &workv1.WorkItem{WorkItemId: "wi_1", Readiness: workv1.Readiness_READINESS_RUNNABLE}}, nil
+		}
+	})
+	offer := func() agentv1.OfferResult {
+		return r.offer(r.facts("keeper").GetFactsRevision(), tickOf("wi_1", 1)).GetResult()
+	}
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer())
+	r.must("stop", "keeper")
+	completed := said(&taskv1.TaskCompleted{Task: &taskv1.Task{TaskId: "tsk_1"}})
+	r.hear(completed)
+	require.EqualValues(t, 1, r.facts("keeper").GetQueued())
+	_, err := plane.Do(t.Context(), r.service.engine, plane.Command[*state.State, struct{}]{
+		Method: "drop", AgentID: "keeper", Actor: plane.System(completed.Namespace),
+		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
+			a, err := st.Find(completed.Namespace, "keeper")
+			if err != nil {
+				return journal.Decision[struct{}]{}, err
+			}
+			return journal.Decision[struct{}]{Events: a.RecordAnswer(env, "tsk_1")}, nil
+		},
+	})
+	require.NoError(t, err)
+	require.Zero(t, r.facts("keeper").GetQueued(), "a second message is dropped")
+	r.must("start", "keeper")
+	require.Equal(t, agentv1.OfferResult_OFFER_RESULT_RECORDED, offer())
 }

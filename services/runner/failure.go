@@ -169,7 +169,14 @@ func retryAfter(h http.Header) time.Duration {
 // time up to MaxBackoff, is partly random, so that many runners do not retry at the same time,
 // and is at least what the provider demands.
 func (c Config) pause(n int, demanded time.Duration) time.Duration {
-	d := min(c.Backoff<<(n-1), c.MaxBackoff)
+	d := c.Backoff
+	for range n - 1 {
+		if d >= c.MaxBackoff {
+			break
+		}
+		d *= 2
+	}
+	d = min(d, c.MaxBackoff)
 	d = d/2 + rand.N(d/2+1) //nolint:gosec // a pause is no secret
 	return max(d, demanded)
 }

@@ -34,8 +34,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return &metrics{
 		queued:    meter.Counter(reg, "quartet_tasks_queued_total", "Tasks created, by kind.", "kind"),
 		ended:     meter.Counter(reg, "quartet_tasks_ended_total", "Tasks that ended, by kind, state and reason.", "kind", "state", "reason"),
-		expired:   meter.Counter(reg, "quartet_command_leases_expired_total", "Leases of commands that expired: their worker sent no heartbeat."),
-		restarted: meter.Counter(reg, "quartet_commands_restarted_total", "Commands that were started again because their worker was lost."),
+		expired:   meter.Counter(reg, "quartet_command_leases_expired_total", "Leases of commands that expired: their worker sent no heartbeat, or came back without them."),
+		restarted: meter.Counter(reg, "quartet_commands_restarted_total", "Commands that were started again because their worker was lost or stopped."),
 		waited:    meter.Histogram(reg, "quartet_command_wait_seconds", "Time from a command's queueing to its lease.", meter.Work),
 		took:      meter.Histogram(reg, "quartet_command_seconds", "Time from a command's lease to its end.", meter.Work, "state"),
 		waiting:   meter.Gauge(reg, "quartet_commands_queued", "Commands that wait for a worker, by pool.", "partition", "pool"),
@@ -53,7 +53,7 @@ func (m *metrics) count(ev *journal.Event) {
 	}
 	kind := strings.ToLower(strings.TrimPrefix(t.GetKind().String(), "TASK_KIND_"))
 	command := t.GetKind() == taskv1.TaskKind_TASK_KIND_COMMAND_TASK
-	switch ev.Payload.(type) {
+	switch p := ev.Payload.(type) {
 	case *taskv1.TaskQueued:
 		m.queued.WithLabelValues(kind).Inc()
 	case *taskv1.TaskStarted:
@@ -62,7 +62,9 @@ func (m *metrics) count(ev *journal.Event) {
 		}
 	case *taskv1.TaskRestarting:
 		m.restarted.WithLabelValues().Inc()
-		m.expired.WithLabelValues().Inc()
+		if p.GetReason() == rules.ReasonWorkerLost {
+			m.expired.WithLabelValues().Inc()
+		}
 	case *taskv1.TaskCompleted, *taskv1.TaskFailed, *taskv1.TaskCancelled, *taskv1.TaskInterrupted:
 		state := strings.ToLower(strings.TrimPrefix(t.GetState().String(), "TASK_STATE_"))
 		m.ended.WithLabelValues(kind, state, pbjson.EnumText(t.GetEndReason())).Inc()

@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/journal"
+	taskv1 "quartet/pkg/pb/quartet/task/v1"
+	"quartet/services/task/rules"
 )
 
 // Callers choose the names of pools, so that not all of them have series. Those that have one
@@ -28,4 +33,23 @@ func TestPoolsAreBounded(t *testing.T) {
 	require.Equal(t, 4, b["a"])
 	require.NotContains(t, b, "pool31")
 	require.Equal(t, 6, b[otherPools])
+}
+
+// A command is restarted because its worker was lost or because it stopped; a lease expires in the first case only.
+func TestExpiredLeasesAreOfLostWorkers(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := newMetrics(reg)
+	for _, reason := range []taskv1.TaskEndReason{rules.ReasonWorkerLost, rules.ReasonWorkerStopped, rules.ReasonWorkerLost} {
+		m.count(&journal.Event{Payload: &taskv1.TaskRestarting{Task: &taskv1.Task{Kind: taskv1.TaskKind_TASK_KIND_COMMAND_TASK}, Reason: reason}})
+	}
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, metric := range f.GetMetric() {
+			got[f.GetName()] += metric.GetCounter().GetValue()
+		}
+	}
+	require.EqualValues(t, 3, got["quartet_commands_restarted_total"])
+	require.EqualValues(t, 2, got["quartet_command_leases_expired_total"])
 }

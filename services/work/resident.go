@@ -196,7 +196,7 @@ func (s *State) Comparable() any {
 	}
 	for _, at := range all.packed {
 		slices.SortFunc(at, func(x, y itemAt) int {
-			return cmp.Or(cmp.Compare(x.agent.ID, y.agent.ID), cmp.Compare(x.group, y.group))
+			return cmp.Or(cmp.Compare(x.agent.Namespace, y.agent.Namespace), cmp.Compare(x.agent.ID, y.agent.ID), cmp.Compare(x.group, y.group))
 		})
 	}
 	return all

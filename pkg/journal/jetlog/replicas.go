@@ -186,8 +186,8 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 	if err != nil || info.Cluster == nil || seq > info.State.LastSeq {
 		return framelog.Frame{}, errors.Join(missing, err)
 	}
-	leader, asked := info.Cluster.Leader, 1
-	for ; s.replicas.avoid(leader, replicaTerm) < info.Config.Replicas; asked++ {
+	from, asked := info.Cluster.Leader, 1
+	for ; s.replicas.avoid(from, replicaTerm) < info.Config.Replicas; asked++ {
 		var found *framelog.Frame
 		_, replica, err := s.readOnce(ctx, seq, seq, func(at uint64, f framelog.Frame) error {
 			if at == seq {
@@ -196,13 +196,13 @@ func (s *segment) getElsewhere(ctx context.Context, seq uint64) (framelog.Frame,
 			return nil
 		})
 		if found != nil {
-			s.onDamage(leader, fmt.Errorf("jetlog: frame %d, which the replica on %s has, is gone", seq, replica))
+			s.onDamage(info.Cluster.Leader, fmt.Errorf("jetlog: frame %d, which the replica on %s has, is gone", seq, replica))
 			return *found, nil
 		}
 		if replica == "" || err != nil && !errors.Is(err, ErrIncomplete) {
 			return framelog.Frame{}, errors.Join(missing, err)
 		}
-		leader = replica
+		from = replica
 	}
 	s.replicas.forget()
 	if asked >= info.Config.Replicas {

@@ -101,7 +101,7 @@ func (a *Agent) apply(ev *journal.Event) error {
 		a.AnsweredTasks = append(a.AnsweredTasks, p.GetTaskId())
 	case *agentv1.MessageDropped:
 		a.finishMessage(p.GetMessage())
-		a.TickDropped = p.GetMessage().GetTick() != nil
+		a.TickDropped = a.TickDropped || p.GetMessage().GetTick() != nil
 		if p.GetMessage().GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT && strings.HasPrefix(p.GetMessage().GetStateReason(), StaleTickReason) {
 			a.Wake = nil // the tick has no purpose left; a wake that arrived since keeps it
 		}

@@ -54,7 +54,7 @@ type Agent struct {
 	EndedTurns    EndedTurns
 	Decisions     Decisions
 	PendingTick   string              // the id of the tick that is queued or in the open turn; empty: none
-	TickDropped   bool                // the last message dropped since the last decision is a tick: it may come again
+	TickDropped   bool                // a tick was dropped since the last decision: it may come again
 	Wake          *agentv1.AgentWoken // what woke the agent itself, until a completed turn has shown it; nil: nothing
 	wokenAt       time.Time           // when the newest wake was recorded; it stays when Wake becomes nil
 	FactsRevision int64               // grows with every event of this agent

@@ -79,7 +79,9 @@ func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 	case r.Board == b:
 		return r, nil
 	case r.Board.Key.Session == b.Key.Session && r.Board.ID == b.ID:
-		return nil, r.Board.CheckOpen() // its board has ended, and the id means a newer one
+		if err := r.Board.CheckOpen(); err != nil { // the id means a newer one
+			return nil, err
+		}
 	}
 	return nil, fault.PermissionDenied.Newf("run %s was dispatched to board %s of session %s and sees no other", runID, r.Board.ID, r.Board.Key.Session).
 		With("run_id", runID)

@@ -97,9 +97,9 @@ variables do not reach it.`,
 		if err != nil {
 			return err
 		}
-		program, err := os.Executable()
+		program, err := local.Program()
 		if err != nil {
-			return fmt.Errorf("the path of this program: %w", err)
+			return err
 		}
 		log := filepath.Join(localtoken.Dir(), "service.log")
 		if _, err := localtoken.Prepare(); err != nil {
@@ -215,11 +215,17 @@ func statusCommand(s *session.Session, servers *pflag.FlagSet) *cobra.Command {
 				return err
 			}
 			if st.Installed = err == nil; st.Installed {
+				link, err := local.Program()
+				if err != nil {
+					return err
+				}
 				program, err := os.Executable()
 				if err != nil {
 					return err
 				}
-				st.Current = bytes.Contains(text, []byte(quoteUnit(program))) || bytes.Contains(text, []byte("<string>"+escape(program)+"</string>"))
+				for _, path := range []string{link, program} {
+					st.Current = st.Current || bytes.Contains(text, []byte(quoteUnit(path))) || bytes.Contains(text, []byte("<string>"+escape(path)+"</string>"))
+				}
 				st.Running = call(cmd.Context(), at.active) == nil
 				st.Address = addressIn(string(text), servers)
 				st.Answers = local.Listens(cmd.Context(), st.Address)

@@ -13,6 +13,7 @@ import (
 	"quartet/pkg/terminal"
 	"quartet/services/cli/exit"
 	"quartet/services/cli/input"
+	"quartet/services/cli/local"
 	"quartet/services/cli/session"
 )
 
@@ -167,7 +168,7 @@ func plan(cmd *cobra.Command, t tool, o options) (w wanted, files []target, err 
 	if f := cmd.Flag("address"); f != nil && f.Changed {
 		w.address = f.Value.String()
 	}
-	if w.binary, err = binary(); err != nil {
+	if w.binary, err = local.Program(); err != nil {
 		return w, nil, err
 	}
 	if o.user {
@@ -184,16 +185,6 @@ func plan(cmd *cobra.Command, t tool, o options) (w wanted, files []target, err 
 		w.agent = agentOf(dir)
 	}
 	return w, t.project(dir), nil
-}
-
-// binary returns the absolute path of this program as os.Executable has it. Where that does not resolve a link, which
-// it does on Linux, the link stays: after an update it leads to the newest version.
-func binary() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("the path of this program: %w", err)
-	}
-	return filepath.Abs(path)
 }
 
 // maxAgent is the length of the longest name that agentOf returns.

@@ -67,9 +67,9 @@ func executeSteps(cmd *cobra.Command, conn *grpc.ClientConn, f flags) error {
 	}
 	h, err := newHandler(host, f)
 	if err != nil {
-		h.sandboxes.Close()
 		return errors.Join(err, host.Close(cmd.Context()))
 	}
+	defer h.sandboxes.Close()
 	p := output.New(cmd.ErrOrStderr())
 	lines := make(chan string, maxPendingLines) // steps run concurrently, and a Printer has one writer
 	report := func(format string, args ...any) {
