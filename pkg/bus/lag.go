@@ -45,7 +45,7 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	}, uint64(0)
 	m, err := events.GetLastMsgForSubject(ctx, PositionPrefix+plane+"."+strconv.Itoa(partition))
 	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound): // nothing was copied yet, or not for so long that the position was dropped
+	case errors.Is(err, jetstream.ErrMsgNotFound): // nothing was copied, or only before maxAge
 		oldest := now.Add(-maxAge)
 		from.DeliverPolicy, from.OptStartTime = jetstream.DeliverByStartTimePolicy, &oldest
 	case err != nil:

@@ -114,8 +114,8 @@ type Begin = func(w http.ResponseWriter, r *http.Request, credential string, end
 type Refuse = func(w http.ResponseWriter, r *http.Request, err error)
 
 // Handler returns the handler of Path and the paths below it. It calls begin when a sign-in has succeeded. It calls
-// refuse to respond to requests for other paths, and for all but Path if f is nil; errors of a sign-in it shows as a
-// page.
+// refuse to respond to requests for unknown paths, and for all paths but Path if f is nil. It shows the error of a
+// sign-in as a page.
 func (f *Flow) Handler(begin Begin, refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
