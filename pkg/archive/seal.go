@@ -90,7 +90,7 @@ func Seal(w io.Writer, key keyfile.Key, recipients []age.Recipient) (*Sealer, er
 	return s, err
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It encrypts b, and writes what is complete to the file.
 func (s *Sealer) Write(b []byte) (int, error) { return s.age.Write(b) }
 
 // Close writes the end of the file. It does not close the writer that Seal was given.
@@ -120,7 +120,7 @@ func (i installation) aead(salt []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// Wrap implements age.Recipient.
+// Wrap implements age.Recipient. It encrypts fileKey for the holders of the installation's key.
 func (i installation) Wrap(fileKey []byte) ([]*age.Stanza, error) {
 	salt := make([]byte, saltBytes)
 	_, _ = rand.Read(salt) // never fails
@@ -133,7 +133,7 @@ func (i installation) Wrap(fileKey []byte) ([]*age.Stanza, error) {
 	return []*age.Stanza{{Type: stanzaType, Args: []string{i.key.ID, base64.RawStdEncoding.EncodeToString(salt)}, Body: body}}, nil
 }
 
-// Unwrap implements age.Identity.
+// Unwrap implements age.Identity. It returns age.ErrIncorrectIdentity if Wrap made none of the stanzas with this key.
 func (i installation) Unwrap(stanzas []*age.Stanza) ([]byte, error) {
 	for _, s := range stanzas {
 		if s.Type != stanzaType || len(s.Args) != 2 || s.Args[0] != i.key.ID {

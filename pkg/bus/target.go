@@ -38,7 +38,7 @@ type natsTarget struct {
 	timeout time.Duration
 }
 
-// Exists implements Target.
+// Exists implements Target. Without EVENTS the error is jetstream.ErrStreamNotFound.
 func (t natsTarget) Exists(ctx context.Context) error {
 	js, err := jetstream.New(t.conn)
 	if err == nil {
@@ -75,10 +75,10 @@ type natsSession struct {
 	out *batches
 }
 
-// Close implements Session.
+// Close implements Session. It does not wait for acknowledgements.
 func (s natsSession) Close() { s.nc.Close() }
 
-// Publish implements Session.
+// Publish implements Session. It also waits whenever a batch is full; see batches.
 func (s natsSession) Publish(ctx context.Context, m *nats.Msg, last bool) error {
 	return s.out.publish(ctx, m, last)
 }

@@ -224,12 +224,12 @@ type dialing struct {
 	credentials.TransportCredentials
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
+// ClientHandshake implements credentials.TransportCredentials. It uses the current contents of the files.
 func (d dialing) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return credentials.NewTLS(d.store.Client()).ClientHandshake(ctx, authority, conn)
 }
 
-// Clone implements credentials.TransportCredentials.
+// Clone implements credentials.TransportCredentials. The clone uses the same Store.
 func (d dialing) Clone() credentials.TransportCredentials {
 	return dialing{d.store, d.TransportCredentials.Clone()}
 }

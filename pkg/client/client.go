@@ -154,7 +154,8 @@ func As(ctx context.Context, token string) context.Context {
 // on loopback; for other servers use WithTLS, a tunnel or a proxy.
 type bearer string
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
+// GetRequestMetadata implements credentials.PerRPCCredentials. It returns nothing for a call under As, and if b is
+// empty.
 func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	if own, _ := ctx.Value(actKey{}).(bool); own || b == "" {
 		return nil, nil
@@ -162,5 +163,5 @@ func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. It returns false, see bearer.
 func (bearer) RequireTransportSecurity() bool { return false }

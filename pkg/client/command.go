@@ -27,7 +27,7 @@ var (
 // ExitError ends a command with an exit code.
 type ExitError struct{ Code int }
 
-// Error implements error.
+// Error returns a text such as "exit code 2".
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
 // defaultTimeout is the timeout of a command that has none.
@@ -145,8 +145,8 @@ func (c *Command) rewind() {
 // acknowledge drops the output that is stored.
 func (c *Command) acknowledge(end int64) { c.buf.Acknowledge(end) }
 
-// abandon ends a command whose lease was lost or whose worker has stopped. What is not sent
-// of its output is discarded, and further writes fail.
+// abandon cancels a command whose lease was lost or whose worker has stopped, and makes its writes fail. The
+// caller must remove the command, or have ended the stream, so that nothing more of its output is sent.
 func (c *Command) abandon() {
 	c.buf.Discard()
 	c.cancel(ErrStopped)
@@ -212,7 +212,7 @@ func (i *input) close() {
 	i.some.Broadcast()
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It blocks until there is input, and returns io.EOF once all was read after ended is set.
 func (i *input) Read(p []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -25,7 +25,8 @@ func LocalCredential(addr string) credentials.PerRPCCredentials {
 // localCredential is the address of a server whose local token is the credential.
 type localCredential string
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
+// GetRequestMetadata implements credentials.PerRPCCredentials. It returns nothing for a call that has a credential,
+// and if there is no token. It returns UNAUTHENTICATED if the token file cannot be used.
 func (l localCredential) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get("authorization")) > 0 {
 		return nil, nil

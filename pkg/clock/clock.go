@@ -45,8 +45,8 @@ func Monotonic(c Clock) func() time.Time {
 	return c.Now
 }
 
-// AfterFunc calls f in a goroutine of its own when d has passed on c. stop prevents the call if it has not
-// begun yet, and does not wait for a call that has.
+// AfterFunc calls f in a goroutine of its own when d has passed on c. If stop is called before that, f is not
+// called. stop does not wait for a call of f.
 func AfterFunc(c Clock, d time.Duration, f func()) (stop func()) {
 	if _, ok := c.(system); ok && !passes {
 		t := time.AfterFunc(d, f)

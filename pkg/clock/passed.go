@@ -98,7 +98,7 @@ func (t *skipTimer) set() {
 	t.t.Reset(left)
 }
 
-// Stop implements Timer.
+// Stop implements Timer. Time that passes later does not reset the timer any more.
 func (t *skipTimer) Stop() bool {
 	t.of.mu.Lock()
 	delete(t.of.pending, t)

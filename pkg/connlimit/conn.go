@@ -238,7 +238,7 @@ func (c *Conn) idleFor(now time.Time) time.Duration {
 	return now.Sub(c.since)
 }
 
-// SetReadDeadline implements net.Conn. It also ends a Read that waits.
+// SetReadDeadline implements net.Conn. The deadline also ends a Read that waits.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	c.deadline = t
@@ -247,7 +247,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// SetDeadline implements net.Conn.
+// SetDeadline implements net.Conn. Its deadline also ends a Read that waits.
 func (c *Conn) SetDeadline(t time.Time) error {
 	c.mu.Lock()
 	c.deadline = t
@@ -266,7 +266,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. It removes the connection from the listener's table, and ends a Read that waits.
 func (c *Conn) Close() error {
 	c.listener.mu.Lock()
 	c.listener.remove(c)

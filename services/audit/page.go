@@ -46,7 +46,7 @@ func (s *State) AllOwners(fn func(pages.Owner)) {
 	}
 }
 
-// NewPage implements journal.Paged.
+// NewPage implements journal.Paged. It returns an empty AuditPage.
 func (s *State) NewPage() proto.Message { return &auditv1.AuditPage{} }
 
 // Page implements journal.Paged. It returns nil for an owner that is no page of this plane, and for a page

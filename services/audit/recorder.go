@@ -78,7 +78,7 @@ func NewRecorder(cfg RecorderConfig) *Recorder {
 	return &Recorder{cfg: cfg, calls: admission.NewRates[string](callsASecond, callsAtOnce), refused: map[refusal]int64{}}
 }
 
-// Name implements life.Service.
+// Name returns the module's name.
 func (r *Recorder) Name() string { return "audit-recorder" }
 
 // Start begins to record refused logins, once a minute.
@@ -102,7 +102,7 @@ func (r *Recorder) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Ready implements life.Service.
+// Ready returns nil: a Recorder is always ready.
 func (r *Recorder) Ready() error { return nil }
 
 // Unary wraps the handler of every unary call (rpc.Config.Around). For a call that is recorded it appends

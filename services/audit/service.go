@@ -24,7 +24,7 @@ func New(deps plane.Deps) (*Service, error) {
 	return &Service{deps: deps}, err
 }
 
-// Name implements life.Service.
+// Name returns Plane.
 func (s *Service) Name() string { return Plane }
 
 // Register registers the plane's gRPC service.

@@ -176,7 +176,7 @@ func (c *copying) archived(ctx context.Context, parts []archived, after, until u
 	}
 	for _, p := range parts {
 		if p.GetFirst() > until {
-			continue // it was empty at the moment; the backup may have fewer frames before it than it follows
+			continue // it had no frame at the moment, and the backup need not have all frames before it
 		}
 		if end, known := c.ends[p.partition]; (known || !c.seen[p.partition]) && p.Before != end && after == 0 {
 			return fmt.Errorf("the journal of %s is damaged: segment %d of its archive begins behind frame %d, not behind frame %d", p.partition, p.of.Segment, p.Before.Seq, end.Seq)

@@ -26,8 +26,8 @@ type cut struct {
 type end struct {
 	seq   uint64    // of the last message
 	asked time.Time // by the broker's clock, not later than its answer
-	final uint64    // for a segment: of its last message before the moment; see seal
-	// How much the stream had then.
+	final uint64    // sequence number of a segment's last message before the moment; see seal
+	// messages and bytes are how much the stream had when the broker said so.
 	messages, bytes uint64
 }
 

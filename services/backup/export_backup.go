@@ -31,7 +31,7 @@ import (
 const (
 	// chunkBytes is how many bytes of the backup one message of the response has at most.
 	chunkBytes = 256 << 10
-	// readBytes bounds the messages, in bytes, that the broker sends before they are asked for one by one.
+	// readBytes bounds the messages, in bytes, that the broker has sent and the backup has not processed yet.
 	readBytes = 16 << 20
 	// stallTerm is how long the broker may send nothing before the backup fails.
 	stallTerm = 30 * time.Second
@@ -311,7 +311,7 @@ type sender struct {
 	progress *progress
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It returns how many bytes were sent, and the error of the call's stream.
 func (s *sender) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {

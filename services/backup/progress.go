@@ -61,7 +61,7 @@ type fileReader struct {
 	p *progress
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It counts the bytes as copied.
 func (f fileReader) Read(b []byte) (int, error) {
 	n, err := f.Reader.Read(b)
 	f.p.add(float64(n))

@@ -118,7 +118,7 @@ func NewGate(cfg Config) *Gate {
 	}
 }
 
-// Name implements life.Service.
+// Name returns the module's name.
 func (g *Gate) Name() string { return "quota" }
 
 // Start counts what the journals hold, for the kinds that have a limit and that this process enforces,

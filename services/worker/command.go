@@ -41,7 +41,7 @@ type command struct {
 	gen    int64 // generation of the lease
 	buf    *spool.Buffer
 	limits limits
-	// namespace of the task, which with its agent says whose sandbox it runs in.
+	// namespace is the namespace of the task. With the task's agent it identifies the sandbox.
 	namespace string
 	sandbox   *confine.Sandbox // nil if commands are not confined
 	leave     func()           // leaves the sandbox; nil if the command is in none

@@ -39,8 +39,8 @@ func ParseIsolation(name string) (Isolation, error) {
 	}
 }
 
-// workspace is the directories in which some commands may run: real paths, the first of which is
-// where they run by default.
+// workspace has the directories in which the commands of an agent or a namespace may run, as real
+// paths. By default commands run in the first one.
 type workspace []string
 
 // workspaceOf returns the workspace of an agent. Unless all agents share the roots, it creates the

@@ -92,7 +92,7 @@ type Worker struct {
 	done   chan struct{} // closed when connect has returned
 	// ordersCtx is the context of orders about worktrees. It ends as soon as the worker
 	// begins to stop.
-	ordersCtx    context.Context //nolint:containedctx // as above
+	ordersCtx    context.Context //nolint:containedctx // of work that outlives calls
 	cancelOrders context.CancelFunc
 	orders       orders
 	sandboxes    *sandboxes.Pool
@@ -106,7 +106,7 @@ type Worker struct {
 	session   *session            // the open stream, or nil
 	stopping  bool
 	started   bool
-	running   sync.WaitGroup // commands, orders and the monitor; grows under mu, and no more once stopping is set
+	running   sync.WaitGroup // commands and orders, which are added under mu and not once stopping; and the monitor
 	lastErr   error          // why the last session ended
 	idle      chan struct{}  // closed and replaced whenever a command is forgotten
 }

@@ -8,7 +8,7 @@ import (
 // Gap is a part of a block that cannot be read.
 type Gap struct {
 	From, To int    // the bytes From to To-1 of the block
-	After    uint64 // sequence number of the last message record before it; 0: none
+	After    uint64 // sequence number of the last record before it that is no deletion; 0: none
 	Before   uint64 // sequence number of the first record behind it; 0: none
 	Cause    error  // why the record at From cannot be read
 }
