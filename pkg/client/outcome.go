@@ -21,7 +21,7 @@ var (
 )
 
 // EndedError is the cause of a turn's context when the server ended the turn.
-// It is ErrAborted or ErrLost.
+// errors.Is finds ErrAborted or ErrLost in it.
 type EndedError struct {
 	// Turn is the turn after its end, or nil if the server did not return it.
 	Turn *agentv1.Turn

@@ -62,8 +62,8 @@ func (c *Conn) Source() netip.Addr { return c.from }
 // Proven reports whether Prove was called.
 func (c *Conn) Proven() bool { return c.proven.Load() }
 
-// Prove records that the caller has shown a valid credential, after which nothing about the
-// connection is bounded.
+// Prove records that the caller has shown a valid credential. After it, the bytes and the calls of the
+// connection are not bounded.
 func (c *Conn) Prove() {
 	if c.proven.Load() || c.proven.Swap(true) {
 		return

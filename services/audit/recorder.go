@@ -149,7 +149,7 @@ func (r *Recorder) attempt(ctx context.Context, method string, req any) (*auditv
 		e.Target, namespace = targetOf(m.ProtoReflect())
 	}
 	if acrossNamespaces[method] && actor.Role == rpc.RoleInstallationAdmin {
-		e.TargetNamespace = namespace // which an admin of the caller's own namespace does not see
+		e.TargetNamespace = namespace // only admins of this namespace and of the installation see the entry
 	}
 	if m, ok := req.(interface{ GetRequestId() string }); ok {
 		e.RequestId = strings.ToValidUTF8(cut(m.GetRequestId()), "\uFFFD")

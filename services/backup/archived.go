@@ -260,7 +260,7 @@ func (c *copying) segment(ctx context.Context, p archived, after *uint64, until 
 		}
 		expect := at.Seq
 		if expect < p.GetFirst() {
-			expect = 0 // it is in the segment before
+			expect = 0 // the frame before this one is in another segment
 		}
 		at = next
 		if seq <= *after {

@@ -47,7 +47,7 @@ type Console struct {
 	used map[string]time.Time // ids of one-time codes that were used, and when the codes end
 }
 
-// New returns a Console. It is an error if its files were not built into the binary.
+// New returns a Console. It returns an error if the console's files were not built into the binary.
 func New(deps Deps) (*Console, error) {
 	if deps.Auth == nil || deps.Keys == nil {
 		return nil, errors.New("console: Deps needs Auth and Keys")

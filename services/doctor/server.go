@@ -49,7 +49,7 @@ type Server struct {
 	CheckSecret                func() error // of the client with which people sign in to the console; nil: there is none
 	Replicas                   int          // of each journal
 	MonitorURL                 string       // of the servers of NATS; empty: unknown
-	MinPayload                 int64        // that they must allow
+	MinPayload                 int64        // bytes of a message that the servers of NATS must allow
 	Archive                    Archive
 }
 

@@ -26,7 +26,7 @@ const (
 
 // failure is why a sign-in failed. It contains nothing of the request.
 type failure struct {
-	Status  int    `json:"s"` // of HTTP
+	Status  int    `json:"s"` // the HTTP status
 	Reason  string `json:"r"` // from docs/errors.md
 	Message string `json:"m"`
 	Retry   int    `json:"t,omitempty"` // seconds after which it may succeed
