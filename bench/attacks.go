@@ -1,6 +1,6 @@
 package main
 
-// The names of the figures about attackers, which are measured on Linux.
+// The names of the figures about attackers, which are measured only on Linux.
 const (
 	nameQuiet    = "updates of a tenant of a quiet server"
 	nameAttacked = "updates of a tenant beside a hostile one"

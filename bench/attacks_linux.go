@@ -25,8 +25,8 @@ const (
 	benchToken     = "the-bootstrap-token-of-the-benchmarks"
 )
 
-// measureAttacks measures what attackers cost the other callers of a server, and the server. The server is a process of
-// its own, with one processor; this one and the attacker share another.
+// measureAttacks measures what attackers cost the other callers of a server, and the server itself. The server is a
+// separate process with one processor; this process and the attacker share another processor.
 func measureAttacks(ctx context.Context, o options, say func(row)) error {
 	hostile, stranger := o.wants(nameHostile), o.wants(nameStranger)
 	if !hostile && !stranger {
@@ -39,7 +39,7 @@ func measureAttacks(ctx context.Context, o options, say func(row)) error {
 	pinned := runtime.NumCPU() > 1 && attack.Pin(ctx, os.Getpid(), "1") == nil
 	if pinned {
 		defer func() {
-			_ = attack.Pin(context.WithoutCancel(ctx), os.Getpid(), "0-"+strconv.Itoa(runtime.NumCPU()-1)) // as it could before
+			_ = attack.Pin(context.WithoutCancel(ctx), os.Getpid(), "0-"+strconv.Itoa(runtime.NumCPU()-1)) // all again
 		}()
 	}
 	if hostile {
@@ -59,7 +59,7 @@ func measureAttacks(ctx context.Context, o options, say func(row)) error {
 	return nil
 }
 
-// beside starts a server with a healthy tenant, and calls measure.
+// beside starts a server and a well-behaved tenant of it, calls measure with both, and ends them.
 func beside(ctx context.Context, dir, binary string, pinned bool, measure func(*proc.Quartet, *attack.Neighbour) error) (err error) {
 	q, err := proc.NewQuartet(binary, dir, "", "--auth", "required", "--bootstrap-token", benchToken,
 		"--max-memory-mib", strconv.Itoa(attackedMiB), "--quota-mib", "1024", "--embedded-worker", "off")
@@ -105,13 +105,13 @@ func hostileFigures(ctx context.Context, q *proc.Quartet, n *attack.Neighbour, s
 	return nil
 }
 
-// updates returns the row of a measurement.
+// updates returns the row for the measured updates of a tenant.
 func updates(name string, length time.Duration, s attack.Spread, used attack.Usage) row {
 	return row{name: name, callers: 1, stats: stats{perSecond: float64(s.N) / length.Seconds(), p50: s.P50, p99: s.P99, cpu: used.CPU / time.Duration(s.N)},
 		note: fmt.Sprintf("at most %d a second; the server ran for %s (p99 %s) during one", time.Second/updatePeriod, used.Calls.P50, used.Calls.P99)}
 }
 
-// strangerFigures measures what connections of callers without a credential cost a server that a tenant uses a little.
+// strangerFigures measures what connections of callers without a credential cost a server with little other load.
 func strangerFigures(ctx context.Context, q *proc.Quartet, n *attack.Neighbour, say func(row)) error {
 	before, _, err := attack.Measure(ctx, q.PID(), attackQuiet, strangerPeriod, n.Update)
 	if err != nil {

@@ -4,7 +4,7 @@ package main
 
 import "context"
 
-// measureAttacks says that nothing is measured: what a process uses is read from /proc.
+// measureAttacks reports that nothing is measured, because what a process uses is read from /proc of Linux.
 func measureAttacks(_ context.Context, o options, say func(row)) error {
 	for _, name := range []string{nameHostile, nameStranger} {
 		if o.wants(name) {

@@ -26,11 +26,11 @@ type fleet struct {
 	broker *natsd.Server
 	apps   []*app.App
 	conns  []*grpc.ClientConn
-	any    []workv1.WorkServiceClient // one for each instance
+	any    []workv1.WorkServiceClient // a client of each instance of the work service
 	items  []string
 
 	network *rpc.Network
-	learnt  workv1.WorkServiceClient
+	learnt  workv1.WorkServiceClient // calls the instance that holds the agent, as it has learnt
 }
 
 func startFleet(ctx context.Context, dir string, n int) (f *fleet, err error) {

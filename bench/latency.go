@@ -26,26 +26,26 @@ const (
 	nameMessage = "trigger POST → turn held (message)"
 	nameHint    = "trigger POST → turn held (wake hint)"
 	nameWay     = "the same way with nothing behind it"
-	// answered is the part after the response to the delivery.
+	// answered ends the names of the figures for the time after the response to the delivery.
 	answered = ", from the answer to the POST"
 )
 
 // triggers is the number of deliveries of a latency figure.
 const triggers = 300
 
-// way is a path from a POST of an outside system to a runner that waits for a turn.
+// way is a path from a POST of an outside system to a runner that waits for a turn, with its measurements.
 type way struct {
 	row
 	agents agentv1.AgentServiceClient
 	url    string
 	took   []time.Duration // from the POST
-	after  []time.Duration // from its answer, which says that it is delivered
+	after  []time.Duration // from the response to the POST, which says that it is delivered
 }
 
 // measureLatency measures, on an idle system, the time from a POST of an outside system to the
 // runner that holds the turn, and the part of it after the response to the POST. Messages and
-// wake hints are measured alternately, one delivery each in turn. With bare it also measures the
-// same calls and disk writes without Quartet.
+// wake hints are measured alternately, one delivery of each at a time. With bare it also measures
+// the same calls and disk writes without Quartet.
 func measureLatency(ctx context.Context, o options, q *quartet, agentID string, bare bool, say func(row)) error {
 	var ways []*way
 	for _, k := range []struct {
@@ -155,8 +155,8 @@ func (w *way) deliver(ctx context.Context, agentID string) error {
 	return err
 }
 
-// bareTurns is a service without state that answers with a turn of the usual size when something
-// was delivered.
+// bareTurns is an agent service without a journal. It responds with a turn of the usual size when
+// ready receives a value.
 type bareTurns struct {
 	agentv1.UnimplementedAgentServiceServer
 	ready chan struct{}
@@ -175,8 +175,8 @@ func (bareTurns) FinishTurn(context.Context, *agentv1.FinishTurnRequest) (*agent
 	return &agentv1.FinishTurnResponse{}, nil
 }
 
-// bareWay returns the minimum for the same guarantees: a POST whose body is written to disk before
-// it is answered, a second write for its effect, and the response to a gRPC call that waits.
+// bareWay returns the least that the same guarantees need: a POST whose body is written to disk before
+// the response, a second write for its effect, and the response to a gRPC call that waits.
 func bareWay(ctx context.Context, o options) (*way, func(), error) {
 	var closers []func()
 	stop := func() {

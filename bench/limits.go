@@ -27,7 +27,7 @@ const (
 	nameUpdate   = "Quartet UpdateWorkItem"
 )
 
-// fsyncFigure measures the syncs of one writer on this disk.
+// fsyncFigure returns the figure of writes by one writer, each synced, on this disk, and a function that ends it.
 func fsyncFigure(o options) (figure, func(), error) {
 	f, err := os.Create(filepath.Join(o.dir, "fsync"))
 	if err != nil {
@@ -56,7 +56,7 @@ func (echo) UpdateWorkItem(_ context.Context, r *workv1.UpdateWorkItemRequest) (
 	}}, nil
 }
 
-// echoFigure measures gRPC calls whose handler does nothing.
+// echoFigure returns the figure of gRPC calls whose handler only returns a response, and a function that ends it.
 func echoFigure(ctx context.Context) (figure, func(), error) {
 	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,8 +82,8 @@ func update(agentID, itemID string, caller, i int) *workv1.UpdateWorkItemRequest
 	return &workv1.UpdateWorkItemRequest{AgentId: agentID, WorkItemId: itemID, Objective: &objective}
 }
 
-// messagesFigure measures the obvious design: one JetStream message for each
-// mutation, acknowledged when it is on disk.
+// messagesFigure returns the figure of the simplest durable design: one JetStream message for each mutation,
+// acknowledged when it is on disk. It also returns a function that ends it.
 func messagesFigure(ctx context.Context, o options) (figure, func(), error) {
 	srv, err := natsd.Start(natsd.Config{StoreDir: filepath.Join(o.dir, "messages"), Port: natsd.InProcess})
 	if err != nil {

@@ -14,29 +14,29 @@ import (
 // stats are the measurements of one figure.
 type stats struct {
 	perSecond float64
-	// rates are perSecond of each turn.
+	// rates has the operations per second of each slice.
 	rates    []float64
 	p50, p99 time.Duration
-	// cpu is the processor time of one operation, client and server. It is the figure to
-	// compare on a machine that is shared with others.
+	// cpu is the processor time of one operation, of client and server together. It is the figure
+	// to compare on a machine that is shared with others.
 	cpu time.Duration
 }
 
-// turnsEach is how many slices each of the compared figures gets. The speed of a shared machine
-// can change by a third within a minute, so compared figures are measured alternately, and a
-// ratio is the median of the ratios of the rounds.
+// turnsEach is in how many slices each of the compared figures is measured. The speed of a shared
+// machine can change by a third within a minute, so one slice of each figure is measured in each
+// round, and a ratio of two figures is the median of the ratios of the rounds.
 const turnsEach = 9
 
 // figure is something that is measured.
 type figure struct {
 	name, note string
 	op         func(ctx context.Context, caller, i int) error
-	// turn, if set, measures one slice in another process, in place of op.
+	// turn, if it is not nil, measures one slice in its own way, such as in another process. op is then not used.
 	turn func(ctx context.Context, callers int, span time.Duration) (turn, error)
-	kind string // what it is called there
+	kind string // the name of the figure in bench/rivals, if it is measured there
 }
 
-// alternate measures figures alternately: each gets span in slices.
+// alternate measures figures with n callers alternately: each for span, in turnsEach slices.
 func alternate(ctx context.Context, n int, span time.Duration, figures []figure) ([]row, error) {
 	turns := make([][]turn, len(figures))
 	for range turnsEach {
@@ -67,15 +67,15 @@ func alternate(ctx context.Context, n int, span time.Duration, figures []figure)
 
 // turn is the result of one slice.
 type turn struct {
-	took []time.Duration // of each, where it is known
-	done int
+	took []time.Duration // how long each operation took, if that is known
+	done int             // how many operations were done
 	span time.Duration
-	cpu  time.Duration // of the process
+	cpu  time.Duration // processor time of this process
 }
 
 // load runs op from n concurrent callers, each of which waits for its response before the next
-// call, and returns the calls that were answered after the warm-up. Operations are numbered from
-// first on.
+// call, and returns the result for the calls that returned after the warm-up. The operations of each
+// caller are numbered from first on.
 func load(ctx context.Context, n int, span time.Duration, first int, op func(ctx context.Context, caller, i int) error) (turn, error) {
 	rest(ctx)
 	warmUp := max(span/4, 100*time.Millisecond)
@@ -160,7 +160,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// ratio returns the throughput of s divided by that of z: the median over the rounds.
+// ratio returns the throughput of s divided by that of z: the median of the ratios of the rounds.
 func (s stats) ratio(z stats) float64 {
 	var of []float64
 	for i := range min(len(s.rates), len(z.rates)) {

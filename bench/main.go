@@ -114,13 +114,13 @@ func run(ctx context.Context, o options) error {
 	return os.WriteFile(o.write, []byte(document(rows, o)), 0o644)
 }
 
-// row is one figure.
+// row is the result of one figure.
 type row struct {
 	name    string
 	callers int
 	stats
 	note string
-	size *size // of what has no speed
+	size *size // for a figure that is a size; otherwise nil
 }
 
 func (r row) plain() string {

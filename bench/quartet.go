@@ -17,11 +17,11 @@ import (
 	"quartet/services/app"
 )
 
-// agents share the callers, as tenants of one server do.
+// agents is how many agents the callers use, so that the calls are about many agents, as on a real server.
 const agents = 64
 
-// quartet is the whole system in one process, planes, bus, scheduler and gateway, with default
-// settings.
+// quartet is the whole system (planes, bus, scheduler and gateway) with default settings, in this
+// process.
 type quartet struct {
 	app     *app.App
 	conn    *grpc.ClientConn

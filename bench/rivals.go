@@ -95,8 +95,8 @@ func (r *rivals) turn(figure string) func(context.Context, int, time.Duration) (
 	}
 }
 
-// measureRivals measures other systems one after the other, because their servers would slow what
-// is measured alternately with them. Ratios to them are those of whole figures.
+// measureRivals measures other systems after Quartet and not alternately with it, because their running
+// servers would slow Quartet down. So a ratio to them is one of whole figures.
 func measureRivals(ctx context.Context, o options, say func(row)) error {
 	figures := map[int][]figure{}
 	for _, f := range []struct {

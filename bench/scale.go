@@ -22,7 +22,7 @@ const (
 	itemsPerIdle  = 3
 	manyItems     = 1_000_000
 	manyAgents    = 10_000
-	smallAgents   = 10 // with as many items each as the many
+	smallAgents   = 10 // each has as many items as each of manyAgents has
 	fillers       = 256
 	readers       = 16
 	nameQueue     = "GetWorkQueue"
@@ -79,7 +79,7 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 		return err
 	}
 	q.stop(ctx)
-	profiled, err := o.profile() // of the restart
+	profiled, err := o.profile() // only of the restart
 	if err != nil {
 		return err
 	}
@@ -95,9 +95,9 @@ func measureIdle(ctx context.Context, o options, say func(row)) error {
 	return q.spawn(ctx, 1) // fails unless the restarted system answers
 }
 
-// calmAfter is the time after which an idle server has released the memory of its busy time. NATS
-// keeps the subject index of a block of messages for two minutes after its last use, which is a
-// fifth of all memory here.
+// calmAfter is the time after which an idle server has released the memory that it used while it was
+// busy. NATS keeps the subject index of a block of messages for two minutes after its last use; here
+// that is a fifth of all memory.
 const calmAfter = 150 * time.Second
 
 // measureScale measures whether a read costs the same among a million items as among a
@@ -143,7 +143,7 @@ func measureScale(ctx context.Context, o options, say func(row)) error {
 	return err
 }
 
-// spread returns the agents in an order that defeats caches.
+// spread returns the number of an agent, so that consecutive calls are about agents that are far from each other.
 func spread(caller, n, agents int) int { return (caller*7919 + n*104729) % agents }
 
 // spawn creates those of the agents 0 to n-1 that do not exist.
@@ -167,7 +167,7 @@ func (q *quartet) fill(ctx context.Context, agents, n int, status workv1.PlanSta
 	})
 }
 
-// each calls fn for 0 to n-1 from many goroutines.
+// each calls fn with the numbers 0 to n-1 from fillers goroutines, until one call fails, and returns its error.
 func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error {
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
@@ -195,7 +195,7 @@ func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error)
 // heap returns the live heap after a collection, in bytes.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what the first one found to be finalised
+	runtime.GC() // frees objects whose finalizers ran after the first one
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)

@@ -19,12 +19,12 @@ const (
 	oneIn          = 1000
 	whileAgents    = 1000
 	whileItems     = 10
-	// whileSpan is how long each of the servers is measured, in turns.
+	// whileSpan is how long each of the servers is measured, in turnsEach slices.
 	whileSpan = turnsEach * 8 * time.Second
 )
 
-// measureSnapshots measures what a snapshot writes of a large state of which little has changed, and what snapshots and archiving cost
-// those who call meanwhile.
+// measureSnapshots measures how much a snapshot writes of a large state with few changes, and how much snapshots and
+// archiving slow down calls.
 func measureSnapshots(ctx context.Context, o options, binary string, say func(row)) (rows []row, err error) {
 	for _, m := range []struct {
 		name    string
@@ -46,8 +46,8 @@ func measureSnapshots(ctx context.Context, o options, binary string, say func(ro
 	return rows, nil
 }
 
-// measureIncrement compares what snapshots of the work plane write after one in oneIn agents changed with all pages that there are.
-// Agents that are made one after the other change no page twice, so that their snapshots write each page once.
+// measureIncrement compares what snapshots of the work plane write after one in oneIn agents changed with the size
+// of all pages, which it knows because each page is written once while the agents are made one after the other.
 func measureIncrement(ctx context.Context, binary, dir string) (string, error) {
 	dir = filepath.Join(dir, "years-increment")
 	y, err := startYears(ctx, binary, dir, "--snapshot-mib=2")
@@ -84,7 +84,7 @@ func measureIncrement(ctx context.Context, binary, dir string) (string, error) {
 		_, err := y.work.UpdateWorkItem(ctx, &workv1.UpdateWorkItemRequest{AgentId: agentName(i), WorkItemId: items[i], Objective: &text})
 		return err
 	}
-	// The first snapshots after the start still have pages of agents that were made after the last one before it.
+	// The first snapshot after the start also has pages of agents that were made after the last snapshot before it.
 	var from, to snapshotTotals
 	for done, step := 0, 10_000; ; done += step {
 		if err := y.each(ctx, done, done+step, changed); err != nil {
@@ -109,8 +109,8 @@ func measureIncrement(ctx context.Context, binary, dir string) (string, error) {
 		bytes/1e3, pages, whole/1e6, wholePages, 100*bytes/whole, snapshotAgents, count), nil
 }
 
-// measureWhile compares servers that write snapshots and archive segments, as often as by default and eight times as often, with one that
-// does neither.
+// measureWhile compares two servers that write snapshots and archive segments, one as often as by default and one
+// eight times as often, with a server that does neither.
 func measureWhile(ctx context.Context, binary, dir string) (string, error) {
 	var figures []figure
 	var servers []*years

@@ -17,7 +17,7 @@ import (
 const (
 	nameSteps   = "board steps claimed and completed"
 	stepWorkers = 32
-	manyWorkers = 2000 // as River likes best
+	manyWorkers = 2000 // with which River is fastest
 	largeBoard  = 10_000
 	smallBoard  = 100
 )
@@ -49,7 +49,7 @@ func measureSteps(ctx context.Context, o options, say func(row)) error {
 	return profiled()
 }
 
-// stepsOf measures a number of workers over one stream.
+// stepsOf measures steps with the given number of workers, all over one stream.
 func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, error) {
 	keeper := fmt.Sprint("keeper-", workers)
 	if _, err := q.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: keeper, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED}); err != nil {
@@ -72,7 +72,7 @@ func stepsOf(ctx context.Context, q *quartet, o options, workers int) ([]row, er
 		}
 	}()
 	serial := 0
-	// boards completes boards of a size that have as many steps together as the large one.
+	// boards returns a function that measures boards of the given size, together with as many steps as largeBoard.
 	boards := func(steps int) func(context.Context, int, time.Duration) (turn, error) {
 		return func(ctx context.Context, _ int, _ time.Duration) (turn, error) {
 			var ids []string

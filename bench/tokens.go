@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// bytesPerToken is the size of a token everywhere in Quartet.
+	// bytesPerToken is how many bytes count as a token everywhere in Quartet.
 	bytesPerToken = 4
 	// listedItems is how many open items the list of a conversation has.
 	listedItems = 31
 )
 
-// size is what a model is shown of something, in bytes.
+// size is how many bytes of a model's context something takes.
 type size struct {
 	name  string
 	bytes int
@@ -30,7 +30,7 @@ type size struct {
 
 func (s size) tokens() int { return (s.bytes + bytesPerToken - 1) / bytesPerToken }
 
-// measureTokens reports what Quartet takes of the context of a model that uses it over MCP. The
+// measureTokens reports how much of the context of a model Quartet takes if the model uses it over MCP. The
 // figures are sizes: they do not depend on the machine and its speed.
 func measureTokens(ctx context.Context, o options, say func(row)) error {
 	if !o.wants(nameTokens) {
@@ -49,7 +49,7 @@ func measureTokens(ctx context.Context, o options, say func(row)) error {
 // nameTokens begins the names of the figures.
 const nameTokens = "tokens: "
 
-// tokens starts a server in dir, has the conversations and returns the figures in order.
+// tokens starts a server in dir, has a conversation with each set of tools, and returns the figures in order.
 func tokens(ctx context.Context, dir string) ([]size, error) {
 	q, err := start(ctx, dir)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c conversation) schemas(set string) []size {
 	return []size{{"tool schemas, tools=" + set, c.tools, fmt.Sprintf("%d tools: names, descriptions and input schemas %d, output schemas %d bytes", c.count, c.inputs, c.outputs)}}
 }
 
-// converse has the conversation of a coding agent over HTTP, with an agent of its own.
+// converse makes the MCP calls of a coding agent over HTTP, for a new agent, and returns their sizes.
 func converse(ctx context.Context, q *quartet, dir, set string) (conversation, error) {
 	var c conversation
 	hc := &http.Client{Transport: &http.Transport{}}
@@ -165,13 +165,13 @@ func newItem(i int) map[string]any {
 
 var timestamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 
-// constant replaces what differs between two runs in its length: times, whose fractions have no
-// zeros at their end, and the directory of the data.
+// constant replaces what may have another length in another run: times, whose fractions have no
+// zeros at their end, and the data directory.
 func constant(text, dir string) string {
 	return strings.ReplaceAll(timestamp.ReplaceAllString(text, "2026-01-02T03:04:05.123456789Z"), dir, "/var/lib/quartet")
 }
 
-// tokenTable returns the section about tokens, or nothing if they were not measured.
+// tokenTable returns the section about tokens, or "" if they were not measured.
 func tokenTable(rows []row) string {
 	var b strings.Builder
 	for _, r := range rows {

@@ -72,14 +72,14 @@ type population struct {
 	agents int
 
 	mu     sync.Mutex
-	since  map[string]time.Time // agent: when its message was enqueued
-	of     map[string]int       // agent: how many turns it held
-	held   int                  // turns since the beginning
-	waited []time.Duration      // of those that are measured
-	began  time.Time            // the measurement
-	ended  time.Time
-	cpu    time.Duration
-	done   context.CancelFunc
+	since  map[string]time.Time // by agent, when its message was enqueued, until its turn begins
+	of     map[string]int       // by agent, how many of its turns were measured
+	held   int                  // how many turns began
+	waited []time.Duration      // the waits for the measured turns
+	began  time.Time            // when the measurement began
+	ended  time.Time            // when it ended
+	cpu    time.Duration        // processor time of the measurement
+	done   context.CancelFunc   // ends the runners
 }
 
 func newPopulation(q *quartet, agents int) *population {
@@ -142,7 +142,7 @@ func (c *population) runner(ctx context.Context, i int) error {
 	return errors.Join(err, failed)
 }
 
-// holds counts a turn. The first turn of each agent, on average, is the warm-up.
+// holds counts a turn that began. The first c.agents turns, on average one of each agent, are the warm-up.
 func (c *population) holds(agentID string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,8 +161,8 @@ func (c *population) holds(agentID string, now time.Time) {
 	delete(c.since, agentID)
 }
 
-// row returns the figure. An agent that still waits counts with its wait so far, so that an agent
-// that never gets a turn is not missed.
+// row returns the row of the figure. The longest wait includes the waits so far of agents that still wait,
+// so that an agent that never gets a turn is noticed.
 func (c *population) row(name string) (row, error) {
 	s, err := summarise([]turn{{took: c.waited, done: len(c.waited), span: c.ended.Sub(c.began), cpu: c.cpu}})
 	if err != nil {

@@ -19,19 +19,19 @@ import (
 	"quartet/tests/proc"
 )
 
-// What a year of busy agents is, and how it is made small enough to be lived through.
+// What a year of busy agents is, and how a benchmark can run it in half an hour.
 //
-// An installation of 200 busy agents writes 0.75 GB to its journals each day, in segments of 64 MiB, with 128 MiB of EVENTS, and keeps its
-// history for 30 days. All amounts are divided by one factor: what is written each day, segments, snapshots and EVENTS.
-// Settings have whole MiB; what would be less is 1 MiB, as of an installation with segment-mib and snapshot-mib of as many MiB as the factor.
+// An installation of 200 busy agents writes 0.75 GB to its journals each day, in segments of 64 MiB, with 128 MiB
+// of EVENTS, and keeps its history for 30 days. The benchmark divides these amounts by one factor, but no setting
+// is less than 1 MiB, as segment-mib and snapshot-mib must be whole numbers.
 //
-// Time is not divided: the server has a clock on which a day passes at once when the work of that day is done (QUARTET_TEST_CLOCK_PASSED), so
-// that history-days is 30, and everything that waits for a time does so. That clock is in builds with the tag clockstep only; it is the
-// only difference from the binary that is shipped.
+// Time is not divided. The server's clock moves on by a day when the work of that day is done (see
+// QUARTET_TEST_CLOCK_PASSED), so that history-days is 30 and all timers are due as usual. Only builds with the tag
+// clockstep have such a clock, which is their only difference from the shipped binary.
 //
-// What the server keeps of an agent by number, as its newest 64 turns and 256 messages, is not divided. So that these are full in the second
-// month, agents are fewer than 200 and busier: busyAt divided by the factor, which is 200 at a factor of 44. What each completed item, ended task
-// or archived segment leaves for good is divided by the factor like all that happens, so growth is factor times as large without it.
+// What the server keeps of an agent up to a number, such as its newest 64 turns and 256 messages, is not divided.
+// To fill that in the second month, there are fewer and busier agents: busyAt / factor, which is 200 at a factor of
+// 44. What remains permanently of each item, task and segment is divided, so real growth is factor times as large.
 const (
 	yearAgents    = 200
 	busyAt        = 8_800
@@ -50,22 +50,22 @@ func yearSettings(factor int) []string {
 	return []string{"--segment-mib=" + mib(64), "--snapshot-mib=" + mib(16), "--events-mib=" + mib(128), "--history-days=30", "--embedded-worker=on"}
 }
 
-// month is what an installation takes at the end of a month. Sizes are in bytes.
+// month has what an installation uses at the end of a month. Sizes are in bytes.
 type month struct {
 	n                                                int
 	written                                          int64 // to journals, in this month
-	total, journals, snapshots, archive, events, out int64
+	total, journals, snapshots, archive, events, out int64 // out: the output of commands
 	homes                                            int64 // of agents
-	other                                            int64 // of the data directory
-	cache                                            int64 // the file of agents that are not used, which has no name
+	other                                            int64 // the rest of the data directory
+	cache                                            int64 // the nameless file with the evicted state of unused agents
 	rss, heap                                        int64
 	ready                                            time.Duration
 	turns                                            int
 	took                                             time.Duration
 }
 
-// measureYear lives through a year and says what the installation takes at the end of each month. It takes half an hour, so that it is not part
-// of a run that measures everything unless --year is given.
+// measureYear runs an installation for o.months months and reports what it uses at the end of each. Because that
+// takes half an hour, it is only done if --year is given.
 func measureYear(ctx context.Context, o options, say func(row)) error {
 	if !o.year || !o.wants(nameYear) {
 		return nil
@@ -106,7 +106,7 @@ func measureYear(ctx context.Context, o options, say func(row)) error {
 		if o.yearDir == "" {
 			continue
 		}
-		// After each month, so that a run that is ended early leaves what it has.
+		// Written after each month, so that a run that is interrupted leaves the months before.
 		if err := writeYear(o.yearDir, o.factor, all); err != nil {
 			return err
 		}
@@ -121,13 +121,13 @@ func (m month) String() string {
 
 func mb(n int64) float64 { return float64(n) / 1e6 }
 
-// life is an installation that lives through the year.
+// life is the installation of the year.
 type life struct {
 	srv    *proc.Quartet
 	client *client.Client
 	pprof  string
-	clock  string // the file with what has passed
-	passed time.Duration
+	clock  string        // the file that says how much time has passed
+	passed time.Duration // what the file says
 
 	size   int // how many agents there are
 	agents []*busy
@@ -167,7 +167,7 @@ func (l *life) stop() error {
 	return l.srv.Kill()
 }
 
-// pass lets time pass.
+// pass moves the server's clock on by d.
 func (l *life) pass(d time.Duration) error {
 	l.passed += d
 	if err := os.WriteFile(l.clock+".new", []byte(l.passed.String()), 0o600); err != nil {
@@ -176,7 +176,7 @@ func (l *life) pass(d time.Duration) error {
 	return os.Rename(l.clock+".new", l.clock)
 }
 
-// measure lets the server rest, measures what it takes, and kills and starts it a few times.
+// measure waits for yearRest, measures what the server uses, and kills and starts it starts times.
 func (l *life) measure(ctx context.Context, m *month) error {
 	<-time.After(yearRest)
 	var err error
@@ -206,7 +206,7 @@ func (l *life) measure(ctx context.Context, m *month) error {
 	return nil
 }
 
-// onDisk adds up the files of the installation.
+// onDisk sets the sizes of the installation's files.
 func (l *life) onDisk(m *month) {
 	dir := l.srv.DataDir
 	streams := filepath.Join(dir, "nats", "jetstream", "$G", "streams")
@@ -228,7 +228,7 @@ func (l *life) onDisk(m *month) {
 	m.other = blocksOf(dir, streams, filepath.Join(dir, "archive"), filepath.Join(dir, "home"))
 	m.total = m.journals + m.snapshots + m.archive + m.events + m.out + m.homes + m.other
 	fds := "/proc/" + strconv.Itoa(l.srv.PID()) + "/fd"
-	entries, _ = os.ReadDir(fds) // there is none but on Linux
+	entries, _ = os.ReadDir(fds) // exists only on Linux
 	for _, e := range entries {
 		name := filepath.Join(fds, e.Name())
 		if to, err := os.Readlink(name); err == nil && strings.HasPrefix(to, dir) && strings.HasSuffix(to, " (deleted)") {
@@ -239,7 +239,7 @@ func (l *life) onDisk(m *month) {
 	}
 }
 
-// blocksOf returns how many bytes the blocks of the files and directories below a directory have, but for those that are left out.
+// blocksOf returns how many bytes on the disk the files and directories below dir take, without the paths in but.
 func blocksOf(dir string, but ...string) (n int64) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -264,7 +264,7 @@ func (l *life) frameBytes(ctx context.Context) (int64, error) {
 	return int64(sum), err
 }
 
-// liveHeap returns what is in use of the server's heap after two collections, of which the first leaves what is in pools.
+// liveHeap returns the size of the server's heap after two collections; after the first one, pools keep objects.
 func (l *life) liveHeap(ctx context.Context) (n int64, err error) {
 	url := "http://" + l.pprof + "/debug/pprof/heap?gc=1&debug=1"
 	if err := scrape.Get(ctx, url, func(body io.Reader) error { _, err := io.Copy(io.Discard, body); return err }); err != nil {

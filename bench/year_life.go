@@ -24,7 +24,7 @@ import (
 	"quartet/tests/proc"
 )
 
-// How often a turn does what not every turn does, as one of so many turns of an agent.
+// The work that not every turn of an agent does: each constant says that one of so many turns does it.
 const (
 	triggerEach = 4
 	boardEach   = 8
@@ -34,17 +34,17 @@ const (
 	lostAfter = 5 * time.Minute
 
 	interjections = 3
-	bodies        = 5 // rounds of a turn with results of tools, of up to bodyBytes each
+	bodies        = 5 // rounds of a turn with a result of a tool, of up to bodyBytes
 	bodyBytes     = 20_000
 )
 
 // busy is an agent of the year.
 type busy struct {
 	id      string
-	mu      sync.Mutex   // held while it has a turn
-	turns   atomic.Int64 // that were begun
-	trigger string       // its id
-	url     string
+	mu      sync.Mutex   // held while the agent has a turn
+	turns   atomic.Int64 // how many turns were begun
+	trigger string       // id of the agent's trigger
+	url     string       // of that trigger
 }
 
 // workload counts the turns of the present day. Its zero value is ready to use.
@@ -52,9 +52,9 @@ type workload struct {
 	mu      sync.Mutex
 	open    int // turns that a runner holds
 	changed time.Time
-	done    map[string]chan struct{} // agent: closed when its turn has ended
-	all     int
-	err     error
+	done    map[string]chan struct{} // by agent, closed when its turn has ended
+	all     int                      // turns that have ended
+	err     error                    // of the first turn that failed
 }
 
 func (w *workload) await(agent string) <-chan struct{} {
@@ -79,7 +79,7 @@ func (w *workload) ended(t *client.Turn, err error) {
 	w.open, w.changed = w.open-1, time.Now()
 	w.all++
 	switch {
-	case errors.Is(err, client.ErrLost): // its message is taken again
+	case errors.Is(err, client.ErrLost): // another turn will have its message
 	case err != nil && w.err == nil:
 		w.err = fmt.Errorf("turn %s of %s: %w", t.Record.GetTurnId(), t.Record.GetAgentId(), err)
 	}
@@ -101,7 +101,7 @@ func (w *workload) failed() error {
 	return w.err
 }
 
-// isMain reports whether a turn is one that the benchmark began by a delivery, not one of a child or about its result.
+// isMain reports whether a delivery of the benchmark began the turn. Others are of children or about results.
 func isMain(t *client.Turn) bool {
 	k := t.Message.GetKind()
 	return k == agentv1.MessageKind_MESSAGE_KIND_WEBHOOK_EVENT || k == agentv1.MessageKind_MESSAGE_KIND_CALLBACK_EVENT
@@ -134,7 +134,7 @@ func (l *life) spawn(ctx context.Context) error {
 	return g.Wait()
 }
 
-// turns returns how many turns have ended since it was called before.
+// turns returns how many turns have ended since the last call of turns.
 func (l *life) turns() int {
 	l.work.mu.Lock()
 	defer l.work.mu.Unlock()
@@ -176,7 +176,7 @@ func (l *life) month(ctx context.Context) error {
 	return <-ended
 }
 
-// seen waits until the server's clock shows what has passed.
+// seen waits until the server's clock shows the time that has passed.
 func (l *life) seen(ctx context.Context) error {
 	until := time.Now().Add(l.passed)
 	for n := 0; ; n++ {
@@ -228,7 +228,7 @@ func (l *life) wakeUp(ctx context.Context, b *busy) error {
 	}
 }
 
-// renew gives an agent a new trigger in place of the one before.
+// renew cancels the agent's trigger, if it has one, and gives it a new one.
 func (l *life) renew(ctx context.Context, b *busy) error {
 	if b.trigger != "" {
 		if _, err := l.client.Waiting.CancelExternalTrigger(ctx, &waitingv1.CancelExternalTriggerRequest{AgentId: b.id, TriggerId: b.trigger}); err != nil {
@@ -245,7 +245,7 @@ func (l *life) renew(ctx context.Context, b *busy) error {
 	return nil
 }
 
-// turn is what an agent does in a turn.
+// turn is the handler of a turn: it runs a script, or, for a turn that is not main, one round.
 func (l *life) turn(ctx context.Context, t *client.Turn) error {
 	l.work.began()
 	if !isMain(t) {
@@ -262,12 +262,12 @@ func (l *life) turn(ctx context.Context, t *client.Turn) error {
 	return nil
 }
 
-// script is one turn.
+// script is what an agent does in one turn.
 type script struct {
 	life  *life
 	t     *client.Turn
 	agent string
-	n     int // of the agent's turns
+	n     int // the number of the turn among the agent's turns
 	rng   *rand.Rand
 }
 
@@ -331,7 +331,7 @@ type call struct {
 	args map[string]any
 }
 
-// round submits a round, by default with what a tool of the runner has read, and returns the results of its calls.
+// round submits a round with calls and returns their results. Without a report it adds a local call and its result.
 func (s *script) round(ctx context.Context, report string, calls ...call) (results []*structpb.Struct, err error) {
 	reply := client.Reply{Text: report, Usage: &agentv1.TokenUsage{InputTokens: 12_000, OutputTokens: 700}}
 	if report == "" {
@@ -367,13 +367,13 @@ func (s *script) round(ctx context.Context, report string, calls ...call) (resul
 	return results, nil
 }
 
-// body returns how long a body is: up to bodyBytes, and more often short than long.
+// body returns the length of a tool's result: at most bodyBytes, and more often short than long.
 func (s *script) body() int {
 	x := s.rng.Float64()
 	return 500 + int(x*x*x*x*(bodyBytes-500))
 }
 
-// board lays a board of four steps and completes it.
+// board creates a board of four steps, and completes the steps and the board.
 func (s *script) board(ctx context.Context) error {
 	id, boards := "board-"+s.t.Record.GetTurnId(), s.life.client.Boards
 	req := &boardv1.CreateBoardRequest{SessionId: s.agent, BoardId: id, WalName: id, Title: objective(s.n)}
@@ -394,10 +394,10 @@ func (s *script) board(ctx context.Context) error {
 	return err
 }
 
-// words are what prose has.
+// words are the words of which prose consists.
 var words = strings.Fields("the build of service gateway fails since commit because test returns error when context is cancelled before stream was read and retry sends request again with same id which server refuses as duplicate so look at handler in file line expected got panic timeout deadline exceeded while waiting for condition ok FAIL func return nil err != if := range struct interface package import const var type")
 
-// prose returns a text of n bytes that compresses as logs and sources do.
+// prose returns a text of n bytes that can be compressed about as well as logs and sources.
 func prose(rng *rand.Rand, n int) string {
 	var b strings.Builder
 	b.Grow(n + 24)

@@ -19,7 +19,7 @@ func writeYear(dir string, factor int, all []month) error {
 		os.WriteFile(filepath.Join(dir, "year.svg"), []byte(yearPlot(factor, all)), 0o644))
 }
 
-// yearSection is what docs/benchmarks.md has about a year, of which writeYear writes the figures.
+// yearSection is the section of docs/benchmarks.md about a year. Its figures are in the files that writeYear writes.
 const yearSection = `
 ## A year
 

@@ -29,19 +29,19 @@ const (
 	nameUpdates   = yearsPrefix + "updates of 100 items"
 	nameCompleted = yearsPrefix + "completed items of 1 000 agents"
 	yearCallers   = 64
-	// restedAfter is when a server has written its snapshot, archived what is before it, and returned the memory that its busy time took.
+	// restedAfter is the time after which an idle server has written a snapshot, archived segments and freed memory.
 	restedAfter = 20 * time.Second
 	starts      = 3
 
 	nameSleeping = yearsPrefix + "completed items of sleeping agents, 20 of each"
 	itemsAsleep  = 20
-	// asleepAfter is when owners that are not used have left memory.
+	// asleepAfter is the time after which the state of owners that are not used is evicted from memory.
 	asleepAfter = 150 * time.Second
 	woken       = 500
 )
 
-// measureYears measures what a long life leaves behind: a server of its own gets a tenth of the history, and then the whole. It takes
-// half an hour, so that it is not part of a run that measures everything unless --years is given.
+// measureYears measures what a long history costs: for each history, a new server gets a tenth of it and then the
+// rest. Because that takes half an hour, it is only done if --years is given.
 func measureYears(ctx context.Context, o options, say func(row)) error {
 	if !o.years {
 		return nil
@@ -72,18 +72,18 @@ func measureYears(ctx context.Context, o options, say func(row)) error {
 	return writeYears(o.yearDir, all, snapshots)
 }
 
-// history is a long life that is made of one call, again and again.
+// history is a long history that is made by calling one again and again.
 type history struct {
 	name          string
-	agents, items int
+	agents, items int // items: that each agent has at the beginning
 	one           func(y *years, ctx context.Context, n int) error
-	all           int // how often one is called
-	rest          time.Duration
-	then          func(y *years, ctx context.Context, agents int) (string, error)
+	all           int                                                             // how often one is called
+	rest          time.Duration                                                   // how long the server rests; 0: restedAfter
+	then          func(y *years, ctx context.Context, agents int) (string, error) // a further measurement; nil: none
 	target        string
 }
 
-// live makes the history on a server of its own, and describes the server after a tenth of it and after all.
+// live makes the history on a new server, and describes the server after a tenth of the history and after all of it.
 func (m history) live(ctx context.Context, binary, dir string, say func(row)) ([]rested, error) {
 	y, err := startYears(ctx, binary, dir)
 	if err != nil {
@@ -118,18 +118,18 @@ func (m history) live(ctx context.Context, binary, dir string, say func(row)) ([
 	return all, y.stop()
 }
 
-// rested is what a server takes that has a history and rests.
+// rested has what a server with a history uses at rest.
 type rested struct {
 	name, target, then string
 	rate               float64 // calls a second while the history was made
 	disk, events       int64
-	// rss is the resident memory after the history, loaded when the server is ready after it was killed, and later when it has rested
-	// again.
+	// rss is the resident memory at rest after the history, loaded that of the server when it is ready after it was
+	// killed and started, and later that after it has rested again.
 	rss, loaded, later int64
-	ready              time.Duration // from SIGKILL's next start until it answers, median
+	ready              time.Duration // from a start after SIGKILL until the server is ready; the median of several
 }
 
-// String describes it in one line.
+// String returns the measurements in one line.
 func (r rested) String() string {
 	s := fmt.Sprintf("%d MB on disk, %d of it EVENTS; RSS %d MB at rest, %d MB when started again, %d MB at rest then; ready %s after SIGKILL (median of %d)",
 		r.disk/1e6, r.events/1e6, r.rss/1e6, r.loaded/1e6, r.later/1e6, r.ready.Round(10*time.Millisecond), starts)
@@ -176,7 +176,7 @@ func (y *years) stop() error {
 	return y.srv.Kill()
 }
 
-// spawn makes agents with so many items each.
+// spawn creates agents, and items for each of them.
 func (y *years) spawn(ctx context.Context, agents, items int) error {
 	err := y.each(ctx, 0, agents, func(ctx context.Context, i int) error {
 		_, err := y.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{AgentId: agentName(i), Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
@@ -195,12 +195,12 @@ func (y *years) spawn(ctx context.Context, agents, items int) error {
 	return nil
 }
 
-// objective is a text as people write it, which differs from item to item.
+// objective returns an objective as people write them, which is different for each n.
 func objective(n int) string {
 	return fmt.Sprintf("Look at build %d of the service, find out what fails in it, and mend that", n)
 }
 
-// update writes one of the items.
+// update changes the objective of one of the items.
 func (y *years) update(ctx context.Context, n int) error {
 	i := n % len(y.items)
 	text := objective(n)
@@ -208,17 +208,17 @@ func (y *years) update(ctx context.Context, n int) error {
 	return err
 }
 
-// complete makes an item of one of 1 000 agents and completes it.
+// complete creates an item of one of 1 000 agents and completes it.
 func (y *years) complete(ctx context.Context, n int) error {
 	return y.completeOf(ctx, agentName(n%1000), n)
 }
 
-// completeInTurn makes and completes the items of one agent after the other.
+// completeInTurn creates and completes an item of agent n/itemsAsleep, so that each agent is used only for a while.
 func (y *years) completeInTurn(ctx context.Context, n int) error {
 	return y.completeOf(ctx, agentName(n/itemsAsleep), n)
 }
 
-// wake sends a message to sleeping agents, one after the other, and measures until a runner holds a turn with it.
+// wake sends a message to woken agents, one after the other, and measures the time until a runner has the turn.
 func (y *years) wake(ctx context.Context, agents int) (string, error) {
 	got := make(chan error)
 	var took []time.Duration
@@ -245,7 +245,7 @@ func (y *years) wake(ctx context.Context, agents int) (string, error) {
 	return fmt.Sprintf("message to turn held p50 %s, p99 %s (%d sleepers)", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond), woken), nil
 }
 
-// completeOf makes an item and completes it.
+// completeOf creates an item of an agent and completes it.
 func (y *years) completeOf(ctx context.Context, agent string, n int) error {
 	made, err := y.work.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: agent, Objective: objective(n)})
 	if err != nil {
@@ -255,7 +255,7 @@ func (y *years) completeOf(ctx context.Context, agent string, n int) error {
 	return err
 }
 
-// each calls fn with the numbers from from to to, of which yearCallers are called at once.
+// each calls fn with the numbers from from to to-1, from yearCallers goroutines. It returns the first error.
 func (y *years) each(ctx context.Context, from, to int, fn func(ctx context.Context, n int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
@@ -276,7 +276,7 @@ func (y *years) each(ctx context.Context, from, to int, fn func(ctx context.Cont
 	return g.Wait()
 }
 
-// rest lets the server rest, kills and starts it a few times, and describes what it takes.
+// rest waits for until, kills and starts the server starts times, waits again, and returns what it uses.
 func (y *years) rest(ctx context.Context, until time.Duration) (r rested, err error) {
 	<-time.After(until)
 	if r.rss, err = scrape.Resident(y.srv.PID()); err != nil {
@@ -306,7 +306,7 @@ func (y *years) rest(ctx context.Context, until time.Duration) (r rested, err er
 	return r, nil
 }
 
-// onDisk returns how many bytes the files below a directory have.
+// onDisk returns the sum of the sizes of the files below a directory, in bytes.
 func onDisk(dir string) (n int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// yearsSection is what docs/benchmarks.md has about a long life, of which writeYears writes the figures.
+// yearsSection is the section of docs/benchmarks.md about a long life. writeYears writes its figures.
 const yearsSection = `
 ## A long life
 
@@ -44,7 +44,7 @@ func yearsTable(all []rested, snapshots []row) string {
 	return b.String()
 }
 
-// yearsBefore has figures that were measured before there were segments, snapshots and an archive, and before what is not used left memory.
+// yearsBefore has figures from before there were segments, snapshots, an archive and eviction, for comparison.
 const yearsBefore = `
 ## Before
 

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Line is a line of a panel: a value for each month. Class is its colour, a to f.
+// Line is a line of a panel, with a value for each month. Class is the name of its colour, a to f.
 type Line struct {
 	Name, Class string
 	Values      []float64
 }
 
-// Panel is one diagram of a plot, over the months.
+// Panel is one diagram of a plot, with the months on its horizontal axis.
 type Panel struct {
 	Title, Unit string
 	Lines       []Line
@@ -31,7 +31,7 @@ const (
 	plotTop     = 40
 )
 
-// plotStyle has colours that can be told apart, and read on light and on dark backgrounds.
+// plotStyle is the style of a plot: its colours can be distinguished on light and on dark backgrounds.
 const plotStyle = `<style>
 text{font:12px system-ui,sans-serif;fill:#57606a}
 .title{font-weight:600;font-size:13px}
@@ -45,7 +45,8 @@ text.a{fill:#58a6ff}text.b{fill:#f0883e}text.c{fill:#3fb950}text.d{fill:#bc8cff}
 </style>
 `
 
-// SVG returns an image with panels one below the other. Each line has a value for each month.
+// SVG returns an image with the panels one below the other. All lines of a panel must have the same number of values,
+// at least one.
 func SVG(title string, panels ...Panel) string {
 	height := plotTop + len(panels)*(panelHeight+panelGap)
 	var b strings.Builder
@@ -83,7 +84,7 @@ func (p Panel) draw(b *strings.Builder, top float64) {
 		fmt.Fprintf(b, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%d</text>\n", x(m), top+panelHeight+16, m)
 	}
 	fmt.Fprintf(b, "<text x=\"%d\" y=\"%.1f\">month</text>\n", plotWidth-plotRight+14, top+panelHeight+16)
-	// Names stand beside the ends of their lines, from above to below, and never on one another.
+	// The names are placed beside the ends of their lines, and do not overlap.
 	at := labels(p.Lines, y)
 	for i, l := range p.Lines {
 		var points []string
@@ -95,7 +96,8 @@ func (p Panel) draw(b *strings.Builder, top float64) {
 	}
 }
 
-// stepOf returns the distance of the lines of a grid: 1, 2 or 5 times a power of ten, so that there are three to six of them.
+// stepOf returns the distance of the grid lines for values up to most: 1, 2 or 5 times a power of ten, so that
+// there are about three to six lines.
 func stepOf(most float64) float64 {
 	if most <= 0 {
 		return 1
@@ -109,7 +111,8 @@ func stepOf(most float64) float64 {
 	return power
 }
 
-// labels returns where the names of lines stand: beside their ends, and 14 units below one another at least, without leaving the panel below.
+// labels returns the vertical positions of the names of lines: beside the ends of the lines, but with a distance of
+// at least 14 units between two names, and not below the panel.
 func labels(lines []Line, y func(v float64) float64) []float64 {
 	order := make([]int, len(lines))
 	at := make([]float64, len(lines))

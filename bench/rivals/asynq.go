@@ -34,7 +34,7 @@ func task() (*asynq.Task, error) {
 	return asynq.NewTask("job", raw), err
 }
 
-// enqueues measures single tasks from many callers.
+// enqueues measures how fast many callers enqueue single tasks.
 func (a *asynqRig) enqueues(ctx context.Context, callers int, span time.Duration) (answer, error) {
 	return load(ctx, callers, span, a.enqueue)
 }
@@ -89,7 +89,7 @@ func (a *asynqRig) works(ctx context.Context, workers int, _ time.Duration) (ans
 			return answer{}, ctx.Err()
 		}
 	}
-	took := time.Since(began) // the last few may not have been marked as done; in asynq's favour
+	took := time.Since(began) // a few tasks may not be stored as completed yet, which favours asynq
 	srv.Shutdown()
 	return answer{Done: all, Span: took}, nil
 }

@@ -1,6 +1,6 @@
 // Command rivals measures alternatives to Quartet: River on PostgreSQL and asynq on Redis, both
 // with each acknowledged write on disk. It starts both servers on loopback in a temporary
-// directory, and measures one slice for each line on standard input:
+// directory. For each line on standard input it measures one slice, and writes the result as a line of JSON:
 //
 //	{"figure": "river_insert", "callers": 256, "span": "500ms"}
 //

@@ -30,8 +30,8 @@ type answer struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// figures are functions by name. Each takes the number of callers or workers and how long to
-// measure.
+// figures has, by name, the functions that measure a slice. Each takes the number of callers or workers, and how
+// long to measure.
 type figures map[string]func(ctx context.Context, callers int, span time.Duration) (answer, error)
 
 func main() {

@@ -15,7 +15,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// job has about the size of an UpdateWorkItem request.
+// job is a job with about the size of an UpdateWorkItem request.
 type job struct {
 	Agent     string `json:"agent"`
 	Objective string `json:"objective"`
@@ -84,7 +84,7 @@ func startRiver(ctx context.Context, dir string, known figures) (func() error, e
 	return closing, nil
 }
 
-// answers waits until a server answers, which it does some time after it accepts connections, but at most 30 s.
+// answers waits until a server answers a query, for at most 30 s. A server accepts connections some time before that.
 func answers(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -111,8 +111,8 @@ func (r *riverRig) inserts(ctx context.Context, callers int, span time.Duration)
 	})
 }
 
-// works measures how fast existing jobs are claimed, executed and completed. River fetches jobs for
-// free workers only, so it is faster with many.
+// works measures how fast existing jobs are claimed, executed and completed. River fetches only as many
+// jobs as it has free workers, so it is faster with many workers.
 func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answer, error) {
 	if _, err := r.pool.Exec(ctx, "TRUNCATE river_job"); err != nil {
 		return answer{}, err
@@ -148,7 +148,7 @@ func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answe
 			return answer{}, ctx.Err()
 		}
 	}
-	// Jobs count as completed when the database says so.
+	// Stop returns when the jobs are stored as completed, so the measured time includes that.
 	if err := c.Stop(ctx); err != nil {
 		return answer{}, err
 	}
@@ -163,7 +163,7 @@ func (r *riverRig) works(ctx context.Context, count int, _ time.Duration) (answe
 	return answer{Done: riverJobs, Span: took}, nil
 }
 
-// load runs op from n concurrent callers for a span, after a warm-up.
+// load runs op from n concurrent callers for a warm-up and then a span, and returns the result for the span.
 func load(ctx context.Context, n int, span time.Duration, op func(context.Context) error) (answer, error) {
 	begin := time.Now().Add(max(span/4, 100*time.Millisecond))
 	end := begin.Add(span)

@@ -28,8 +28,8 @@ func freePort(ctx context.Context) (int, error) {
 	return addr.Port, nil
 }
 
-// serve runs a server until the returned function is called, and waits until it accepts
-// connections.
+// serve starts a server and waits until it accepts connections at port. The returned function, if it
+// is not nil, stops the server; the caller must call it also after an error.
 func serve(ctx context.Context, cmd *exec.Cmd, port int) (func() error, error) {
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -37,7 +37,7 @@ func serve(ctx context.Context, cmd *exec.Cmd, port int) (func() error, error) {
 	}
 	stop := func() error {
 		_ = cmd.Process.Signal(syscall.SIGINT)
-		_ = cmd.Wait() // its code says how it was ended, which is known
+		_ = cmd.Wait() // it was ended by the signal, so its exit code does not matter
 		return nil
 	}
 	for range 300 {
@@ -95,7 +95,7 @@ func startPostgres(ctx context.Context, dir string) (url string, stop func() err
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return "", nil, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // the account of PostgreSQL has to pass
+	if err := os.Chmod(dir, 0o755); err != nil { // so that the account of PostgreSQL can enter it
 		return "", nil, err
 	}
 	initdb, err := program("initdb")

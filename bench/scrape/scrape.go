@@ -1,4 +1,4 @@
-// Package scrape reads what a server says of itself over HTTP, and what the system says of its process.
+// Package scrape reads the metrics of a server over HTTP, and the memory of its process from the system.
 package scrape
 
 import (
@@ -41,7 +41,7 @@ func Samples(ctx context.Context, addr string, fn func(name string, value float6
 	})
 }
 
-// Lines calls fn with the lines that a URL answers.
+// Lines calls fn with each line of the response to a GET of url, until fn returns an error.
 func Lines(ctx context.Context, url string, fn func(line string) error) error {
 	return Get(ctx, url, func(body io.Reader) error {
 		scan := bufio.NewScanner(body)
@@ -55,7 +55,7 @@ func Lines(ctx context.Context, url string, fn func(line string) error) error {
 	})
 }
 
-// Get calls fn with the body of a response, which must be OK.
+// Get calls fn with the body of the response to a GET of url. It returns an error if the status is not 200.
 func Get(ctx context.Context, url string, fn func(body io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -72,7 +72,7 @@ func Get(ctx context.Context, url string, fn func(body io.Reader) error) error {
 	return fn(resp.Body)
 }
 
-// Resident returns the resident memory of a process in bytes; 0 where /proc does not say it.
+// Resident returns the resident memory of a process in bytes; 0 on systems other than Linux.
 func Resident(pid int) (int64, error) {
 	if runtime.GOOS != "linux" {
 		return 0, nil

@@ -18,7 +18,7 @@ import (
 	"quartet/services/runner"
 )
 
-// clients returns what the command line runs on every system.
+// clients returns the functions of the command line that exist on every system: the clients and tools.
 func clients() cli.Servers {
 	return cli.Servers{
 		Replay: func(log io.Reader) (boards.WAL, error) {

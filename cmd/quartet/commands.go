@@ -18,8 +18,8 @@ import (
 	"quartet/services/worker"
 )
 
-// executeCommands runs `quartet worker --root`: the worker that `quartet dev` has
-// inside, as a process of its own on any machine (SPEC T4).
+// executeCommands runs `quartet worker --root` until ctx ends, and then stops it: the same worker as
+// in `quartet dev`, but as a process of its own, which may be on another machine (SPEC T4).
 func executeCommands(ctx context.Context, conn grpc.ClientConnInterface, o workers.Options) error {
 	if err := confine.Protect(); err != nil {
 		return fmt.Errorf("protect the memory of this process: %w", err)

@@ -4,7 +4,7 @@ package main
 
 import "quartet/services/cli"
 
-// servers returns the clients: servers and workers need a Unix system.
+// servers returns only the clients and tools, because servers and workers need a Unix system.
 func servers() cli.Servers {
 	s := clients()
 	s.ClientsOnly = true

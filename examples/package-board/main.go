@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// board is the file that `quartet board apply` reads.
+// board is the content of the file that `quartet board apply` reads.
 type board struct {
 	Board string `yaml:"board"`
 	Title string `yaml:"title"`
@@ -60,7 +60,7 @@ func write(out io.Writer, dir, name, pool string, patterns []string) error {
 	ids, taken := map[string]string{}, map[string]bool{}
 	for _, p := range pkgs {
 		id := stepID(p.ImportPath)
-		for n := 2; taken[id]; n++ { // a/b and a-b
+		for n := 2; taken[id]; n++ { // such as for a/b and a-b, which have the same stepID
 			id = stepID(p.ImportPath + "-" + strconv.Itoa(n))
 		}
 		ids[p.ImportPath], taken[id] = id, true

@@ -18,14 +18,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// eventLog collects the events of a watch, which continues at its cursor after the restart.
+// eventLog collects the agent's events. After a restart of the server it continues at its cursor, so that it
+// misses none.
 type eventLog struct {
 	api *client.Client
 
 	mu     sync.Mutex
 	events []*eventv1.Event
-	counts map[string]int
-	change chan struct{}
+	counts map[string]int // by event type
+	change chan struct{}  // closed and replaced with each event
 }
 
 func newEventLog(a *client.Client) *eventLog {
@@ -60,7 +61,7 @@ func (l *eventLog) add(e *eventv1.Event) {
 	l.change = make(chan struct{})
 }
 
-// await waits until an event type was seen n times. It returns false if ctx ends first.
+// await waits until n events of a type were received. It returns false if ctx ends first.
 func (l *eventLog) await(ctx context.Context, eventType string, n int) bool {
 	for {
 		l.mu.Lock()
@@ -109,8 +110,8 @@ func (f failedPackages) Error() string {
 	return fmt.Sprintf("%d of %d packages failed:\n  %s", len(f.reports), f.of, strings.Join(f.reports, "\n  "))
 }
 
-// checkBooks reads all records again and compares them with the responses: nothing is missing, and
-// nothing happened twice.
+// checkBooks reads all events and records again, and returns an error if something is missing or happened
+// twice.
 func (s *show) checkBooks(ctx context.Context) error {
 	items, err := s.items(ctx)
 	if err != nil {
@@ -175,8 +176,8 @@ func (s *show) checkBooks(ctx context.Context) error {
 		if n == 1 {
 			continue
 		}
-		// A turn that is lost between a command and the wait for it leaves a command
-		// without a wait; the next turn starts another one.
+		// If a turn is lost after it has started a command and before it waits for it, nothing waits for the
+		// command, and the next turn starts another command.
 		r, err := client.Again(ctx, func(ctx context.Context) (*agentv1.GetTurnResponse, error) {
 			return s.api.Agents.GetTurn(ctx, &agentv1.GetTurnRequest{AgentId: agentID, TurnId: t.GetTurnId()})
 		})

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// todosOf returns the todos of an item from the control plane.
+// todosOf returns the todos of an item, which is the result of a tool.
 func todosOf(it map[string]any) []map[string]any {
 	list, _ := it["todo_list"].([]any)
 	out := make([]map[string]any, 0, len(list))
@@ -17,8 +17,8 @@ func todosOf(it map[string]any) []map[string]any {
 	return out
 }
 
-// with returns the whole list with one entry in another state, because lists are replaced as a
-// whole.
+// with returns a copy of the whole list in which the entry at index has another state. UpdateWorkItem
+// needs the whole list, since it replaces it.
 func with(todos []map[string]any, index int, state string) []any {
 	var list []any
 	for i, td := range todos {
@@ -31,8 +31,8 @@ func with(todos []map[string]any, index int, state string) []any {
 	return list
 }
 
-// check vets and tests one package. It reads its progress from the todos and the tasks of the
-// item.
+// check advances the check of one package, by go vet and go test. It reads from the todos and the tasks
+// of the item which of them are done.
 func (t *turn) check(ctx context.Context, it map[string]any) error {
 	id := str(it, "work_item_id")
 	todos := todosOf(it)
@@ -48,8 +48,8 @@ func (t *turn) check(ctx context.Context, it map[string]any) error {
 		state := str(task, "state")
 		switch {
 		case task == nil || state == "interrupted":
-			// The command has not started, or its worker ended with the server. Commands
-			// are not run again without the agent, so it starts it.
+			// The command has not started, or its worker ended with the server. The control plane does
+			// not repeat commands by itself, so the agent starts it again.
 			return t.exec(ctx, id, todos, tasks, i, command)
 		case state == "queued" || state == "running" || state == "cancelling":
 			return t.await(ctx, str(task, "task_id"), command)
@@ -70,7 +70,7 @@ func (t *turn) check(ctx context.Context, it map[string]any) error {
 	return t.complete(ctx, id, report)
 }
 
-// newest returns the last task of an item that ran a command. Tasks come newest first.
+// newest returns the newest of tasks that ran a command, nil if none did. tasks must be sorted, newest first.
 func newest(tasks []any, command string) map[string]any {
 	for _, v := range tasks {
 		m, _ := v.(map[string]any)
@@ -97,8 +97,8 @@ func (t *turn) exec(ctx context.Context, id string, todos []map[string]any, task
 	taskID := rs[1].GetResult().GetFields()["handle"].GetStructValue().GetFields()["task_id"].GetStringValue()
 	t.k.tell.say("agent", "starts task %s: %s", short(taskID), command)
 	if len(tasks) == 0 && strings.HasSuffix(command, " "+t.k.pkgs[0]) {
-		// The first command compiles what the others need too, and concurrent go
-		// commands would each compile it.
+		// The first command compiles packages that the others need too. If they ran at the same time, each
+		// would compile them itself.
 		t.k.tell.say("agent", "looks on instead of taking up others: what this command compiles, they need too")
 		t.k.follow(ctx, taskID, command)
 	} else {
@@ -151,7 +151,7 @@ func (t *turn) outcome(ctx context.Context, task map[string]any, command string)
 	return fmt.Sprintf("%s%s(%s)", verb, failedPhrase, last), nil
 }
 
-// complete ends an item. The text of the round is its report.
+// complete completes an item. The text of the round becomes its report.
 func (t *turn) complete(ctx context.Context, id, report string) error {
 	_, err := t.act(ctx, report, "CompleteWorkItem", map[string]any{"work_item_id": id})
 	if err == nil {
@@ -160,7 +160,8 @@ func (t *turn) complete(ctx context.Context, id, report string) error {
 	return err
 }
 
-// approval waits for the approval of an outside system. Only the agent clears the blocker.
+// approval advances the item for which an outside system must give its approval: it waits for a delivery
+// of a trigger, and then completes the item. Nobody but the agent clears the item's blocker.
 func (t *turn) approval(ctx context.Context, it map[string]any) error {
 	id := str(it, "work_item_id")
 	todos := todosOf(it)
@@ -191,7 +192,7 @@ func (t *turn) approval(ctx context.Context, it map[string]any) error {
 	return nil
 }
 
-// mark returns the list with its first entry done.
+// mark sets the first entry of the list to completed, and returns the list.
 func mark(todos []map[string]any) []map[string]any {
 	if len(todos) > 0 {
 		todos[0]["state"] = "completed"
@@ -199,7 +200,7 @@ func mark(todos []map[string]any) []map[string]any {
 	return todos
 }
 
-// mirrors waits a few seconds with a timer.
+// mirrors advances the item that waits a few seconds with a timer.
 func (t *turn) mirrors(ctx context.Context, it map[string]any) error {
 	id := str(it, "work_item_id")
 	todos := todosOf(it)
@@ -224,7 +225,7 @@ func (t *turn) mirrors(ctx context.Context, it map[string]any) error {
 	return err
 }
 
-// short returns the end of an id, enough for eyes.
+// short returns an id without its middle, for people to read.
 func short(id string) string {
 	if len(id) > 10 {
 		return id[:4] + "…" + id[len(id)-6:]

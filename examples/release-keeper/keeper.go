@@ -22,15 +22,15 @@ const (
 	checkObjective    = "Check package "
 )
 
-// keeper is the agent. It has no state between turns.
+// keeper is the program of the agent. It keeps no state between turns.
 type keeper struct {
 	api  *client.Client
 	tell *teller
 	pkgs []string
-	asks chan<- string // URLs that the outside world is asked to call
+	asks chan<- string // the trigger URL that the outside system should call
 }
 
-// run takes turns until ctx ends. It returns an error with the first turn that fails.
+// run takes turns until ctx ends, and then returns nil. If a turn fails, it stops and returns the error.
 func (k *keeper) run(ctx context.Context) error {
 	turns, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
@@ -60,7 +60,7 @@ func unlessOver(ctx context.Context, err error) error {
 	}
 }
 
-// turn is one turn: rounds about one message.
+// turn executes one turn.
 type turn struct {
 	k   *keeper
 	got *client.Turn
@@ -68,8 +68,8 @@ type turn struct {
 
 // think does the work of a turn. For the operator's message it first creates the work items.
 // Then it advances the items that the context shows as triggered, and the item that the
-// message is about or, for a message about none and for a pick_queued tick, the first runnable
-// one.
+// message is about. For a message about no item, and for a tick with reason pick_queued, it
+// advances the first runnable item instead.
 func (t *turn) think(ctx context.Context) error {
 	m := t.got.Message
 	item := m.GetWorkItemId()
@@ -88,7 +88,7 @@ func (t *turn) think(ctx context.Context) error {
 	if item == "" || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED {
 		item = t.firstQueued(item)
 	}
-	// Items that the context shows as triggered do not wake the agent again.
+	// The scheduler does not wake the agent again for items that a context has shown as triggered.
 	for _, id := range t.triggered() {
 		if id == item || t.got.Ended() {
 			continue
@@ -112,7 +112,7 @@ func (t *turn) triggered() []string {
 	return ids
 }
 
-// firstQueued returns the first runnable item of the context, or named if there is none.
+// firstQueued returns the id of the first runnable item in the context, or named if there is none.
 func (t *turn) firstQueued(named string) string {
 	queued := t.got.Context.GetQueue().GetFields()["queued_runnable"].GetListValue().GetValues()
 	for _, v := range queued {
@@ -121,7 +121,8 @@ func (t *turn) firstQueued(named string) string {
 	return named
 }
 
-// round submits a round with a text and calls, and returns the results.
+// round submits a round with a text and calls, and returns the results of the calls. It returns an error if one of
+// them failed.
 func (t *turn) round(ctx context.Context, text string, calls ...*agentv1.ToolCall) ([]*agentv1.ToolResult, error) {
 	for i, c := range calls {
 		c.CallId = fmt.Sprintf("call_%d_%d", t.got.Rounds(), i)
@@ -139,7 +140,7 @@ func (t *turn) round(ctx context.Context, text string, calls ...*agentv1.ToolCal
 }
 
 func call(name string, args map[string]any) (*agentv1.ToolCall, error) {
-	return client.Call("", name, args) // round numbers it
+	return client.Call("", name, args) // round sets the call id
 }
 
 // act submits a round of one call and returns its result.
@@ -243,7 +244,7 @@ func (k *keeper) appendRemote(ctx context.Context, path, text string) error {
 	return err
 }
 
-// advance works on one item until it has to wait or is completed.
+// advance works on one item until the item is completed or must wait for something.
 func (t *turn) advance(ctx context.Context, itemID string) error {
 	picked, err := t.act(ctx, "", "PickWorkItem", map[string]any{"work_item_id": itemID, "reason": "its turn has come"})
 	if err != nil {
@@ -264,7 +265,7 @@ func (t *turn) advance(ctx context.Context, itemID string) error {
 	return nil
 }
 
-// str returns the string at a path in a result.
+// str returns the string at a path of keys in a result; "" if there is none.
 func str(v any, path ...string) string {
 	for _, p := range path {
 		m, ok := v.(map[string]any)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// server is a quartet process.
+// server is the quartet process that the demonstration starts and kills.
 type server struct {
 	binary, dataDir, repo string
 	grpc, http, log       string
@@ -115,7 +115,7 @@ func (s *server) stop() {
 	}
 }
 
-// approve sends the POST of the outside system.
+// approve sends the approval to the trigger URL, as the outside system does.
 func approve(url string) error {
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, bytes.NewBufferString(`{"approved":true,"by":"the release board"}`))
 	if err != nil {

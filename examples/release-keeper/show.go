@@ -98,8 +98,8 @@ func (s *show) outside(ctx context.Context, asks <-chan string) error {
 	}
 }
 
-// crash kills the server when the first commands have ended. Commands that were running are
-// started again.
+// crash kills the server when the first commands have ended, and starts it again. The agent then starts the
+// commands again that were running.
 func (s *show) crash(ctx context.Context, log *eventLog) error {
 	if !log.await(ctx, "task_completed", min(3, len(s.pkgs))) {
 		return nil
@@ -117,7 +117,8 @@ func (s *show) crash(ctx context.Context, log *eventLog) error {
 	return nil
 }
 
-// untilIdle waits until the scheduler reports that the agent is idle, then checks the records.
+// untilIdle waits until the scheduler reports that the agent is idle because all items are completed, and then
+// returns the result of conclude. It returns an error from failed, and one if the agent makes no progress.
 func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -145,7 +146,7 @@ func (s *show) untilIdle(ctx context.Context, failed <-chan error) error {
 	}
 }
 
-// follow shows the output of a task while it runs, across restarts.
+// follow prints the output of a task until the task ends. After a restart of the server it continues where it was.
 func (k *keeper) follow(ctx context.Context, taskID, command string) {
 	label := command
 	if i := strings.LastIndex(command, "/"); i >= 0 {
@@ -179,7 +180,7 @@ func goEnv() map[string]any {
 			env[name] = v
 		}
 	}
-	// A fifth of the time of compilers is garbage collection, for processes that end soon.
+	// Less garbage collection: a fifth of the time of compilers, although their processes end soon.
 	env["GOGC"] = "400"
 	return env
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// teller prints who did what, and why, with colours on a terminal and as plain lines otherwise.
+// teller prints what happens: when, who did it, and why. It uses colours on a terminal, and plain text otherwise.
 type teller struct {
 	mu     sync.Mutex
 	w      io.Writer

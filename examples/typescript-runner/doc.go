@@ -1,4 +1,4 @@
-// Package typescript holds a runner in TypeScript, and the test that runs it:
-// src/quartet.ts is the loop, over the REST API as its generated description
-// types it; src/main.ts is a page that uses it.
+// Package typescript holds a runner in TypeScript, and the test that runs it.
+// src/quartet.ts is the loop that takes turns; it uses the REST API with types that are
+// generated from the API's description. src/main.ts is a short program that uses the loop.
 package typescript

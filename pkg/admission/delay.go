@@ -5,18 +5,16 @@ import "time"
 const (
 	// probes is how many goroutines Delay observes, one after the other.
 	probes = 3
-	// probeTime is how long each of them sleeps. The runtime does not wake goroutines more exactly than that.
+	// probeTime is how long each of them sleeps. The runtime wakes goroutines with about that precision.
 	probeTime = time.Millisecond
 )
 
-// Delay returns how late the latest of a few goroutines ran that slept: what a request waits for a processor each
-// time that the process has to react to something outside of it, such as the network or the disk. It takes a few
-// milliseconds.
+// Delay sleeps a few times, and returns by how much the latest wake-up was late. That is about how long a request
+// waits for a processor each time that the process reacts to something outside of it, such as the network or the
+// disk. It takes a few milliseconds, and returns as soon as one wake-up was later than enough.
 //
-// How long all goroutines wait says less: most of them are woken by another one that stops immediately, and wait
-// for no time at all.
-//
-// It returns as soon as one was later than enough.
+// The time that all goroutines of the process wait says less: most are woken by another goroutine that stops
+// immediately, and do not wait at all.
 func Delay(enough time.Duration) time.Duration {
 	var latest time.Duration
 	for n := 0; n < probes && latest <= enough; n++ {

@@ -51,8 +51,9 @@ func (h *Held) Take(n int64, uses ...Use) (release func(), above *Use, ok bool) 
 	return sync.OnceFunc(func() { h.give(n, uses) }), nil, true
 }
 
-// Wait is Take, but blocks until n can be held. It returns the error of ctx if that ends first. Waiters
-// are served in no order; the limits of single holders prevent one of them from taking all that becomes free.
+// Wait does what Take does, but blocks until n can be held. It returns the error of ctx if that ends first.
+// Waiters are served in no particular order. Only the limits in uses prevent one holder from taking
+// everything that becomes free.
 func (h *Held) Wait(ctx context.Context, n int64, uses ...Use) (release func(), err error) {
 	for {
 		h.mu.Lock()

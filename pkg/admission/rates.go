@@ -7,8 +7,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxKeys is the number of keys that a Rates remembers. When it is reached, the keys whose whole burst
-// is available again are forgotten, at most once per second.
+// maxKeys is how many keys a Rates remembers. When a new key would exceed it, the Rates forgets the keys whose
+// whole burst is available again, but at most once per second.
 const maxKeys = 4096
 
 // Rates limits how often something may be done, with a separate limit of the same rate for each key.
@@ -29,7 +29,7 @@ func NewRates[K comparable](perSecond float64, burst int) *Rates[K] {
 }
 
 // Take consumes n of what is available to a key and returns 0. If less than n is available, it consumes
-// nothing and returns the time after which n will be. An n above the burst counts as the burst.
+// nothing and returns the time after which n will be available. It treats an n above the burst as the burst.
 func (r *Rates[K]) Take(key K, n int) time.Duration {
 	if r == nil {
 		return 0
@@ -54,11 +54,12 @@ func (r *Rates[K]) Wait(key K, n int) time.Duration {
 	defer r.mu.Unlock()
 	now := time.Now()
 	reserved := r.of(key).ReserveN(now, min(n, r.burst))
-	defer reserved.CancelAt(now) // a moment later it would count as used
+	defer reserved.CancelAt(now) // at now: a reservation whose time has passed cannot be cancelled
 	return reserved.DelayFrom(now)
 }
 
-// of returns the limiter of a key, the shared one if no more keys can be remembered. The caller holds mu.
+// of returns the limiter of a key. If the key is new and maxKeys keys are remembered, that is the limiter of the zero
+// key, which all such keys share. The caller holds mu.
 func (r *Rates[K]) of(key K) *rate.Limiter {
 	if l := r.keys[key]; l != nil {
 		return l

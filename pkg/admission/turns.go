@@ -12,26 +12,26 @@ import (
 const (
 	// leastTurns is the smallest limit of a Turns.
 	leastTurns = 1
-	// mostTurns is the limit of a Turns from which there is none any more.
+	// mostTurns is the value from which a growing limit is removed.
 	mostTurns = 4096
 	// maxWaiting is how many calls of one tenant may wait for their turn.
 	maxWaiting = 2000
-	// turnTime is how long a call counts as running that has waited for its turn. Calls of two processes that
-	// wait for each other's turns go on after it.
+	// turnTime is how long a call counts as running at most while there is a limit. It resolves a deadlock of calls
+	// of two processes that wait for turns at each other.
 	turnTime = time.Second
-	// soon is how long a call counts as running that waits for something to happen.
+	// soon is how long a call still counts as running after LeaveSoon.
 	soon = 10 * time.Millisecond
 	// recent is for how many observations a tenant counts as active after its last call.
 	recent = 50
-	// heavy is how many times the mean demand a tenant has whose calls let those of others go first. Of two
-	// tenants it is one with three times the demand of the other.
+	// heavy is by which factor the demand of a tenant must exceed the mean for the tenant to be heavy: its calls
+	// wait while calls of others run. Of two tenants, one with more than three times the demand of the other is
+	// heavy.
 	heavy = 1.5
 	// calm is how many observations in a row must find that goroutines need not wait before the limit grows.
 	calm = 10
 	// memory is over how many observations the demand of a tenant is averaged.
 	memory = 16
-	// stepTime is how long a step waits at most. It is short, because the steps of a stream may be what keeps its
-	// leases from lapsing.
+	// stepTime is how long Step waits at most. It is short, because leases may depend on the messages of a stream.
 	stepTime = 200 * time.Millisecond
 )
 
@@ -39,47 +39,47 @@ const (
 var ErrTooManyWait = errors.New("admission: too many calls wait for their turn")
 
 // Turns decides which calls run while a process is short of processor time, so that a tenant with many calls
-// does not delay those of others: each tenant has the same number of calls running at a time, and its others
-// wait in the order in which they came. The number follows from observations: it is decreased while
-// goroutines wait longer for a processor than they should, and increased while they do not. Tenants that want
-// much more than the mean begin no call while one of another tenant runs, but one with each observation. While
-// fewer than two tenants call there is no limit. A Turns is safe for concurrent use.
+// does not delay those of others. At most limit calls of each tenant run at a time, and its other calls wait in
+// the order in which they arrived. Observe decreases the limit while goroutines wait longer for a processor than
+// they should, and increases it while they do not. Calls of heavy tenants, which want much more than the mean, do
+// not begin while calls of other tenants run, except for one with each observation. While fewer than two tenants
+// make calls there is no limit. A Turns is safe for concurrent use.
 type Turns struct {
 	target time.Duration
-	busy   atomic.Bool // there is a limit
+	busy   atomic.Bool // limit is not 0
 
 	mu      sync.Mutex
-	limit   int // of the calls of each tenant that run at a time; 0: none
+	limit   int // how many calls of each tenant may run at a time; 0: no limit
 	tenants map[string]*tenant
-	round   int // the number of observations
-	calm    int // the number of the last ones that found that goroutines need not wait
-	light   int // calls of tenants that are not heavy that run
-	heavy   []*tenant
+	round   int       // how many observations there were
+	calm    int       // how many of the last observations in a row found that goroutines need not wait
+	light   int       // how many calls of tenants that are not heavy run
+	heavy   []*tenant // the heavy tenants
 }
 
 // tenant has the calls of one tenant.
 type tenant struct {
 	running int
-	waiting list.List // of chan struct{}, in the order in which the calls came
+	waiting list.List // of chan struct{}, in the order in which the calls arrived
 	called  int       // the round of its last call
 	demand  float64   // how many calls ran or waited, averaged over the last observations
-	heavy   bool      // it wants much more than the mean
+	heavy   bool      // its demand is much more than the mean; see the constant heavy
 }
 
-// NewTurns returns a Turns without a limit. Goroutines should not wait longer than target for a processor.
+// NewTurns returns a Turns without a limit. target is how long goroutines should wait for a processor at most.
 func NewTurns(target time.Duration) *Turns {
 	return &Turns{target: target, tenants: map[string]*tenant{}}
 }
 
-// Turn is a call that runs. The nil Turn is of a call that is not counted.
+// Turn is the right of one call to run. A nil Turn is valid: it belongs to a call that is not counted.
 type Turn struct {
 	turns  *Turns
 	tenant *tenant
 	left   bool // guarded by turns.mu
 }
 
-// Enter waits until a call of a tenant may run. It returns the error of ctx if that ends first, and
-// ErrTooManyWait without waiting.
+// Enter waits until a call of a tenant may run. The caller must call Leave of the Turn when the call has ended. It
+// returns the error of ctx if that ends first, and ErrTooManyWait at once if maxWaiting calls of the tenant wait.
 func (t *Turns) Enter(ctx context.Context, name string) (*Turn, error) {
 	t.mu.Lock()
 	of := t.tenants[name]
@@ -110,7 +110,7 @@ func (t *Turns) Enter(ctx context.Context, name string) (*Turn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	select {
-	case <-mine: // it was its turn at that moment
+	case <-mine: // begin has counted it as running in the meantime
 		t.run(of, -1)
 	default:
 		of.waiting.Remove(place)
@@ -118,7 +118,7 @@ func (t *Turns) Enter(ctx context.Context, name string) (*Turn, error) {
 	return nil, ctx.Err()
 }
 
-// bounded makes a call that runs while there is a limit leave after turnTime.
+// bounded makes the turn end by itself after turnTime if limited is set. It returns t.
 func (t *Turn) bounded(limited bool) *Turn {
 	if limited {
 		time.AfterFunc(turnTime, t.Leave)
@@ -139,7 +139,7 @@ func (t *Turn) Leave() {
 	}
 }
 
-// LeaveSoon ends the turn in a moment. It is for calls that wait for something to happen once they have begun,
+// LeaveSoon makes the turn end by itself after the time soon. It is for calls that after their beginning mostly wait,
 // such as streams.
 func (t *Turn) LeaveSoon() {
 	if t != nil {
@@ -147,8 +147,9 @@ func (t *Turn) LeaveSoon() {
 	}
 }
 
-// Step waits until a stream of a tenant, which has left its turn, may do what one more message takes. It waits
-// for stepTime at most, and not at all while there is no limit. The caller ends the turn, which may be nil.
+// Step waits until a stream of a tenant, whose own turn has ended, may handle one more message. It waits for at most
+// stepTime, and not at all while there is no limit. If it has waited in vain it returns nil, and the stream should
+// go on. The caller must call Leave of the Turn.
 func (t *Turns) Step(ctx context.Context, name string) *Turn {
 	if !t.busy.Load() {
 		return nil
@@ -164,7 +165,8 @@ func (t *Turns) may(of *tenant) bool {
 	return t.limit == 0 || of.running < t.limit && (!of.heavy || t.light == 0)
 }
 
-// run counts one more or one less running call of a tenant, and lets calls run that may now. The caller holds mu.
+// run adds n, which is 1 or -1, to the running calls of a tenant. If n is -1, it also lets waiting calls run that
+// may run now. The caller holds mu.
 func (t *Turns) run(of *tenant, n int) {
 	of.running += n
 	if !of.heavy {
@@ -181,28 +183,28 @@ func (t *Turns) run(of *tenant, n int) {
 	}
 }
 
-// admit lets calls of a tenant run that wait and may. The caller holds mu.
+// admit lets waiting calls of a tenant run as long as they may. The caller holds mu.
 func (t *Turns) admit(of *tenant) {
 	for of.waiting.Len() > 0 && t.may(of) {
 		t.begin(of)
 	}
 }
 
-// begin lets the first call of a tenant run that waits. The caller holds mu.
+// begin lets the first waiting call of a tenant run; there must be one. The caller holds mu.
 func (t *Turns) begin(of *tenant) {
 	t.run(of, 1)
 	close(of.waiting.Remove(of.waiting.Front()).(chan struct{})) //nolint:forcetypeassert // no other type is added
 }
 
-// Contended reports whether two or more tenants call, so that there may be a limit.
+// Contended reports whether two or more tenants have made calls recently, so that there may be a limit.
 func (t *Turns) Contended() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.tenants) > 1
 }
 
-// Observe adapts the limit to how long goroutines have waited for a processor since the last observation. It
-// returns the limit, 0 if there is none.
+// Observe adapts the limit to waited, which is how long goroutines have waited for a processor recently. It returns
+// the limit; 0 if there is none. It should be called at regular intervals.
 func (t *Turns) Observe(waited time.Duration) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -236,15 +238,15 @@ func (t *Turns) Observe(waited time.Duration) int {
 	}
 	for _, of := range t.tenants {
 		if of.waiting.Len() > 0 && of.running < t.limit {
-			t.begin(of) // also one of a heavy tenant while others run
+			t.begin(of) // one call also of a heavy tenant, even while calls of others run
 		}
 		t.admit(of)
 	}
 	return t.limit
 }
 
-// next returns the limit that follows a limit, given how many tenants are active, the most calls that one of
-// them has running, and how long goroutines have waited for a processor.
+// next returns the new limit. limit is the present one, active is how many tenants are active, most how many running
+// calls the tenant with the most of them has, and waited how long goroutines have waited for a processor.
 func next(limit, active, most int, waited, target time.Duration) int {
 	switch {
 	case active < 2:

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Format is the version of the format. A reader refuses what it does not know.
+// Format is the version of the format that this package writes. Read refuses any other one.
 const Format = 1
 
-// MaxMessage bounds the body of a message, as the broker does.
+// MaxMessage bounds the body of a message, in bytes. The broker has the same bound.
 const MaxMessage = 8 << 20
 
 // The errors of Read.
 var (
-	// ErrDamaged means that the file is a backup, but not as it was written.
+	// ErrDamaged means that the file is a backup, but was changed after it was written.
 	ErrDamaged = errors.New("the backup is damaged")
 	// ErrCut means that the end of the file is missing.
 	ErrCut = errors.New("the backup is cut short")
@@ -35,12 +35,13 @@ type Manifest struct {
 	// CutAt is the time of the archive's state, by the broker's clock: the archive contains
 	// the messages that were stored until then, and no later ones.
 	CutAt time.Time `json:"cut_at"`
-	// Key is the id of the installation's key that was active; in an archive that was made before
-	// archives were sealed, it is a fingerprint of that key. The key itself is not in the archive.
+	// Key is the id of the installation's key that was active when the archive was made. An archive of
+	// a version that did not seal archives has a fingerprint of the key instead. The key itself is not in
+	// the archive.
 	Key string `json:"key,omitempty"`
 	// Streams are the names of the streams, in the order of the archive.
 	Streams []string `json:"streams"`
-	// Partitions are the numbers of partitions, by plane. Optional.
+	// Partitions has, by plane, how many partitions the plane has. Optional.
 	Partitions map[string]int `json:"partitions,omitempty"`
 }
 
@@ -53,7 +54,7 @@ type Message struct {
 	Data   []byte
 }
 
-// Sum counts and hashes the messages of one stream.
+// Sum has the counts and the hash of the messages of one stream. Bytes are those of the bodies.
 type Sum struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
@@ -62,7 +63,7 @@ type Sum struct {
 	SHA256   string `json:"sha256"`
 }
 
-// Totals is the last entry of an archive: counts and hashes of all that precedes it.
+// Totals is the last entry of an archive. It has the counts and hashes of the messages and files before it.
 type Totals struct {
 	Streams map[string]Sum `json:"streams"`
 	Files   uint64         `json:"files"`
@@ -79,7 +80,7 @@ type Digest struct {
 // NewDigest returns the digest of no messages.
 func NewDigest() *Digest { return &Digest{h: sha256.New()} }
 
-// Add adds the next message. The name of its stream is not hashed.
+// Add adds the next message. The hash does not include the name of the message's stream.
 func (d *Digest) Add(m Message) {
 	if d.sum.Messages == 0 {
 		d.sum.First = m.Seq
@@ -100,7 +101,7 @@ func (d *Digest) Add(m Message) {
 	d.h.Write(m.Data)
 }
 
-// Last returns the sequence of the last message, or 0 before the first.
+// Last returns the sequence of the message that was added last, or 0 if there is none.
 func (d *Digest) Last() uint64 { return d.sum.Last }
 
 // Sum returns the sum of the messages added so far.

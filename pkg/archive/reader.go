@@ -22,10 +22,10 @@ const (
 	maxWindow = 64 << 20
 )
 
-// Visitor receives the entries of an archive. Fields may be nil. If a function returns an
-// error, Read returns it. The body of a File is valid during the call only, need not be read to
-// its end, and mode is its permission bits. What was received is complete and unchanged only if
-// Read returns no error.
+// Visitor receives the entries of an archive. Its functions may be nil. If a function returns an
+// error, Read stops and returns it. File receives the permission bits as mode; body is valid only during the
+// call and need not be read to its end. What the functions received is complete and unchanged only if Read
+// returns no error.
 type Visitor struct {
 	Manifest func(Manifest) error
 	Message  func(Message) error
@@ -50,7 +50,7 @@ func Read(r io.Reader, v Visitor) (Manifest, Totals, error) {
 	return rd.manifest, totals, err
 }
 
-// visitorError is an error that a Visitor returned.
+// visitorError is an error that a function of the Visitor returned.
 type visitorError struct{ error }
 
 func (o visitorError) Unwrap() error { return o.error }

@@ -25,8 +25,9 @@ import (
 //
 //	quartet-backup 2 <id of the installation's key> <for>\n
 //
-// The HMAC's key is derived from the installation's key, also in a file that others can decrypt: age's
-// recipients are public, so anybody who knows one can make a file that it can decrypt.
+// The key of the HMAC is derived from the installation's key, also if the archive is encrypted for other
+// recipients. Encryption alone does not authenticate: age's recipients are public keys, so anybody who knows
+// one can make a file for it.
 const (
 	sealedBegin = "quartet-backup 2 "
 	sealedEnd   = "quartet-backup-end\n"
@@ -89,7 +90,7 @@ func Seal(w io.Writer, key keyfile.Key, recipients []age.Recipient) (*Sealer, er
 	return s, err
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It encrypts b, and writes what is complete to the file.
 func (s *Sealer) Write(b []byte) (int, error) { return s.age.Write(b) }
 
 // Close writes the end of the file. It does not close the writer that Seal was given.
@@ -119,7 +120,7 @@ func (i installation) aead(salt []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// Wrap implements age.Recipient.
+// Wrap implements age.Recipient. It encrypts fileKey for the holders of the installation's key.
 func (i installation) Wrap(fileKey []byte) ([]*age.Stanza, error) {
 	salt := make([]byte, saltBytes)
 	_, _ = rand.Read(salt) // never fails
@@ -132,7 +133,7 @@ func (i installation) Wrap(fileKey []byte) ([]*age.Stanza, error) {
 	return []*age.Stanza{{Type: stanzaType, Args: []string{i.key.ID, base64.RawStdEncoding.EncodeToString(salt)}, Body: body}}, nil
 }
 
-// Unwrap implements age.Identity.
+// Unwrap implements age.Identity. It returns age.ErrIncorrectIdentity if Wrap made none of the stanzas with this key.
 func (i installation) Unwrap(stanzas []*age.Stanza) ([]byte, error) {
 	for _, s := range stanzas {
 		if s.Type != stanzaType || len(s.Args) != 2 || s.Args[0] != i.key.ID {
@@ -181,10 +182,10 @@ type File struct {
 	keys       Keys
 	plain      bool // not sealed
 	begin      string
-	size       int64 // of the line and the age file
-	key        *keyfile.Key
+	size       int64        // bytes of the first line and the age file
+	key        *keyfile.Key // that made the file; nil if it is not in Keys.Ring, and if plain
 	identities []age.Identity
-	tag        []byte
+	tag        []byte // the HMAC that the file has
 }
 
 // Authenticated reports whether the file was made with a key of the installation. It can be false only
@@ -194,8 +195,8 @@ func (a *File) Authenticated() bool { return a.key != nil }
 var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 
 // Open reads a sealed archive to its end and checks that a key of the installation authenticates it,
-// before anything in it is interpreted; for exceptions see Keys.Unauthenticated. The errors are
-// ErrForeign, ErrCut, ErrKey, ErrIdentity, ErrUnauthenticated, and ErrDamaged for a file whose
+// before anything in it is interpreted; see Keys.Unauthenticated for which archives it skips the check. The
+// errors are ErrForeign, ErrCut, ErrKey, ErrIdentity, ErrUnauthenticated, and ErrDamaged for a file whose
 // encrypted contents were changed after it was made.
 func Open(f io.ReadSeeker, keys Keys) (*File, error) {
 	a := &File{f: f, keys: keys}
@@ -264,7 +265,7 @@ func (a *File) readBegin() error {
 	return nil
 }
 
-// readEnd reads the tag and checks the ending.
+// readEnd sets size and tag, and checks that the file ends with sealedEnd.
 func (a *File) readEnd() error {
 	trailer := int64(sha256.Size + len(sealedEnd))
 	size, err := a.f.Seek(0, io.SeekEnd)
@@ -288,7 +289,7 @@ func (a *File) readEnd() error {
 	return nil
 }
 
-// authenticate compares the HMAC of the file with its tag.
+// authenticate returns an error unless the HMAC of the file equals its tag. Without a key it checks nothing.
 func (a *File) authenticate() error {
 	if a.key == nil {
 		return nil

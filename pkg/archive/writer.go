@@ -116,8 +116,8 @@ func beginFile(h hash.Hash, path string, size int64) {
 	_, _ = io.WriteString(h, path+"\x00"+strconv.FormatInt(size, 10)+"\x00") // a hash never fails
 }
 
-// Close writes the totals. An archive without them is refused by Read. It does not close the
-// writer that NewWriter was given.
+// Close writes the totals and completes the archive; Read refuses an archive without totals. It does not
+// close the writer that NewWriter was given.
 func (w *Writer) Close() (Totals, error) {
 	t := Totals{Streams: map[string]Sum{}, Files: w.count, FilesSHA256: hex.EncodeToString(w.files.Sum(nil))}
 	for name, d := range w.streams {
@@ -132,13 +132,13 @@ func (w *Writer) Close() (Totals, error) {
 	return t, w.zip.Close()
 }
 
-// Abandon releases the resources of the writer after an error.
+// Abandon releases the resources of a Writer on which Close is not called, as after an error.
 func (w *Writer) Abandon() {
 	w.zip.Reset(io.Discard)
 	_ = w.zip.Close() // nothing is written any more
 }
 
-// streamOf parses the name of a message's entry.
+// streamOf returns the stream and the sequence in the name of a message's entry; ok is false for any other name.
 func streamOf(name string) (stream string, seq uint64, ok bool) {
 	stream, tail, ok := strings.Cut(strings.TrimPrefix(name, streamDir), "/")
 	if !ok || len(tail) != 20 {

@@ -1,7 +1,7 @@
 // Package auditchain computes the hashes that chain the entries of the audit log.
 //
-// Owns: the form that is hashed, so that anybody who has the entries can check that none was
-// changed, removed or inserted.
+// Owns: the form in which an entry is hashed. With it anybody who has the entries can check that none
+// was changed, removed or inserted.
 package auditchain
 
 import (
@@ -18,10 +18,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Hash returns the hash of an entry, which depends on all its fields but hash: SHA-256, in hex, of
+// Hash returns the hash of an entry, which depends on all its fields except hash: SHA-256, in hex, of
 // the fields in the order of their numbers, each as its length in bytes in decimal, a colon and
 // the field. A number is decimal, a kind its name in the API, a time RFC 3339 in UTC with six digits of
-// fraction or empty, and target its entries, sorted by name, each written as name and value in the same way.
+// fraction or, if it is not set, empty. target is one field: its entries, sorted by name, each as name and value in
+// the same form of length, colon and text.
 func Hash(e *auditv1.AuditEntry) string {
 	var b strings.Builder
 	field := func(s string) { fmt.Fprintf(&b, "%d:%s", len(s), s) }

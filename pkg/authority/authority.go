@@ -38,11 +38,11 @@ const (
 	secretBytes = 32
 )
 
-// The results of creating a file.
+// What was done about a file.
 const (
-	Made    = "made"
-	Renewed = "renewed"
-	Kept    = "kept"
+	Made    = "made"    // it did not exist and was created
+	Renewed = "renewed" // it existed and was replaced
+	Kept    = "kept"    // it existed and was not changed
 )
 
 // Config holds the settings of an Authority.
@@ -50,7 +50,7 @@ type Config struct {
 	Dir string
 	// Days is the validity of certificates, 1 to MaxDays; 0 means DefaultDays.
 	Days int
-	// Owner and Group are set on the files; -1 leaves them unchanged.
+	// Owner and Group are the user and group ids of the files. If Owner is negative, neither is set.
 	Owner, Group int
 	Now          func() time.Time
 }
@@ -59,9 +59,9 @@ type Config struct {
 type Authority struct {
 	cfg  Config
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey // nil: somebody else's
+	key  *ecdsa.PrivateKey // nil: the authority is a foreign one, see the package
 	pem  []byte
-	// Done is Made or Kept.
+	// Done is Made or Kept: what Open did.
 	Done string
 }
 
@@ -152,8 +152,8 @@ var (
 // Issue ensures that DIR/NAME has a valid certificate for these hosts, which are names or
 // addresses. Without hosts the certificate is for a client only. An existing one is replaced
 // if it is in the last third of its validity, if its hosts differ, if another authority signed
-// it, or if it cannot be read. A certificate of a foreign authority is kept in any case, and a
-// missing one is an error. Issue returns Made, Renewed or Kept.
+// it, or if it cannot be read. If the authority is a foreign one, Issue keeps an existing certificate
+// in any case, and returns an error if there is none. It returns Made, Renewed or Kept.
 func (a *Authority) Issue(name string, hosts []string) (done string, err error) {
 	if !goodName.MatchString(name) || name == "authority" {
 		return "", fmt.Errorf("%q is no name of a certificate: use small letters, digits and hyphens, up to 63, and not authority", name)
@@ -206,7 +206,7 @@ func (a *Authority) Issue(name string, hosts []string) (done string, err error) 
 		a.writeKey(name+"/tls.key", key), a.write(name+"/tls.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
 }
 
-// look reports whether there is a certificate, and whether it need not be replaced.
+// look reports whether there is a certificate, and whether it is good: it need not be replaced (see Issue).
 func (a *Authority) look(name string, names []string, ips []net.IP) (there, good bool) {
 	pair, err := tls.LoadX509KeyPair(a.path(name+"/tls.pem"), a.path(name+"/tls.key"))
 	if err != nil {
@@ -321,7 +321,7 @@ func privateKey(raw []byte) (*ecdsa.PrivateKey, error) {
 	return own, nil
 }
 
-// Seen is the content of a certificate.
+// Seen describes a certificate.
 type Seen struct {
 	File        string    `json:"file"`
 	Name        string    `json:"name"`

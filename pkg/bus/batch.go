@@ -12,12 +12,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// batchMessages is how many messages are on their way before their answer is
-// waited for: far below what a stream's inbound queue takes (100 000), enough
-// that waiting costs nothing.
+// batchMessages is how many messages a batch has at most. It is far below what a stream's
+// inbound queue holds (100 000), and enough that waiting for the acknowledgement of
+// each batch costs nothing.
 const batchMessages = 1000
 
-// Operations of a batch, the last but one token of a message's reply subject:
+// The operations of the messages of a batch. A message has its operation in the last but one token of its reply
+// subject:
 // <inbox>.<batch>.<messages per answer>.<gap mode>.<number>.<operation>.$FI
 const (
 	opStart  = 0
@@ -35,11 +36,11 @@ type batches struct {
 	timeout time.Duration
 	answers *nats.Subscription
 	inbox   string
-	unique  string // the inbox's own token
-	count   uint64 // of batches
-	id      string // of the current one
-	prefix  []byte // of its reply subjects
-	sent    int    // of its messages
+	unique  string // the last token of inbox
+	count   uint64 // how many batches were begun
+	id      string // of the current batch
+	prefix  []byte // of the reply subjects of the current batch
+	sent    int    // how many messages of the current batch were sent
 }
 
 func newBatches(nc *nats.Conn, timeout time.Duration) (*batches, error) {
@@ -51,8 +52,8 @@ func newBatches(nc *nats.Conn, timeout time.Duration) (*batches, error) {
 	return &batches{nc: nc, timeout: timeout, answers: answers, inbox: inbox, unique: inbox[strings.LastIndexByte(inbox, '.')+1:]}, nil
 }
 
-// publish sends a message. If it is the last one or the batch is full, publish returns when
-// the stream has everything that was sent, or with an error once the timeout has passed.
+// publish sends a message. If last is set or the batch is full, it ends the batch and waits until the
+// stream has everything that was sent; it returns an error once the timeout has passed.
 func (b *batches) publish(ctx context.Context, m *nats.Msg, last bool) error {
 	if b.sent == 0 {
 		b.count++
@@ -79,8 +80,9 @@ func (b *batches) publish(ctx context.Context, m *nats.Msg, last bool) error {
 	return b.wait(ctx, n)
 }
 
-// wait reads acknowledgements up to that of the end of the current batch, for at most the
-// timeout. Earlier ones report progress; one with a gap or an error fails the batch.
+// wait reads acknowledgements, for at most the timeout, until it reads that of the end of the current
+// batch, which has sent messages. Those before it report progress. It returns an error for an
+// acknowledgement with a gap or an error.
 func (b *batches) wait(ctx context.Context, sent int) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()

@@ -14,13 +14,13 @@ const ReadinessChanged = "readiness_changed"
 // EventPrefix begins the subjects of events.
 const EventPrefix = "quartet.events."
 
-// Subject returns the subject of an event. An empty token is "-".
+// Subject returns the subject of an event. In place of an empty argument it has "-".
 func Subject(namespace, plane, agentID, eventType string) string {
 	return EventPrefix + token(namespace) + "." + token(plane) + "." + token(agentID) + "." + token(eventType)
 }
 
-// token makes s fit between two dots: "-" if it is empty, and with "_" in place of
-// each byte that would change the subject's shape: a dot, a wildcard, a space or a
+// token returns s as one token of a subject: "-" if s is empty, and otherwise s with "_" in
+// place of each byte that a token must not have: a dot, a wildcard, a space or a
 // control character. Names (SPEC X8) have none of these.
 func token(s string) string {
 	if s == "" {
@@ -64,7 +64,7 @@ func appendCloudEvent(dst, line []byte, ev *journal.Event) []byte {
 	return append(dst, '}')
 }
 
-// message is a CloudEvent in the buffer of wrapped.
+// message is a CloudEvent in the buffer of a wrapped: the bytes from to to-1.
 type message struct {
 	subject  string
 	from, to int

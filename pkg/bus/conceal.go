@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// concealed holds, by plane, the keys of the fields that are in the journal and in no event that
-// leaves it: the hash of a trigger's secret and the encrypted signing secret (SPEC P3.4). The value
-// of each is a string, and no payload of the plane has keys of a caller's choice.
+// concealed has, by plane, the keys of the fields that events have in the journal and must not have outside
+// of it: the hash of a trigger's secret and the encrypted signing secret (SPEC P3.4). The values of
+// these fields must be strings, and callers must not be able to choose keys in payloads of these planes.
 var concealed = map[string][][]byte{
 	"waiting": {[]byte(`"token_hash":"`), []byte(`"sealed_signing_secret":"`)},
 }
 
-// Conceal returns an event's JSON, or a part of it, without the fields that are for the plane itself.
-// Everything that shows events outside of the journal passes them through it. text must be compact
-// JSON, as journal lines are. It is not changed; where nothing is concealed it is returned itself.
+// Conceal returns an event's JSON, or a part of it, without the concealed fields of the plane. Code that
+// shows events outside of the journal must pass them through Conceal. text must be compact JSON, as
+// journal lines are. Conceal does not change text; if text has no such field, it returns text itself.
 func Conceal(plane string, text []byte) []byte {
 	out, copied := text, false
 	for _, key := range concealed[plane] {
@@ -33,10 +33,10 @@ func Conceal(plane string, text []byte) []byte {
 	return out
 }
 
-// field returns where the first field with a key is in JSON, with the comma that separates it from
-// its neighbour, or -1. key includes the quotes, the colon and the quote that begins the value. A
-// match that follows a brace or a comma cannot be inside of a string: there the quote of the key
-// would be escaped.
+// field returns where the first field with a key begins and ends in text, including the comma that separates
+// it from its neighbour; -1 and -1 if there is none. key includes the quotes, the colon and the quote that
+// begins the value. A match directly after a brace or a comma is not inside of a string, because the first
+// quote of key would be escaped there.
 func field(text, key []byte) (start, end int) {
 	for at := 0; ; {
 		i := bytes.Index(text[at:], key)

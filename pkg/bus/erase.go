@@ -11,7 +11,8 @@ import (
 	"quartet/pkg/journal/jetlog"
 )
 
-// Erase removes the events of an agent that a plane wrote from EVENTS, and overwrites their bytes. It may be repeated.
+// Erase removes from EVENTS the events about an agent that a plane has written, and overwrites their bytes on the
+// disk. It may be repeated. Without the stream it does nothing.
 func Erase(ctx context.Context, nc *nats.Conn, namespace, plane, agentID string) error {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -16,15 +16,17 @@ import (
 
 // Lag is how far EVENTS is behind the journal of a partition.
 type Lag struct {
-	Frames uint64        // that were not copied yet
+	Frames uint64        // how many frames were not copied yet
 	Behind time.Duration // how long ago the oldest of them was stored; 0 if there is none
 }
 
-// fences is how many frames without content may be behind the last one with events. Publishers need not see them.
+// fences is how many frames without events may be at the end of a journal without counting as lag: a publisher does
+// not copy them.
 const fences = 16
 
-// LagOf returns how far EVENTS is behind the journal of a partition. It asks the NATS servers, so that it knows of a
-// publisher that does not run as well. Frames that are archived are not counted. now is compared with the servers' times.
+// LagOf returns how far EVENTS is behind the journal of a partition. It asks the NATS servers, so that the result
+// is right even if the publisher does not run. It does not count archived frames. It compares now with times of the
+// servers.
 func LagOf(ctx context.Context, js jetstream.JetStream, plane string, partition int, now time.Time) (Lag, error) {
 	lag, err := lagOf(ctx, js, plane, partition, now)
 	if err != nil {
@@ -43,7 +45,7 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	}, uint64(0)
 	m, err := events.GetLastMsgForSubject(ctx, PositionPrefix+plane+"."+strconv.Itoa(partition))
 	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound): // never copied, or nothing was for as long as EVENTS keeps a position
+	case errors.Is(err, jetstream.ErrMsgNotFound): // nothing was copied, or only before maxAge
 		oldest := now.Add(-maxAge)
 		from.DeliverPolicy, from.OptStartTime = jetstream.DeliverByStartTimePolicy, &oldest
 	case err != nil:
@@ -85,7 +87,8 @@ func lagOf(ctx context.Context, js jetstream.JetStream, plane string, partition 
 	return lag, nil
 }
 
-// lagIn returns how far EVENTS is behind one segment, of which it has what is not behind copied. from says where the rest begins.
+// lagIn returns how far EVENTS is behind one segment. EVENTS has the frames up to copied; from is the configuration
+// of a consumer that begins behind them.
 func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jetstream.ConsumerConfig, copied uint64, now time.Time) (lag Lag, err error) {
 	log, err := js.Stream(ctx, p.Stream())
 	if err != nil {
@@ -123,8 +126,9 @@ func lagIn(ctx context.Context, js jetstream.JetStream, p jetlog.Place, from jet
 	return Lag{}, nil
 }
 
-// CopiedThrough returns the wal_seq up to which EVENTS has the journal of a partition; math.MaxUint64 if there is nothing that it does not have, or
-// need, of what is older than old. It asks the NATS servers, and returns an error if they do not know.
+// CopiedThrough returns the wal_seq up to which EVENTS has the events of a partition's journal. It returns
+// math.MaxUint64 if that is not known, but EVENTS has, or would not keep, every event that is older than old. It asks
+// the NATS servers, and returns an error if it cannot determine either.
 func CopiedThrough(ctx context.Context, nc *nats.Conn, plane string, partition int, old time.Duration) (uint64, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -137,8 +141,9 @@ func CopiedThrough(ctx context.Context, nc *nats.Conn, plane string, partition i
 	if end.WalSeq > 0 {
 		return end.WalSeq, nil
 	}
-	// A position is kept as long as events are, which is not long for a journal that is seldom written beside busy ones. Without one a publisher begins
-	// maxAge ago. What is newer the newest frame tells: it is never archived, and is copied if it is not older.
+	// EVENTS drops positions as it drops events, so that the position of a journal that is seldom written is dropped
+	// soon beside busy journals. A publisher without a position begins at maxAge ago, so older events are not needed.
+	// Whether newer ones are copied follows from the newest frame, which is never archived.
 	if old >= maxAge {
 		return math.MaxUint64, nil
 	}

@@ -20,17 +20,18 @@ import (
 	"quartet/pkg/retry"
 )
 
-// Stream is the name of the stream for everybody outside.
+// Stream is the name of the stream that programs outside of the planes read.
 const Stream = "EVENTS"
 
-// Limits of EVENTS. Beyond them, and beyond the bytes that its operator gives, the oldest events are dropped; the journal has all. A
-// journal that was never copied is copied from maxAge ago.
+// The limits of EVENTS. The server drops events that are older than maxAge, and the oldest ones beyond the
+// configured bytes, of which there are at least minBytes; the journals still have them. A journal that was never
+// copied is copied from maxAge ago.
 const (
 	minBytes = 1 << 20
 	maxAge   = 7 * 24 * time.Hour
 )
 
-// DefaultBytes is how many bytes EVENTS has at most.
+// DefaultBytes is the default of how many bytes EVENTS keeps at most.
 const DefaultBytes = 128 << 20
 
 const (
@@ -46,25 +47,25 @@ const (
 // PositionPrefix begins the subjects of positions; plane and partition follow.
 const PositionPrefix = "quartet.bus.position."
 
-// positionSubject returns the subject of a publisher's position. It is in EVENTS itself, because
+// positionSubject returns the subject of a publisher's position. The position is in EVENTS itself, because
 // EVENTS may lose its end (it is not fsynced on a single node, and may be deleted), and then
-// the position must be lost as well. The acknowledgement of a durable consumer would survive
+// the position must be lost as well. The acknowledgements of a durable consumer would survive
 // and leave a gap; such a consumer also delivers new frames before it repeats those that were
 // not acknowledged.
 func positionSubject(s journal.Source) string {
 	return PositionPrefix + s.Plane() + "." + strconv.Itoa(s.Partition())
 }
 
-// Headers of a position. That of before journals were chained has the first one only.
+// The headers of a position. A position of a version before journals had hash chains has only the first one.
 const (
 	headerSequence = "Quartet-Sequence"
 	headerEnd      = "Quartet-End"
 )
 
 // EnsureStream creates EVENTS or updates its limits, and repeats requests that are not answered
-// until ctx ends. EVENTS keeps at most so many bytes and a quarter of the store, and less if the server has no room to reserve for that, but
-// at least minBytes. On a single node the stream is created with asynchronous persistence, which an
-// existing one keeps as it is; events that a loss of power removes are copied again.
+// until ctx ends. EVENTS may have at most bytes, at most a quarter of the store, and less if the server
+// cannot reserve that, but at least minBytes. With one replica a new stream has asynchronous persistence:
+// events that are lost with the machine's power are copied again. The mode of an existing stream stays.
 func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, bytes int64, space *room.Room) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -105,8 +106,8 @@ func EnsureStream(ctx context.Context, nc *nats.Conn, replicas int, bytes int64,
 	}
 }
 
-// noRoom are the JetStream error codes for a stream that reserves more than there is: of an account, of a server, and of
-// a cluster, in which no server suits.
+// noRoom are the JetStream error codes for a stream that reserves more than is available: to the account, on the
+// server, and on any server of the cluster.
 var noRoom = []jetstream.ErrorCode{10023, 10047, 10005}
 
 // ensureTerm bounds one attempt to create the stream. A cluster that elects a leader drops
@@ -128,8 +129,8 @@ func ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	return err
 }
 
-// same reports whether a stream has the settings of want that can change. An update that changes nothing occupies the leader
-// of a cluster all the same, for each partition that moves.
+// same reports whether a stream has those settings of want that an update can change. It avoids updates that change
+// nothing, which would occupy the leader of a cluster whenever a partition moves.
 func same(got, want jetstream.StreamConfig) bool {
 	return got.Description == want.Description && slices.Equal(got.Subjects, want.Subjects) && got.Storage == want.Storage && got.Discard == want.Discard &&
 		got.MaxBytes == want.MaxBytes && got.MaxAge == want.MaxAge && got.Replicas == want.Replicas && got.AllowBatchPublish == want.AllowBatchPublish
@@ -138,18 +139,19 @@ func same(got, want jetstream.StreamConfig) bool {
 // Config holds the settings and dependencies of a Publisher. Source is required, and Conn or Target.
 type Config struct {
 	Conn   *nats.Conn
-	Target Target         // what is copied to; default: EVENTS of Conn
-	Source journal.Source // what is copied; one Publisher for each
+	Target Target         // the stream to which events are copied; default: EVENTS of Conn
+	Source journal.Source // the journal that is copied; there must be only one Publisher for it
 	Logger *zap.Logger
 	// Metrics gets quartet_events_…. Optional.
 	Metrics prometheus.Registerer
-	// AckTimeout is how long EVENTS may take to acknowledge a batch before it is copied
+	// AckTimeout is how long EVENTS may take to acknowledge a batch before the batch is copied
 	// again. Default 10 s.
 	AckTimeout time.Duration
 	// Lag is how long an event may wait for others that are copied with it. Default 5 ms;
-	// negative for none.
+	// negative: it does not wait.
 	Lag time.Duration
-	// Room says whether the store has room; nil: it has. EVENTS does not take what journals need.
+	// Room says whether the store has room. While it has none but the reserve, nothing is copied. nil: there
+	// is always room.
 	Room *room.Room
 }
 
@@ -231,12 +233,12 @@ func (p *Publisher) run(ctx context.Context) {
 }
 
 type frame struct {
-	at    framelog.End // behind it
+	at    framelog.End // the end of the log behind the frame
 	lines []journal.Line
 }
 
-// session copies over one connection, which does not reconnect, because events after a lost
-// one would then be stored before it.
+// session copies over one connection, and reports whether a window was copied. The connection does not
+// reconnect: otherwise an event could be lost, and later ones stored before it is copied again.
 func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -284,7 +286,8 @@ func (p *Publisher) session(ctx context.Context) (copied bool, err error) {
 	}
 }
 
-// before reports whether a frame is older than EVENTS would keep.
+// before reports whether the last event of a frame is older than oldest. It returns false if oldest is zero, and
+// for a frame without a readable last line.
 func before(lines []journal.Line, oldest time.Time) bool {
 	if oldest.IsZero() || len(lines) == 0 {
 		return false
@@ -293,7 +296,7 @@ func before(lines []journal.Line, oldest time.Time) bool {
 	return err == nil && ev.CreatedAt.Before(oldest)
 }
 
-// gather returns the frames that arrive within the lag, at most a window.
+// gather waits for Config.Lag and returns first and the frames that have arrived, but at most window frames.
 func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) []frame {
 	if p.cfg.Lag > 0 {
 		// The channel has room for a window, so the source is not blocked meanwhile, and
@@ -317,7 +320,8 @@ func (p *Publisher) gather(ctx context.Context, first frame, more <-chan frame) 
 	return out
 }
 
-// PositionOf returns the position in a message of EVENTS.
+// PositionOf returns the position in the headers of a position's message. Of an old message it has only the sequence
+// number (see headerSequence).
 func PositionOf(h nats.Header) (end framelog.End, err error) {
 	if text := h.Get(headerEnd); text != "" {
 		return framelog.ParseEnd(text)
@@ -359,7 +363,7 @@ func (p *Publisher) copyWindow(ctx context.Context, out Session, frames []frame)
 	return err
 }
 
-// awaitRoom waits while the store has room for journals only, or until ctx ends.
+// awaitRoom waits until the store has room beyond its reserve. It returns the error of ctx if that ends first.
 func (p *Publisher) awaitRoom(ctx context.Context) error {
 	err := p.cfg.Room.Check(0, false)
 	if err == nil {

@@ -16,17 +16,18 @@ import (
 type Target interface {
 	// Exists returns an error if there is no such stream.
 	Exists(ctx context.Context) error
-	// Open begins a session, and calls lost when that cannot go on.
+	// Open begins a session. It calls lost when the session's connection is lost.
 	Open(lost func()) (Session, error)
 }
 
-// Session is one connection to a stream. What it has sent is stored in order, without gaps, up to an error.
-// A session with an error must not be used again. It may be stored later what was sent before an error or Close.
+// Session is one connection to a stream. The stream stores its messages in the order in which they were published,
+// without gaps, until an error. After an error the session must not be used any more. Messages that were published
+// before an error or Close may still be stored afterwards.
 type Session interface {
-	// Position returns the last position that was published with a subject, the zero End if there is none.
+	// Position returns the last position that is stored with a subject; the zero End if there is none.
 	Position(ctx context.Context, subject string) (framelog.End, error)
-	// Publish sends a message, which may be changed when it returns. If it is the last one of a window, Publish returns
-	// when the stream has everything that was sent.
+	// Publish sends a message. The caller may reuse m when it returns. If last is set, as for the last message of a
+	// window, Publish returns only when the stream has everything that was sent.
 	Publish(ctx context.Context, m *nats.Msg, last bool) error
 	Close()
 }
@@ -37,7 +38,7 @@ type natsTarget struct {
 	timeout time.Duration
 }
 
-// Exists implements Target.
+// Exists implements Target. Without EVENTS the error is jetstream.ErrStreamNotFound.
 func (t natsTarget) Exists(ctx context.Context) error {
 	js, err := jetstream.New(t.conn)
 	if err == nil {
@@ -74,10 +75,10 @@ type natsSession struct {
 	out *batches
 }
 
-// Close implements Session.
+// Close implements Session. It does not wait for acknowledgements.
 func (s natsSession) Close() { s.nc.Close() }
 
-// Publish implements Session.
+// Publish implements Session. It also waits whenever a batch is full; see batches.
 func (s natsSession) Publish(ctx context.Context, m *nats.Msg, last bool) error {
 	return s.out.publish(ctx, m, last)
 }

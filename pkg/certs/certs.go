@@ -22,14 +22,14 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// lookAgain is the minimum time between two checks of the files. They are checked by
-// handshakes only.
+// lookAgain is the minimum time between two checks of the files, which are only made when a
+// handshake needs the certificates.
 const lookAgain = time.Second
 
 // Files are paths of PEM files.
 type Files struct {
-	// Cert and Key are this process's own certificate, as a server, and as a client of
-	// servers that ask for one.
+	// Cert and Key are the certificate of this process, which it shows as a server, and as a client
+	// to servers that ask for one.
 	Cert, Key string
 	// CA is the authority of the servers that are called; empty: the system's authorities.
 	CA string
@@ -37,7 +37,7 @@ type Files struct {
 	ClientCA string
 	// RequireClient refuses clients without a certificate.
 	RequireClient bool
-	// Prefix is that of the settings' names in messages, such as nats-.
+	// Prefix is the prefix of the names of the settings in messages, such as nats-.
 	Prefix string
 }
 
@@ -60,9 +60,9 @@ type Store struct {
 	logger *zap.Logger
 
 	mu     sync.Mutex
-	looked time.Time
-	stamp  string // sizes and times of the files as read
-	bad    string // stamp of what could not be read, so that it is logged once
+	looked time.Time // when the files were last checked
+	stamp  string    // sizes and times of the files whose contents are in now
+	bad    string    // stamp of files that could not be read, so that this is logged only once
 	now    contents
 }
 
@@ -70,7 +70,7 @@ type contents struct {
 	cert     *tls.Certificate
 	roots    *x509.CertPool // nil: the system's
 	clients  *x509.CertPool
-	serverOf *tls.Config
+	serverOf *tls.Config // of a server; nil without a certificate
 }
 
 // Open reads the files. It returns an error if one of them cannot be read, or if the settings
@@ -191,7 +191,8 @@ func (s *Store) Serves() bool { return s != nil && s.files.Cert != "" }
 // Mutual reports whether clients' certificates are verified.
 func (s *Store) Mutual() bool { return s != nil && s.files.ClientCA != "" }
 
-// Server returns the configuration of a listener, which follows changes of the files.
+// Server returns the configuration of a listener: each handshake uses the current contents of the
+// files. Files.Cert must be set.
 func (s *Store) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
@@ -223,12 +224,12 @@ type dialing struct {
 	credentials.TransportCredentials
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
+// ClientHandshake implements credentials.TransportCredentials. It uses the current contents of the files.
 func (d dialing) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return credentials.NewTLS(d.store.Client()).ClientHandshake(ctx, authority, conn)
 }
 
-// Clone implements credentials.TransportCredentials.
+// Clone implements credentials.TransportCredentials. The clone uses the same Store.
 func (d dialing) Clone() credentials.TransportCredentials {
 	return dialing{d.store, d.TransportCredentials.Clone()}
 }

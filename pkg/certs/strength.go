@@ -20,8 +20,8 @@ func CheckKey(key crypto.PublicKey) error {
 	return nil
 }
 
-// strong returns an error that names the first of some certificates whose key is too short, or that
-// cannot be parsed.
+// strong returns an error for the first of ders, which are certificates in DER, that cannot be parsed or whose key is
+// too short.
 func strong(ders [][]byte) error {
 	for _, der := range ders {
 		cert, err := x509.ParseCertificate(der)
@@ -35,8 +35,8 @@ func strong(ders [][]byte) error {
 	return nil
 }
 
-// VerifyPeer refuses a connection whose peer shows a certificate with a key that is too short. It
-// is the VerifyConnection of a tls.Config, which runs for resumed connections too.
+// VerifyPeer returns an error if the peer of a connection shows a certificate with a key that is too short. It
+// is for tls.Config.VerifyConnection, which, unlike other hooks, is also called for resumed connections.
 func VerifyPeer(state tls.ConnectionState) error {
 	for _, cert := range state.PeerCertificates {
 		if err := CheckKey(cert.PublicKey); err != nil {

@@ -30,9 +30,9 @@ func Passing(err error) bool {
 	return false
 }
 
-// Again repeats a call while its error is transient (see Passing), with growing pauses, until
-// ctx ends; then it returns the cause of ctx. One attempt takes at most 90 s. A mutation must
-// have the same request id each time.
+// Again calls call, and calls it again while its error is transient (see Passing), with growing
+// pauses. It returns nil or an error that is not transient as call returns it, and the cause of ctx once
+// ctx has ended. One attempt takes at most 90 s. A mutation must have the same request id in each attempt.
 func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
 	pacer := newPacer()
 	for {
@@ -53,5 +53,5 @@ func Again[R any](ctx context.Context, call func(context.Context) (R, error)) (R
 	}
 }
 
-// newPacer paces the attempts of this package.
+// newPacer returns the pacer for the pauses between attempts in this package.
 func newPacer() *retry.Pacer { return retry.New(firstPause, lastPause) }

@@ -55,9 +55,9 @@ type dialling struct {
 	more      []grpc.DialOption
 }
 
-// WithToken sends a credential with every call that is not made under As. The
-// credential names the namespace, the principal and the role; there is no other
-// way to choose a namespace (SPEC X4).
+// WithToken makes the client send token as the credential of every call that is not
+// made under As. The credential determines the namespace, the principal and the role; there is no
+// other way to choose a namespace (SPEC X4).
 func WithToken(token string) Option {
 	return func(d *dialling) { d.token = strings.TrimSpace(token) }
 }
@@ -73,9 +73,9 @@ func WithGRPC(opts ...grpc.DialOption) Option {
 	return func(d *dialling) { d.more = append(d.more, opts...) }
 }
 
-// Dial returns a client of the server at a gRPC address. The first call connects, and the
-// connection is made again whenever it is lost. Without WithToken, calls to a loopback address have
-// the token of the server of this user that listens there, if there is one; localhost is 127.0.0.1 then.
+// Dial returns a client of the server at a gRPC address. It connects with the first call, and
+// again whenever the connection is lost. Without WithToken, it treats localhost as 127.0.0.1, and calls to a
+// loopback address have the local token of the server of this user at that address, if there is one.
 func Dial(addr string, opts ...Option) (*Client, error) {
 	conn, err := Connect(addr, opts...)
 	if err != nil {
@@ -119,8 +119,8 @@ func Connect(addr string, opts ...Option) (*grpc.ClientConn, error) {
 	return grpc.NewClient(addr, append(dial, d.more...)...)
 }
 
-// New returns a client over an existing connection, which Close does not close. Errors have
-// reasons if the connection converts them, as that of Connect does.
+// New returns a client over an existing connection, which Close does not close. Errors of calls
+// are faults only if the connection converts them, as a connection of Connect does.
 func New(conn grpc.ClientConnInterface) *Client {
 	return &Client{
 		Agents: agentv1.NewAgentServiceClient(conn), Work: workv1.NewWorkServiceClient(conn), Home: workv1.NewHomeServiceClient(conn),
@@ -154,7 +154,8 @@ func As(ctx context.Context, token string) context.Context {
 // on loopback; for other servers use WithTLS, a tunnel or a proxy.
 type bearer string
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
+// GetRequestMetadata implements credentials.PerRPCCredentials. It returns nothing for a call under As, and if b is
+// empty.
 func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	if own, _ := ctx.Value(actKey{}).(bool); own || b == "" {
 		return nil, nil
@@ -162,5 +163,5 @@ func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. It returns false, see bearer.
 func (bearer) RequireTransportSecurity() bool { return false }

@@ -17,8 +17,8 @@ import (
 // Causes with which the context of a command ends before its handler returns, beside
 // ErrStopping.
 var (
-	// ErrStopped means that the task was stopped or its lease was lost, or for a step,
-	// that the run was cancelled or a report of it was refused.
+	// ErrStopped means that the task was stopped or its lease was lost. For a step it means
+	// that the run was cancelled or that the server refused a report of it.
 	ErrStopped = errors.New("the task was stopped")
 	// ErrTimeout means that the command reached its timeout.
 	ErrTimeout = errors.New("the command's time is over")
@@ -27,7 +27,7 @@ var (
 // ExitError ends a command with an exit code.
 type ExitError struct{ Code int }
 
-// Error implements error.
+// Error returns a text such as "exit code 2".
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
 // defaultTimeout is the timeout of a command that has none.
@@ -38,19 +38,19 @@ type Command struct {
 	// Task is the leased task; Task.Command says what to run.
 	Task *taskv1.Task
 
-	gen    int64
-	ctx    context.Context //nolint:containedctx // of the command, which is what ends with it
+	gen    int64           // generation of the lease
+	ctx    context.Context //nolint:containedctx // the handler's context, which is cancelled to stop the command
 	cancel context.CancelCauseFunc
-	wake   func()
+	wake   func() // tells the worker that there is something to send; does not block
 	input  *input
 
 	buf *spool.Buffer
 
 	mu        sync.Mutex
-	sentStart bool  // the start was sent on this stream
-	acked     int64 // the input that was acknowledged on this stream
-	over      *taskv1.CommandEnded
-	sentEnd   bool // the end was sent on this stream
+	sentStart bool                 // the start was sent on this stream
+	acked     int64                // number of the last input that was reported as taken on this stream
+	over      *taskv1.CommandEnded // the end, as it is reported; nil before
+	sentEnd   bool                 // the end was sent on this stream
 }
 
 func newCommand(life context.Context, lease *taskv1.CommandLease, wake func()) *Command {
@@ -134,7 +134,7 @@ func (c *Command) unsent() []*taskv1.ConnectRequest {
 	return out
 }
 
-// rewind marks everything that is not stored as not sent, for a new stream.
+// rewind marks the start, the input, the end and the output that is not stored as not sent, for a new stream.
 func (c *Command) rewind() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,8 +145,8 @@ func (c *Command) rewind() {
 // acknowledge drops the output that is stored.
 func (c *Command) acknowledge(end int64) { c.buf.Acknowledge(end) }
 
-// abandon ends a command whose lease was lost or whose worker has stopped. What is not sent
-// of its output is discarded, and further writes fail.
+// abandon cancels a command whose lease was lost or whose worker has stopped, and makes its writes fail. The
+// caller must remove the command, or have ended the stream, so that nothing more of its output is sent.
 func (c *Command) abandon() {
 	c.buf.Discard()
 	c.cancel(ErrStopped)
@@ -157,8 +157,8 @@ type outputWriter struct {
 	stream taskv1.OutputStream
 }
 
-// Write queues output, which is kept until it is stored, and waits while the queue is full. It
-// fails once the command was abandoned, not already when its context ends.
+// Write queues output, which is kept until the server has stored it. It blocks while the queue is full.
+// It fails once the command was abandoned; the end of the command's context alone does not make it fail.
 func (w outputWriter) Write(p []byte) (int, error) {
 	for written := 0; written < len(p); {
 		n := spool.Cut(p[written:])
@@ -212,7 +212,7 @@ func (i *input) close() {
 	i.some.Broadcast()
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It blocks until there is input, and returns io.EOF once all was read after ended is set.
 func (i *input) Read(p []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -80,8 +80,8 @@ func (t *Turn) watch(ctx context.Context, announce func([]*agentv1.Message)) {
 	}
 }
 
-// watchOnce reads one stream. It returns io.EOF if the server reported the end of the turn,
-// and RUN_STALE if the stream ended without that.
+// watchOnce reads one stream, and calls alive with each message. It returns io.EOF if the server
+// reported the end of the turn, and RUN_STALE if the server closed the stream without reporting it.
 func (t *Turn) watchOnce(ctx context.Context, alive func(), announce func([]*agentv1.Message)) error {
 	s, err := t.client.Agents.WatchTurn(t.as(ctx), &agentv1.WatchTurnRequest{
 		AgentId: t.Record.GetAgentId(), TurnId: t.Record.GetTurnId(), RunId: t.Record.GetRunId(),

@@ -8,8 +8,9 @@ import (
 	"quartet/pkg/fault"
 )
 
-// linked keeps a worker's stream open until ctx ends, which is no error. once opens a stream and
-// serves it until it breaks. linked returns an error if the server refuses the worker permanently.
+// linked keeps a worker's stream open until ctx ends, and then returns nil. once must open a stream and
+// serve it until it breaks. linked calls troubled with each error after which it calls once again. It
+// returns an error if the server refuses the worker permanently.
 func linked(ctx context.Context, once func(context.Context) error, troubled func(error)) error {
 	pacer := newPacer()
 	for ctx.Err() == nil {
@@ -30,8 +31,8 @@ func linked(ctx context.Context, once func(context.Context) error, troubled func
 	return nil
 }
 
-// drained waits until left returns 0, but for at most reportTerm. idle receives a value when
-// something was stored.
+// drained waits until left returns 0, but for at most reportTerm. idle must receive a value after left
+// has decreased.
 func drained(left func() int, idle <-chan struct{}) {
 	term := time.NewTimer(reportTerm)
 	defer term.Stop()

@@ -15,17 +15,18 @@ import (
 
 // LocalCredential returns the credential that Dial uses without WithToken, for programs that connect by
 // other means. It reads the token file of the server at addr for every call, so that a program can
-// be started before the server. Calls have no credential if there is no such file, if
-// addr is not a loopback address, and if they have one of their own. The peer must be addr
-// itself and not a proxy.
+// be started before the server. It adds no credential if there is no such file, if addr is not a loopback
+// address, or if the call has a credential already. The caller must connect to addr itself and not to a
+// proxy, which would receive the token.
 func LocalCredential(addr string) credentials.PerRPCCredentials {
 	return localCredential(strings.TrimPrefix(strings.TrimPrefix(addr, "passthrough:///"), "dns:///"))
 }
 
-// localCredential is the address of a server.
+// localCredential is the address of a server whose local token is the credential.
 type localCredential string
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
+// GetRequestMetadata implements credentials.PerRPCCredentials. It returns nothing for a call that has a credential,
+// and if there is no token. It returns UNAUTHENTICATED if the token file cannot be used.
 func (l localCredential) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
 	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get("authorization")) > 0 {
 		return nil, nil

@@ -15,13 +15,13 @@ var (
 	// ErrLost means that this runner does not hold the turn any more: its lease expired, or
 	// its agent was stopped or deleted.
 	ErrLost = errors.New("the turn is no longer this runner's")
-	// ErrStopping means that the runner, or the worker, stops. If the handler then returns an
-	// error, whichever it is, the turn is released, which does not count as an attempt.
+	// ErrStopping means that the runner, or the worker, stops. If the handler of a turn then returns
+	// any error, the turn is released, which does not count as an attempt.
 	ErrStopping = errors.New("the runner stops")
 )
 
 // EndedError is the cause of a turn's context when the server ended the turn.
-// It is ErrAborted or ErrLost.
+// errors.Is finds ErrAborted or ErrLost in it.
 type EndedError struct {
 	// Turn is the turn after its end, or nil if the server did not return it.
 	Turn *agentv1.Turn
@@ -44,7 +44,7 @@ func (e *EndedError) Unwrap() error {
 	return ErrLost
 }
 
-// ended is an error with the outcome of the turn.
+// ended is a handler's error that determines the outcome of its turn.
 type ended struct {
 	error
 	outcome agentv1.TurnOutcome
@@ -52,23 +52,24 @@ type ended struct {
 
 func (e ended) Unwrap() error { return e.error }
 
-// Retryable makes a turn fail with a transient error: its message returns to the lane, and is
-// quarantined after three attempts. Errors without an outcome are retryable.
+// Retryable returns an error with which a turn fails transiently: its message returns to the lane, and
+// is quarantined after three attempts. A handler's error that none of these functions made counts as
+// retryable.
 func Retryable(err error) error {
 	return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_RETRYABLE}
 }
 
-// Released releases a turn for a reason that is not in the turn: the runner stops, or its
-// credential is refused. The message returns to the front of the lane and can be acquired at
-// once, and no attempt is counted; so the runner must acquire no further turn before the
-// reason is repaired.
+// Released returns an error with which a turn is released for a reason that is not in the turn: the
+// runner stops, or its credential is refused. The message returns to the front of the lane and can be
+// acquired at once, and no attempt is counted. So the runner must not acquire another turn before the
+// reason is repaired: it would receive the same message again and again.
 func Released(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_RELEASED} }
 
-// Fatal makes a turn fail permanently: its message is quarantined at once.
+// Fatal returns an error with which a turn fails permanently: its message is quarantined at once.
 func Fatal(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_FATAL} }
 
-// OverBudget means that the required part of the context does not fit the model. The message
-// is quarantined at once, because another attempt would fail as well.
+// OverBudget returns an error which says that the required part of the context does not fit the model.
+// The message is quarantined at once, because another attempt would fail as well.
 func OverBudget(err error) error {
 	return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET}
 }

@@ -22,21 +22,21 @@ const (
 	reportsAtOnce = 1000
 )
 
-// StepOptions announce a worker of board steps.
+// StepOptions configure a worker of board steps.
 type StepOptions struct {
 	// ID is the permanent name of the worker. Two running processes must not share one.
 	ID string
-	// Pools are the pools that it joins, 1 to 100.
+	// Pools are the pools that the worker joins, 1 to 100.
 	Pools []string
-	// Capacity is how many steps it executes at once. Default 4.
+	// Capacity is how many steps the worker executes at once. Default 4.
 	Capacity int
 	// Labels are shown with the worker.
 	Labels map[string]string
-	// Heartbeat is how often leases are renewed. Default 30 s. If a fourth of the shortest
-	// lease is less than that, they are renewed that often.
+	// Heartbeat is the period in which leases are renewed. Default 30 s. If a fourth of the
+	// shortest lease is less than Heartbeat, that is the period.
 	Heartbeat time.Duration
-	// Troubled is called with errors of connections, which are made again, and with results
-	// that were refused. Optional.
+	// Troubled is called with the error of each lost or failed connection, after which the worker
+	// connects again, and with the error of each report that the server refused. Optional.
 	Troubled func(error)
 }
 
@@ -110,7 +110,7 @@ type stepLoop struct {
 	unsent   []string            // the run of each report that is to be sent, in the order of the reports
 	freed    int                 // capacity for which no step was requested yet
 	stopping bool
-	lease    time.Duration  // the shortest term that the server gave
+	lease    time.Duration  // the shortest term of a step's lease so far; 0: there was none
 	working  sync.WaitGroup // grows under mu, and not once stopping
 
 	more chan struct{} // capacity 1: there is something to send
@@ -120,8 +120,8 @@ type stepLoop struct {
 // stepRun is a run until its end is stored.
 type stepRun struct {
 	cancel  context.CancelCauseFunc
-	reports []*boardv1.StepReport // not stored yet: running, and the end
-	sent    int                   // of them, on this stream
+	reports []*boardv1.StepReport // not stored yet: that the step runs, and its end
+	sent    int                   // how many of reports were sent on this stream
 	ended   bool
 }
 
@@ -144,7 +144,7 @@ func (w *stepLoop) once(ctx context.Context) error {
 		w.sendAll(ctx, s)
 	}
 	cancel()
-	return <-broken // the receiver knows why
+	return <-broken // the receiver has the error of the stream
 }
 
 // hello returns the first message of a stream: the runs that are held, and the capacity for
@@ -259,7 +259,7 @@ func (w *stepLoop) receive(s stepStream) error {
 	}
 }
 
-// accept starts to execute a step, unless it has been started.
+// accept starts to execute a step, unless its run was started before or the worker stops.
 func (w *stepLoop) accept(a *boardv1.StepAssignment) {
 	runID := a.GetRun().GetRunId()
 	w.mu.Lock()

@@ -35,37 +35,38 @@ type Turn struct {
 	Tools []string
 	// Agent is the agent of the turn.
 	Agent *agentv1.Agent
-	// Namespace of the agent.
+	// Namespace is the namespace of the agent.
 	Namespace string
 	// Token is a credential of the agent that is valid during this run; see As.
 	Token string
 
 	client *Client
 	cancel context.CancelCauseFunc // of the handler's context
-	index  int32
-	ended  atomic.Bool
-	reason string
+	index  int32                   // of the next round
+	ended  atomic.Bool             // a round ended the turn
+	reason string                  // why it did; valid once ended is set
 }
 
 // Reply is the reply of a model in one round.
 type Reply struct {
-	// Text, at most 256 KiB. Beside a CompleteWorkItem it becomes the report.
+	// Text is the text of the reply, at most 256 KiB. If one of Calls is CompleteWorkItem, Text
+	// becomes the report of the work item.
 	Text string
-	// Calls of tools that the server executes, at most 64.
+	// Calls are the calls of tools that the server executes, at most 64.
 	Calls []*agentv1.ToolCall
-	// Local are the results of tools that the runner executed itself, and LocalCalls the calls,
-	// at most 64.
+	// LocalCalls are the calls of tools that the runner executed itself, at most 64, and Local
+	// their results.
 	Local      []*agentv1.ToolResult
 	LocalCalls []*agentv1.ToolCall
 	// Usage is what the round cost.
 	Usage *agentv1.TokenUsage
-	// Summary is a summary of what was said before, at most 2048 bytes, which later contexts
-	// show in place of the words; see Summary. Nil: the current one stays.
+	// Summary is a summary of the conversation so far, at most 2048 bytes, which later contexts
+	// show in its place; see Summary. Nil: the current summary remains.
 	Summary *agentv1.ConversationSummary
 }
 
-// Summary returns a summary of all that was said before the message of a turn, for Reply. Its
-// ThroughTurnId may be set to an earlier turn, the last one whose words the summary covers.
+// Summary returns, for Reply, a summary of the conversation before the message of the turn. The caller
+// may set its ThroughTurnId to an earlier turn, if that is the last one that the summary covers.
 func Summary(text string) *agentv1.ConversationSummary {
 	return &agentv1.ConversationSummary{Text: text}
 }
@@ -79,9 +80,9 @@ func Call(callID, name string, arguments map[string]any) (*agentv1.ToolCall, err
 	return &agentv1.ToolCall{CallId: callID, Name: name, Arguments: args}, nil
 }
 
-// CommandOf describes the command of the result of ExecCommand, such as "tsk_01h… failed: exit
-// code 1", and reports whether it failed. It returns "" for other results. The result of the
-// call is a success whenever the command was started; its task has the outcome.
+// CommandOf returns a description of the command that an ExecCommand call started, such as
+// "tsk_01h… failed: exit code 1", and whether the command failed. It returns "" and false for the results of
+// other tools. The result of ExecCommand itself is a success whenever the command was started.
 func CommandOf(r *agentv1.ToolResult) (how string, failed bool) {
 	if r.GetToolName() != "ExecCommand" {
 		return "", false
@@ -133,9 +134,9 @@ func (t *Turn) Round(ctx context.Context, r Reply) (*agentv1.SubmitRoundResponse
 	return resp, nil
 }
 
-// StartLocal records calls that the runner is about to execute itself, so that the agent is told
-// of them if the runner is lost before the Round that has their results. Calls without an effect
-// need none. Each has a call id; nothing is executed. Errors are as for Round.
+// StartLocal records calls that the runner is about to execute itself, so that the agent learns of them
+// in a later turn if the runner is lost before the Round with their results. It executes nothing. Calls
+// without an effect need not be recorded. Each call must have a call id. Errors are those of Round.
 func (t *Turn) StartLocal(ctx context.Context, calls []*agentv1.ToolCall) error {
 	if t.ended.Load() {
 		return fault.TurnEnded.Newf("turn %s ended with %s; start no further calls", t.Record.GetTurnId(), t.reason)
@@ -186,9 +187,10 @@ func over(err error) bool {
 	return errors.Is(err, fault.RunStale) || errors.Is(err, fault.TurnEnded)
 }
 
-// lost returns how a turn ended that the server reports as ended, and cancels the handler's
-// context with that cause. It returns nil, and cancels nothing, if the turn was completed, which
-// only the runner's own round or finish does.
+// lost must be called when the server says that the turn has ended. It cancels the handler's context
+// with an *EndedError as cause, and returns that. known is the turn after its end; if it is nil, lost asks
+// the server. If the turn was completed, which only a round or the finish of this runner does, lost
+// cancels nothing and returns nil.
 func (t *Turn) lost(ctx context.Context, known *agentv1.Turn) error {
 	if known == nil {
 		term, cancel := context.WithTimeout(ctx, finishTerm)

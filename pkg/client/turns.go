@@ -23,8 +23,8 @@ type RunnerOptions struct {
 	Name string
 	// AgentIDs are the agents to serve. Empty: all agents of the namespace.
 	AgentIDs []string
-	// AllNamespaces serves the agents of all namespaces, by their weights (SPEC D7). It
-	// requires an admin's credential and no AgentIDs.
+	// AllNamespaces means that the agents of all namespaces are served, each namespace by its
+	// weight (SPEC D7). It requires an admin's credential and no AgentIDs.
 	AllNamespaces bool
 	// ToolFamilies are the families that the profile of an agent must have to be served,
 	// and Preset the preset that it must have, such as that of a child for a smaller model.
@@ -37,8 +37,8 @@ type RunnerOptions struct {
 	MaxTurns int
 	// Poll is how long one request waits for a turn. Default 30 s, at most 55 s.
 	Poll time.Duration
-	// Grace is how long running turns may continue after ctx has ended; then they are
-	// released. Default 0.
+	// Grace is how long running turns may continue after ctx has ended; then their contexts
+	// end with ErrStopping. Default 0.
 	Grace time.Duration
 	// Announce is called with operators' messages that the next round of a turn will
 	// return, as soon as they are queued. Optional.

@@ -22,7 +22,7 @@ const (
 	formerMax = 10_000
 )
 
-// WorkerOptions announce a worker.
+// WorkerOptions configure a worker.
 type WorkerOptions struct {
 	// ID is the permanent name of the worker. Two running processes must not share one.
 	ID string
@@ -30,18 +30,19 @@ type WorkerOptions struct {
 	Capacity int
 	// Labels are shown with the worker, and commands can require them.
 	Labels map[string]string
-	// Heartbeat is how often leases are renewed. Default 10 s.
+	// Heartbeat is the period in which leases are renewed. Default 10 s.
 	Heartbeat time.Duration
-	// Troubled is called with errors of connections, which are made again. Optional.
+	// Troubled is called with the error of each lost or failed connection, after which the worker
+	// connects again. Optional.
 	Troubled func(error)
 }
 
 // CommandHandler runs a command. Its ctx ends with ErrStopped when the task is stopped or its
 // lease was lost, with ErrTimeout at the command's timeout, which is one hour if it has none,
-// and with ErrStopping when the worker stops. nil is exit code 0, ExitError another one; any
-// other error is exit code 1 with the error, cut to 1000 bytes, as message. An error that is
-// returned after the end of ctx has no exit code: the command is reported as stopped, timed out
-// or interrupted, by the cause of ctx.
+// and with ErrStopping when the worker stops. The command ends with exit code 0 if the handler returns
+// nil, with that of an *ExitError, and for any other error with 1 and the error, cut to 1000 bytes, as
+// message. If the handler returns an error after ctx has ended, the command has no exit code: it is
+// reported as stopped, timed out or interrupted, by the cause of ctx.
 type CommandHandler func(ctx context.Context, c *Command) error
 
 // RunWorker leases commands and calls handle with each, until ctx ends (SPEC T4). Output and
@@ -92,9 +93,9 @@ type workerLoop struct {
 	boot   string
 
 	mu       sync.Mutex
-	commands map[string]*Command
-	seen     map[string]int64 // commands since the start: a repeated lease starts nothing
-	former   []string         // those in seen that have ended, oldest first
+	commands map[string]*Command // by task id, until the end is stored
+	seen     map[string]int64    // newest lease generation by task id; a repeated lease starts nothing
+	former   []string            // tasks in seen whose commands were removed, oldest first
 	stopping bool
 	running  sync.WaitGroup // grows under mu, and not once stopping
 
@@ -136,7 +137,8 @@ func (w *workerLoop) once(ctx context.Context) error {
 	return <-broken // the receiver returns the error, and ends before the next hello
 }
 
-// why returns the status of a stream in place of the EOF of a send.
+// why returns the status with which a stream has ended, or err if there is none. A failed send returns
+// only io.EOF.
 func why(s workerStream, err error) error {
 	if _, status := s.Recv(); status != nil {
 		return status
@@ -195,7 +197,8 @@ func (w *workerLoop) receive(s workerStream) error {
 }
 
 // accept starts a leased command, unless it was started under this lease or a newer one, or the
-// worker is stopping. A run under an older lease, which was lost, is abandoned.
+// worker is stopping. If the command runs under an older lease, that lease was lost, and accept abandons
+// the run.
 func (w *workerLoop) accept(lease *taskv1.CommandLease) {
 	taskID := lease.GetTask().GetTaskId()
 	w.mu.Lock()

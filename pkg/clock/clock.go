@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Clock tells the time and waits for it.
+// Clock tells the time and makes timers.
 type Clock interface {
 	Now() time.Time
 	// TimerAt returns a timer that sends once at t, or immediately if t has passed. It takes
-	// a time rather than a duration, so that a clock that moves between Now and TimerAt
-	// delays nothing.
+	// a time rather than a duration, so that the timer is not late if the clock moves between
+	// the calls of Now and TimerAt.
 	TimerAt(t time.Time) Timer
 }
 
@@ -36,7 +36,8 @@ type systemTimer struct{ t *time.Timer }
 func (s systemTimer) C() <-chan time.Time { return s.t.C }
 func (s systemTimer) Stop() bool          { return s.t.Stop() }
 
-// Monotonic returns times whose differences are how much time has passed on c: of the machine's clock also while it is set.
+// Monotonic returns a function whose results differ by how much time has passed on c. For the machine's clock they
+// are not affected when the clock is set.
 func Monotonic(c Clock) func() time.Time {
 	if _, ok := c.(system); ok {
 		return elapsed
@@ -44,8 +45,8 @@ func Monotonic(c Clock) func() time.Time {
 	return c.Now
 }
 
-// AfterFunc calls f in a goroutine of its own when d has passed on c. If stop is called
-// before, f is not called, unless its goroutine has started already.
+// AfterFunc calls f in a goroutine of its own when d has passed on c. If stop is called before that, f is not
+// called. stop does not wait for a call of f.
 func AfterFunc(c Clock, d time.Duration, f func()) (stop func()) {
 	if _, ok := c.(system); ok && !passes {
 		t := time.AfterFunc(d, f)
@@ -89,8 +90,8 @@ func (f *Fake) Now() time.Time {
 	return f.now
 }
 
-// TimerAt returns a timer that fires when the clock is moved to t or past it, and at once if it is
-// there already.
+// TimerAt returns a timer that fires when Advance or Set moves the clock to t or past it, and at once if
+// the clock shows t or a later time already.
 func (f *Fake) TimerAt(t time.Time) Timer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,14 +105,14 @@ func (f *Fake) TimerAt(t time.Time) Timer {
 	return ft
 }
 
-// Advance moves the clock by d and fires the timers that are due, earliest first.
+// Advance moves the clock by d and fires the timers that are due then, earliest first.
 func (f *Fake) Advance(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.move(f.now.Add(d))
 }
 
-// Set moves the clock to t, which may be in the past, as wall clocks step back.
+// Set moves the clock to t, which may be earlier than Now, and fires the timers that are due then.
 func (f *Fake) Set(t time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -39,18 +39,18 @@ type entry struct {
 	pos   int
 }
 
-// NewDue returns an index that calls fire with due keys, earliest first and at most 1024 at a
-// time, from one goroutine, never before their time. A key fires once for its last Set; a Set
-// before that only moves its time. It is removed from the index before fire is called, so fire
-// may Set it again. A key that is removed or set while fire is being called may still be passed
-// to that call, so fire must check the record.
+// NewDue returns an index that, once started, calls fire with due keys, earliest first and at most
+// 1024 at a time, from one goroutine, and never before their time. If Set is called several times for a key
+// that has not fired, the key fires once, at the last time. A key is removed from the index before
+// fire is called, so fire may Set it again. Remove and Set cannot recall a key that was taken
+// for a call of fire, so fire must check whether the key's record is still due.
 func NewDue(clk Clock, fire func(keys []string)) *Due {
 	d := &Due{clk: clk, fire: fire, index: map[string]*entry{}, wake: make(chan struct{}, 1)}
 	d.settled = sync.NewCond(&d.mu)
 	return d
 }
 
-// Settle waits until no key is due and each call of fire has returned, so that a test can
+// Settle waits until no key is due and no call of fire is running, so that a test can
 // move the clock and then check the effects. It returns immediately while d is stopped.
 func (d *Due) Settle() {
 	d.mu.Lock()
@@ -166,8 +166,8 @@ func (d *Due) run(quit, stopped chan struct{}) {
 	}
 }
 
-// take removes the keys that are due at now, at most mostAtOnce, and returns them as firing. Only
-// if it returns none do next and pending say when the next key is due.
+// take removes at most mostAtOnce keys that are due at now, and returns them; firing is set while there
+// are any. If there are none, pending says whether the index has another key, and next when that is due.
 func (d *Due) take(now time.Time) (keys []string, next time.Time, pending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

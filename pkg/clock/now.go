@@ -4,13 +4,14 @@ package clock
 
 import "time"
 
-// passes reports whether time can pass without the machine's clock; it does in builds for tests only.
+// passes reports whether tests can let time pass that does not pass on the machine's clock, which they can only
+// in builds with the tag clockstep.
 const passes = false
 
 // now returns the time of the machine.
 func now() time.Time { return time.Now() }
 
-// elapsed returns times whose differences are how much time has passed.
+// elapsed is the function that Monotonic returns for the machine's clock.
 func elapsed() time.Time { return time.Now() }
 
 func timerAt(t time.Time) Timer { return systemTimer{time.NewTimer(t.Sub(now()))} }

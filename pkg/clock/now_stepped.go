@@ -9,19 +9,21 @@ import (
 	"time"
 )
 
-// stepVariable names a file with a duration, such as "-1h30m", by which the clock of this build is ahead of the machine's.
-// Builds with the tag clockstep are for tests of what a step of the clock does; no other build has this.
+// stepVariable is the environment variable with the name of a file. The file has a duration, such as "-1h30m", by
+// which the clock of this process is ahead of the machine's. Tests change it to step the clock. Only builds with
+// the tag clockstep, which are for such tests, read it.
 const stepVariable = "QUARTET_TEST_CLOCK_STEP"
 
-// step is what the file said when it was last read.
+// step has the duration that the file of stepVariable had when it was last read.
 var step struct {
 	sync.Mutex
 	by   time.Duration
 	next time.Time // when it is read again
 }
 
-// now returns the time of the machine, moved by the step and by what has passed beyond it. It has no monotonic reading: a duration between two times is that
-// of their clocks, as for times that were stored.
+// now returns the time of the machine, moved by the step and by the time that has passed beyond it (see
+// passedVariable). The result has no monotonic reading, so that the difference of two times includes a step between
+// them, as it does for times that were stored.
 func now() time.Time {
 	real := time.Now()
 	step.Lock()

@@ -9,20 +9,22 @@ import (
 	"time"
 )
 
-// passedVariable names a file with a duration that has passed beyond the machine's clock, and must not become shorter. Unlike after a step,
-// all of the process agrees that it has passed: Monotonic counts it, and timers fire that are due by it. A benchmark lives through a year so.
+// passedVariable is the environment variable with the name of a file. The file has a duration, which must never
+// become shorter: how much time has passed beyond what the machine's clock shows. Unlike a step (see stepVariable),
+// it counts as time that has passed: Monotonic includes it, and timers that it makes due fire. With it a benchmark
+// lets a year pass.
 const passedVariable = "QUARTET_TEST_CLOCK_PASSED"
 
 // lookEach is how often the file is read.
 const lookEach = 10 * time.Millisecond
 
-// passes reports whether time can pass without the machine's clock.
+// passes reports whether tests can let time pass that does not pass on the machine's clock.
 const passes = true
 
-// passed is what has passed beyond the clock of this process.
+// passed is the time that has passed for this process beyond the machine's clock.
 var passed = &skipped{file: os.Getenv(passedVariable)}
 
-// skipped is time that has passed beyond the machine's clock, and the timers that wait for it.
+// skipped is time that has passed beyond the machine's clock, with the timers that it can make due.
 type skipped struct {
 	file string
 
@@ -32,7 +34,7 @@ type skipped struct {
 	pending map[*skipTimer]struct{}
 }
 
-// read returns what has passed. The first call begins to look.
+// read returns how much time has passed beyond the machine's clock. The first call starts to read the file regularly.
 func (s *skipped) read() time.Duration {
 	if s.file == "" {
 		return 0
@@ -75,7 +77,7 @@ func (s *skipped) look() {
 	}
 }
 
-// skipTimer is a timer of the machine that is set anew whenever time has passed.
+// skipTimer is a timer of the machine that is reset whenever time has passed beyond the machine's clock.
 type skipTimer struct {
 	systemTimer
 
@@ -96,7 +98,7 @@ func (t *skipTimer) set() {
 	t.t.Reset(left)
 }
 
-// Stop implements Timer.
+// Stop implements Timer. Time that passes later does not reset the timer any more.
 func (t *skipTimer) Stop() bool {
 	t.of.mu.Lock()
 	delete(t.of.pending, t)
@@ -116,9 +118,10 @@ func timerAt(t time.Time) Timer {
 	}
 	passed.pending[timer] = struct{}{}
 	passed.mu.Unlock()
-	timer.set() // what has passed meanwhile
+	timer.set() // time may have passed since now was called
 	return timer
 }
 
-// elapsed returns times whose differences are how much time has passed, also beyond the machine's clock.
+// elapsed is the function that Monotonic returns for the machine's clock. It includes the time that has passed beyond
+// that clock.
 func elapsed() time.Time { return time.Now().Add(passed.read()) }

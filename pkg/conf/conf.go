@@ -29,10 +29,10 @@ type Row struct {
 type Set struct {
 	flags  *pflag.FlagSet
 	types  map[string]string
-	names  []string // in order of declaration
-	origin map[string]string
+	names  []string          // in order of declaration
+	origin map[string]string // by name, what Origin returns
 	getenv func(string) (string, bool)
-	// environ returns the environment as os.Environ does, and known has the variables that Know names.
+	// environ returns the environment as os.Environ does, and known has the variables that were passed to Know.
 	environ func() []string
 	known   map[string]bool
 }
@@ -103,10 +103,11 @@ func EnvName(name string) string {
 	return Env + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(name))
 }
 
-// Load sets the settings that no flag has set, after the flags were parsed: from the
-// environment, else from the file at path (none if empty), else they keep their default. If the
-// file cannot be read or has unknown settings, or a variable is nearly but not quite that of a setting
-// (see Know), nothing is set, and these errors are returned. Otherwise all errors are returned together, and the settings without one are set.
+// Load sets the settings that no flag has set: from the environment, otherwise from the file at path
+// (no file if path is empty); otherwise they keep their default. The flags must have been parsed. If the
+// file cannot be read or has unknown settings, or the name of a variable is a misspelt one of a setting
+// (see misspelt), Load sets nothing and returns these errors. Otherwise it sets the settings whose values are
+// valid, and returns the errors of all others.
 func (s *Set) Load(path string) error {
 	fromFile, err := s.readFile(path)
 	if err := errors.Join(err, s.misspelt()); err != nil {
@@ -192,8 +193,8 @@ func (s *Set) mask(name string, err error) error {
 	return err
 }
 
-// readFile returns the settings of the file as texts of flags. It refuses keys that are not
-// declared, so that a misspelt setting is not silently ignored.
+// readFile returns the settings of the file, with values in the form that flags have. It returns an error
+// for keys that are not declared, so that a misspelt setting is not silently ignored.
 func (s *Set) readFile(path string) (map[string]string, error) {
 	if path == "" {
 		return nil, nil

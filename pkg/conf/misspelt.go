@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// others are the variables with the prefix Env that are no settings, with whoever reads them. A misspelt
-// setting is close to the name of one; these are not misspelt.
+// others are the variables with the prefix Env that are no settings, and who reads each. They are not
+// reported as misspelt, even if they are close to the variable of a setting.
 var others = map[string]string{ //nolint:gosec // names of variables, no credentials
 	"QUARTET_ADDRESS": "clients", "QUARTET_TOKEN": "clients", "QUARTET_TOKEN_FILE": "clients", "QUARTET_TLS": "clients", "QUARTET_CONTEXT": "clients",
 	"QUARTET_TLS_CA_FILE": "clients", "QUARTET_TLS_CERT_FILE": "clients", "QUARTET_TLS_KEY_FILE": "clients",
@@ -28,15 +28,15 @@ var ofServices = regexp.MustCompile(`^QUARTET_([A-Z0-9_]+_)?(SERVICE_HOST|SERVIC
 const (
 	// ofTests is the prefix of the variables of tests.
 	ofTests = Env + "TEST_"
-	// near is how many edits a misspelt variable is away from the right one at most, and nearShort for names
-	// of at most shortName characters after the prefix, of which many are close to each other.
+	// near is how many edits a misspelt variable may be away from the right one. For names of at most shortName
+	// characters after the prefix, many of which are close to each other, it is nearShort.
 	near, nearShort, shortName = 2, 1, 5
 	// maxName is the longest name that is compared.
 	maxName = 100
 )
 
-// Know names variables that belong to settings of another Set, so that Load neither refuses them as
-// misspelt nor ignores what is close to them.
+// Know adds variables that belong to settings of another Set. Load does not report them as misspelt, and reports
+// other variables that are close to them.
 func (s *Set) Know(variables ...string) {
 	for _, name := range variables {
 		s.known[name] = true
@@ -55,10 +55,10 @@ func (s *Set) Variables() []string {
 	return out
 }
 
-// misspelt returns an error for each variable in the environment that is close to that of a setting and
-// is not a known one itself. Ignoring it would start a server with a default instead of what was
-// meant, which is why flags and keys of files that are misspelt are refused too. The values, which may
-// be secrets, are not in the errors.
+// misspelt returns an error for each variable in the environment whose name begins with Env, is close to the
+// variable of a setting or to one that was passed to Know, and is no known one itself. If it were ignored, a server
+// would start with a default instead of the value that was meant; misspelt flags and keys of files are refused for
+// the same reason. The errors do not contain values, which may be secrets.
 func (s *Set) misspelt() error {
 	known := maps.Clone(s.known)
 	for _, name := range s.Variables() {
@@ -81,7 +81,7 @@ func (s *Set) misspelt() error {
 	return errors.Join(errs...)
 }
 
-// nearest returns the name that is closest to a misspelt one, or "" if none is close.
+// nearest returns the name in all that is closest to name; "" if none is close enough (see near).
 func nearest(name string, all []string) string {
 	if len(name) > maxName {
 		return ""
@@ -99,8 +99,8 @@ func nearest(name string, all []string) string {
 	return best
 }
 
-// distance returns how many insertions, deletions, replacements and swaps of neighbours turn a into b,
-// or more than most if these are more than most.
+// distance returns the least number of insertions, deletions, replacements and swaps of adjacent bytes that turn
+// a into b. If that is more than most, it returns some number that is more than most.
 func distance(a, b string, most int) int {
 	if d := len(a) - len(b); d > most || -d > most {
 		return most + 1

@@ -19,10 +19,10 @@ type Network string
 const (
 	// NetworkNone is no network.
 	NetworkNone Network = "none"
-	// NetworkOutside is every address but those of this host, and the names that this host
-	// can resolve. Link-local addresses, where clouds serve credentials, are refused too.
+	// NetworkOutside reaches every address except those of this host, and resolves names with the
+	// name servers of this host. It refuses link-local addresses too, where clouds serve credentials.
 	NetworkOutside Network = "outside"
-	// NetworkAll is the network of the host, servers on its loopback interface included.
+	// NetworkAll is the network of the host, including servers on its loopback interface.
 	NetworkAll Network = "all"
 )
 
@@ -55,12 +55,12 @@ type Policy struct {
 	Dir string
 	// Writable are directories that commands may read, write and execute.
 	Writable []string
-	// Readable are files and directories that commands may read and execute, beside those
+	// Readable are files and directories that commands may read and execute, in addition to those
 	// of the system. Those that do not exist are ignored.
 	Readable []string
 	// Hidden are files and directories that commands must not reach, although they are inside
-	// of directories that commands may use. At LevelLandlock they cannot be hidden, and Open
-	// refuses those inside of Writable.
+	// of directories that commands may use. At LevelLandlock nothing can be hidden, and Open returns
+	// an error if one of them is inside of a directory that commands may read or write.
 	Hidden []string
 	// Network is the network that commands reach. Required.
 	Network Network

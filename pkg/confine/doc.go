@@ -1,7 +1,8 @@
 // Package confine runs untrusted commands.
 //
-// A Sandbox confines all processes of one owner. A process of this program, the helper, applies
-// the limits once and then starts the commands, so that a command costs little more than a fork.
+// A Sandbox confines all commands of one owner. For each sandbox there is one helper, a second process
+// of this program, which applies the limits to itself once and then starts the commands, so that a command
+// costs little more than a fork.
 // What a command may reach:
 //
 //   - Files: the writable directories of its Policy, a home and a temporary directory of its

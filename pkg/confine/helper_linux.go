@@ -27,11 +27,11 @@ const helperSocket = 3
 type helper struct {
 	channel *channel
 	init    bool
-	spawn   chan func() // executed on the thread that is limited
+	spawn   chan func() // functions that the limited thread executes one after the other
 
 	mu      sync.Mutex
-	leaders map[int]bool // process numbers that are not reaped yet, inside of the sandbox
-	byID    map[int64]int
+	leaders map[int]bool  // numbers, inside of the sandbox, of the started processes that are not reaped
+	byID    map[int64]int // the same numbers, by the ids of the start messages
 }
 
 // Main is the main function of a helper: it prepares the sandbox and starts processes in it.
@@ -72,8 +72,8 @@ func Main() error {
 	return h.serve()
 }
 
-// mapIDs maps the user and the group of this process, which are without a name in its user namespace, to what they are
-// outside of it. nil maps nothing.
+// mapIDs maps the user id and the group id in m to themselves, in the user namespace of this process, in which no ids
+// are mapped yet. If m is nil, it does nothing.
 func mapIDs(m *ids) error {
 	if m == nil {
 		return nil
@@ -90,7 +90,8 @@ func mapIDs(m *ids) error {
 	return nil
 }
 
-// prepare makes the view of the sandbox and the thread that starts its processes.
+// prepare makes the view of the sandbox and the thread that starts its processes. tun has the descriptor of the
+// network interface, which the caller must close; it is empty unless the network is NetworkOutside.
 func (h *helper) prepare(s *setup) (tun []int, err error) {
 	if s.Policy.Level == LevelNamespaces {
 		if tun, err = prepareNetwork(s.Policy.Network); err != nil {
@@ -152,7 +153,8 @@ func (h *helper) serve() error {
 	}
 }
 
-// start starts a process and reports it, on the thread that is limited.
+// start starts a process, and reports its start or the error, and later its exit. It must be called on the
+// limited thread. It closes files.
 func (h *helper) start(m *startMsg, files []int) {
 	pid, fd, err := h.fork(m, files)
 	closeAll(files)
@@ -160,16 +162,16 @@ func (h *helper) start(m *startMsg, files []int) {
 		_ = h.channel.send(response{Event: eventStarted, ID: m.ID, Error: err.Error()}) // if this fails, the helper ends
 		return
 	}
-	_ = h.channel.send(response{Event: eventStarted, ID: m.ID}, fd) // as above
+	_ = h.channel.send(response{Event: eventStarted, ID: m.ID}, fd) // if this fails, the helper ends
 	_ = unix.Close(fd)
 	go func() {
 		for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 		}
-		_ = h.channel.send(response{Event: eventExited, ID: m.ID}) // as above
+		_ = h.channel.send(response{Event: eventExited, ID: m.ID}) // if this fails, the helper ends
 	}()
 }
 
-// fork starts a process and returns its number inside of the sandbox and a descriptor of it.
+// fork starts a process and returns its number inside of the sandbox and a process descriptor (pidfd) of it.
 func (h *helper) fork(m *startMsg, files []int) (pid, fd int, err error) {
 	if len(m.Argv) == 0 || len(files) != 3 {
 		return 0, 0, errors.New("confine: a start without a program or files")
@@ -247,7 +249,8 @@ func lookPath(name, dir string, env []string) (string, error) {
 	return "", &exec.Error{Name: name, Err: exec.ErrNotFound}
 }
 
-// reap reaps a process that has ended and reports its status.
+// reap starts to reap the process of a start message, which must have ended, and to report its status. It does not
+// block. For an unknown id it does nothing.
 func (h *helper) reap(id int64) {
 	h.mu.Lock()
 	pid, known := h.byID[id]

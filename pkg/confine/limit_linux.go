@@ -31,8 +31,9 @@ func limitThread(s *setup) error {
 	return nil
 }
 
-// dropCapabilities leaves the thread and its children without capabilities. Without the
-// privilege to bound them, no_new_privs keeps them from coming back.
+// dropCapabilities removes all capabilities from the thread and its children. If the thread may
+// not reduce its bounding set, only no_new_privs, which the caller must set, keeps programs from
+// regaining them.
 func dropCapabilities() error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return err
@@ -164,7 +165,7 @@ var refusedCalls = []string{
 // newNamespaces are the flags of clone that make a namespace.
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// never is an argument that no call has.
+// never is a value that no argument of a call has, so that the condition "not equal to never" always holds.
 const never = 1<<64 - 1
 
 // filter returns the system call filter of a policy.

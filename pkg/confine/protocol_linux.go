@@ -33,7 +33,7 @@ type setup struct {
 	Mounts []string `json:"mounts"` // what is visible read-only, real paths
 	Hosts  string   `json:"hosts"`  // what /etc/hosts contains; empty: the host's
 	DNS    string   `json:"dns"`    // what /etc/resolv.conf contains; empty: the host's
-	IDs    *ids     `json:"ids"`    // to map; nil: they are mapped, or there is no user namespace
+	IDs    *ids     `json:"ids"`    // that the helper must map; nil: they are mapped, or there is no user namespace
 }
 
 // startMsg asks for a process.
@@ -50,7 +50,7 @@ type startMsg struct {
 type response struct {
 	Event  event  `json:"event"`
 	ID     int64  `json:"id,omitempty"`     // of the process
-	Error  string `json:"error,omitempty"`  // why it did not happen
+	Error  string `json:"error,omitempty"`  // why the event did not happen; empty: it happened
 	Status int    `json:"status,omitempty"` // the wait status, of reaped
 }
 

@@ -17,7 +17,7 @@ import (
 	"quartet/pkg/usernet"
 )
 
-// Launcher starts the process of a helper; see Open.
+// Launcher starts cmd, which is the process of a helper, as cmd.Start does; see Open.
 type Launcher func(cmd *exec.Cmd) error
 
 // Sandbox confines the processes that Start starts.
@@ -31,8 +31,8 @@ type Sandbox struct {
 	mu        sync.Mutex
 	next      int64
 	processes map[int64]*Process
-	err       error         // why the helper ended
-	ended     chan struct{} // closed when it has
+	err       error         // why the helper ended; valid once ended is closed
+	ended     chan struct{} // closed when the helper has ended
 }
 
 // Process is a process of a Sandbox.
@@ -43,8 +43,8 @@ type Process struct {
 	s       *Sandbox
 	id      int64
 	started chan error    // receives the result of the start, once
-	exited  chan struct{} // closed when it has ended
-	reaped  chan struct{} // closed when it was reaped
+	exited  chan struct{} // closed when the process has ended
+	reaped  chan struct{} // closed when the helper has reaped it
 	once    sync.Once
 	status  syscall.WaitStatus // valid once reaped is closed
 }
@@ -155,7 +155,8 @@ func (p *Policy) attributes() *syscall.SysProcAttr {
 	if uid, gid := os.Geteuid(), os.Getegid(); uid == 0 {
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
-	} // else the helper maps its ids, see mapIDs: the files of proc about a copy of this process, which is protected, are root's
+	} // For other users the helper maps its ids itself, see mapIDs. This process cannot: it is protected (see
+	// Protect), so that the files in /proc of its child belong to root until the child executes the helper.
 	// A user other than root loses capabilities at exec, unless they are ambient.
 	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP, unix.CAP_DAC_OVERRIDE}
 	return attr
@@ -201,7 +202,7 @@ func (s *Sandbox) Level() Level { return s.level }
 // Dir returns the Dir of its policy.
 func (s *Sandbox) Dir() string { return s.dir }
 
-// Start starts a process. The caller must call Wait.
+// Start starts a process. If the error is nil, the caller must call Wait of the process.
 func (s *Sandbox) Start(spec Spec) (*Process, error) {
 	p := &Process{s: s, started: make(chan error, 1), exited: make(chan struct{}), reaped: make(chan struct{})}
 	s.mu.Lock()
@@ -273,8 +274,8 @@ func (s *Sandbox) listen() {
 	}
 }
 
-// identify sets p.Pid from the helper's report of the start: message is the error of a start that failed, empty otherwise,
-// and files must hold the process descriptor alone. It does not close files.
+// identify sets p.Pid from the helper's report of the start. message is the error of a start that failed, and
+// otherwise empty; then files must have exactly the process descriptor. It does not close files.
 func (p *Process) identify(message string, files []int) (err error) {
 	if message != "" {
 		return errors.New(message)

@@ -23,22 +23,22 @@ func Open(Policy, []string, Launcher) (*Sandbox, error) { return nil, ErrUnavail
 // Main returns ErrUnavailable.
 func Main() error { return ErrUnavailable }
 
-// Level returns nothing.
+// Level returns "".
 func (*Sandbox) Level() Level { return "" }
 
-// Dir returns nothing.
+// Dir returns "".
 func (*Sandbox) Dir() string { return "" }
 
 // Start returns ErrUnavailable.
 func (*Sandbox) Start(Spec) (*Process, error) { return nil, ErrUnavailable }
 
-// Ended returns nil.
+// Ended returns a nil channel, which is never closed.
 func (*Sandbox) Ended() <-chan struct{} { return nil }
 
 // Close returns an error.
 func (*Sandbox) Close() error { return errors.New("confine: never opened") }
 
-// AwaitExit returns.
+// AwaitExit does nothing.
 func (*Process) AwaitExit() {}
 
 // Wait returns the zero status.

@@ -18,7 +18,7 @@ import (
 
 // mount is a file or directory of the host in the view of a sandbox.
 type mount struct {
-	path     string // the same inside and outside, but for the temporary directories
+	path     string // in the view; except for the temporary directories, the host has it at the same path
 	tree     int    // a descriptor of the detached mount
 	dir      bool
 	readOnly bool
@@ -91,7 +91,8 @@ func enterView(s *setup) error {
 	return unix.MountSetattr(unix.AT_FDCWD, "/", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
-// openMounts opens everything that is visible, parents before what is inside of them.
+// openMounts opens everything that is visible, and returns it so that a directory comes before what is inside of it.
+// Paths that are hidden are among the mounts.
 func openMounts(s *setup) ([]mount, error) {
 	var mounts []mount
 	add := func(source, path string, readOnly bool) error {
@@ -178,9 +179,10 @@ func openMount(source, path string, readOnly bool) (mount, error) {
 	return m, unix.MountSetattr(m.tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
 }
 
-// pinParents makes the directories between a temporary directory and a mount point inside of it mount points too, unless
-// points has them, and adds them to points. Commands may write to the temporary directories, and cannot rename a mount
-// point: they could otherwise move a root to where the next command does not find it.
+// pinParents makes each directory between a temporary directory and the mount point path inside of it a mount point
+// too, unless points has it, and adds it to points. Commands may write to the temporary directories, but cannot
+// rename a mount point. Without this, a command could rename a directory above a root, and the next command would
+// not find it.
 func pinParents(path string, points map[string]bool) error {
 	for _, temp := range []string{"/tmp", "/var/tmp"} {
 		if !within(path, temp) {

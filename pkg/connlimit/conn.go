@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Conn is a connection that a Listener accepted. The server reports to it the calls that arrive over
-// it, and whether their credentials are valid. It is safe for concurrent use.
+// Conn is a connection that a Listener accepted. The server must report the calls that arrive over
+// it, with Enter and Leave, and whether their credentials are valid, with Prove and Refuse. It is safe for
+// concurrent use.
 type Conn struct {
 	net.Conn
 	listener *Listener
@@ -21,19 +22,19 @@ type Conn struct {
 
 	// Guarded by the listener's mu.
 	place *list.Element // among the unproven connections of its source; nil: proven or gone
-	gone  bool
+	gone  bool          // it was removed from the listener's table
 
 	mu       sync.Mutex
 	budget   int64     // bytes that may be read
 	filled   time.Time // when Rate was last added to budget
 	granted  int64     // bytes of a body that may be read in addition
-	indebted bool      // the budget was used up, and readMin is not there again
+	indebted bool      // the budget was used up, and has not grown to readMin again
 	calls    int       // in progress
 	refusals int
 	quiet    time.Time // when the last call ended
 	deadline time.Time // of reads
 	closed   bool
-	grants   chan struct{} // holds a value while there is a grant
+	grants   chan struct{} // capacity 1: has a value while there is a grant
 	wake     chan struct{} // gets a value when a waiting Read must check again
 }
 
@@ -44,7 +45,7 @@ type Addr struct {
 	conn *Conn
 }
 
-// Of returns the Conn that has a remote address, nil for one of another kind.
+// Of returns the Conn whose remote address is addr; nil if addr is not an Addr.
 func Of(addr net.Addr) *Conn {
 	if a, ok := addr.(Addr); ok {
 		return a.conn
@@ -55,14 +56,14 @@ func Of(addr net.Addr) *Conn {
 // RemoteAddr implements net.Conn. The address is an Addr.
 func (c *Conn) RemoteAddr() net.Addr { return Addr{c.Conn.RemoteAddr(), c} }
 
-// Source returns the source address, with IPv6 the network that counts as one source.
+// Source returns the address that identifies the connection's source: for IPv6 that of a /64 network (see sourceOf).
 func (c *Conn) Source() netip.Addr { return c.from }
 
 // Proven reports whether Prove was called.
 func (c *Conn) Proven() bool { return c.proven.Load() }
 
-// Prove records that the caller has shown a valid credential, after which nothing about the
-// connection is bounded.
+// Prove records that the caller has shown a valid credential. After it, the bytes and the calls of the
+// connection are not bounded.
 func (c *Conn) Prove() {
 	if c.proven.Load() || c.proven.Swap(true) {
 		return
@@ -78,7 +79,7 @@ func (c *Conn) Prove() {
 	c.signal()
 }
 
-// Enter records that a call has begun. Leave must be called when it has ended.
+// Enter records that a call has begun. The caller must call Leave when the call has ended.
 func (c *Conn) Enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,16 +96,16 @@ func (c *Conn) Leave() {
 	c.signal()
 }
 
-// Charge counts n bytes more against the budget of an unproven connection, for what costs the server more than its
-// size. It does not block; reads wait until the budget suffices again.
+// Charge subtracts n bytes from the budget of an unproven connection, for input that costs the server more than its
+// size. It does not block; later reads block until the budget suffices again.
 func (c *Conn) Charge(n int64) {
 	c.mu.Lock()
 	c.budget -= n
 	c.mu.Unlock()
 }
 
-// Refuse records that a call was refused for its credential. Of an unproven connection with too many
-// refusals nothing more is read, and it is closed after its caller could read the last one.
+// Refuse records that a call was refused because of its credential. After Limits.Refusals refusals, reads of
+// an unproven connection block, and it is closed after partingTime.
 func (c *Conn) Refuse() {
 	if c.proven.Load() {
 		return
@@ -123,10 +124,10 @@ func (c *Conn) Refuse() {
 	}
 }
 
-// Grant lets n bytes be read in addition to the budget of an unproven connection, for a body that
-// is read before its sender is known. There is one grant at a time, so that what a connection
-// occupies is bounded: Grant waits until the previous one is released. ok is false, and release nil,
-// if done is closed first; otherwise the caller must call release, which ends the grant.
+// Grant allows n bytes to be read in addition to the budget of an unproven connection, for a body
+// that is read before its sender is known. A connection has one grant at a time, so that the memory for its
+// bodies is bounded: Grant blocks until the previous one is released. If done is closed first, ok is
+// false and release nil; otherwise the caller must call release, which ends the grant.
 func (c *Conn) Grant(done <-chan struct{}, n int64) (release func(), ok bool) {
 	select {
 	case c.grants <- struct{}{}:
@@ -169,7 +170,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return got, err
 }
 
-// await waits until some of want bytes may be read and returns how many.
+// await waits until at least one byte may be read, and returns how many of want bytes may be. It returns
+// net.ErrClosed if the connection is closed, and os.ErrDeadlineExceeded after the read deadline.
 func (c *Conn) await(want int) (int, error) {
 	for {
 		c.mu.Lock()
@@ -236,7 +238,7 @@ func (c *Conn) idleFor(now time.Time) time.Duration {
 	return now.Sub(c.since)
 }
 
-// SetReadDeadline implements net.Conn. It also ends a Read that waits.
+// SetReadDeadline implements net.Conn. The deadline also ends a Read that waits.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	c.deadline = t
@@ -245,7 +247,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// SetDeadline implements net.Conn.
+// SetDeadline implements net.Conn. Its deadline also ends a Read that waits.
 func (c *Conn) SetDeadline(t time.Time) error {
 	c.mu.Lock()
 	c.deadline = t
@@ -254,7 +256,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// CloseWrite ends the direction to the caller, if the connection has one of its own. net/http does so
+// CloseWrite closes the writing side, if the connection can do that, as TCP can. net/http calls it
 // before it closes a connection from which it has not read everything, because the caller would
 // otherwise lose the response.
 func (c *Conn) CloseWrite() error {
@@ -264,7 +266,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. It removes the connection from the listener's table, and ends a Read that waits.
 func (c *Conn) Close() error {
 	c.listener.mu.Lock()
 	c.listener.remove(c)

@@ -2,7 +2,7 @@ package connlimit
 
 import "time"
 
-// Limits of a listener. A zero field has its default.
+// Limits are the limits of a Listener. A field that is not positive means its default.
 type Limits struct {
 	// Total is the largest number of connections, default DefaultTotal. When it is reached, a new
 	// connection replaces an unproven one, or is closed if all are proven.
@@ -23,19 +23,19 @@ type Limits struct {
 	// per second: the rest stays in the caller's buffers. A call counts as CallCost bytes more.
 	// Defaults 40 KiB and 1 KiB.
 	Free, Rate int64
-	// Calls is how many calls may be in progress on an unproven connection before no more of it is
-	// read. Default 16.
+	// Calls is how many calls may be in progress on an unproven connection. While there are so many,
+	// nothing is read from it. Default 16.
 	Calls int
-	// Refusals is how many calls may be refused on an unproven connection before no more of it is read
-	// and it is closed. Default 8.
+	// Refusals is the number of refused calls after which nothing more is read from an unproven
+	// connection and it is closed. Default 8.
 	Refusals int
 }
 
 // DefaultTotal is the default of Limits.Total.
 const DefaultTotal = 10_000
 
-// CallCost is what a call on an unproven connection counts beside its bytes, so that many small calls
-// cannot circumvent Limits.Free.
+// CallCost is for how many bytes a call on an unproven connection counts in addition to its size, so
+// that many small calls cannot circumvent Limits.Free.
 const CallCost = 2 << 10
 
 const (
@@ -44,8 +44,8 @@ const (
 	// readMax is how much is read at once from an unproven connection, so that a burst of small
 	// frames does not become as many calls before the first one is refused.
 	readMax = 1 << 10
-	// readMin is what a connection without budget waits for, so that it is not served byte by byte: with 128 of
-	// them, one kilobyte at a time was one wake-up in 8 ms.
+	// readMin is to how many bytes a used-up budget must grow before the connection is read again. With 128 such
+	// connections and steps of one kilobyte, the process would wake up every 8 ms.
 	readMin = 4 << 10
 	// partingTime is how long a connection with too many refusals stays open, so that its caller
 	// can read the last one.

@@ -53,7 +53,7 @@ func Listen(l net.Listener, name string, limits Limits, reg prometheus.Registere
 }
 
 // Accept implements net.Listener. It closes connections that the limits do not admit, and returns the
-// first that they do.
+// first one that they admit, which is a *Conn.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -68,7 +68,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. Connections stay open.
+// Close implements net.Listener. Accepted connections stay open, and the sweeps that close idle ones end.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if !l.stopped {
@@ -131,15 +131,15 @@ func (l *Listener) largest() *source {
 	return most
 }
 
-// takeOldest removes the oldest unproven connection of a source, which has one, from the table.
-// The caller holds mu and closes the connection afterwards.
+// takeOldest removes the oldest unproven connection of a source from the table; the source must have one.
+// The caller holds mu, and must close the connection after it has unlocked mu.
 func (l *Listener) takeOldest(s *source) *Conn {
 	c := s.unproven.Front().Value.(*Conn) //nolint:forcetypeassert // it holds nothing else
 	l.remove(c)
 	return c
 }
 
-// remove takes a connection out of the table, once. The caller holds mu.
+// remove removes a connection from the table, unless that was done before. The caller holds mu.
 func (l *Listener) remove(c *Conn) {
 	if c.gone {
 		return
@@ -157,7 +157,7 @@ func (l *Listener) remove(c *Conn) {
 	}
 }
 
-// end closes connections that were removed from the table.
+// end closes connections and counts them in the metric under a reason. The caller must not hold mu.
 func (l *Listener) end(reason string, conns []*Conn) {
 	for _, c := range conns {
 		l.closed.WithLabelValues(reason).Inc()
@@ -179,8 +179,9 @@ func (l *Listener) sweepUntilClosed() {
 	}
 }
 
-// sweep closes the unproven connections that are idle at now, and the oldest of those that exceed
-// Limits.Unproven, unless they are younger than Limits.Grace.
+// sweep closes the unproven connections that have been idle for Limits.Idle at now. While there are more than
+// Limits.Unproven, it also closes the oldest one of the source with the most of them, unless that one is
+// younger than Limits.Grace.
 func (l *Listener) sweep(now time.Time) {
 	var silent, many []*Conn
 	l.mu.Lock()

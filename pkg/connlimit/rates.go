@@ -17,8 +17,8 @@ func WithConn(ctx context.Context, c *Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// FromContext returns the connection over which a call arrived: that of WithConn, or that of gRPC's
-// peer. It returns nil if the connection is not bounded.
+// FromContext returns the connection over which a call arrived: the one that WithConn set, or the one
+// that gRPC's peer has. It returns nil if the connection is no Conn.
 func FromContext(ctx context.Context) *Conn {
 	if c, ok := ctx.Value(connKey{}).(*Conn); ok {
 		return c

@@ -25,8 +25,8 @@ const Domain = "quartet"
 // its cause.
 const ErrorIDKey = "error_id"
 
-// Reason is one entry of the documented list. Handlers return *Error, whose reason is tested
-// with errors.Is.
+// Reason is the name of a refusal, such as NOT_FOUND; All lists them. Handlers return an *Error, and
+// callers test its reason with errors.Is(err, fault.NotFound).
 type Reason string
 
 // Error implements error, so that a Reason can be the target of errors.Is.
@@ -57,7 +57,7 @@ type Error struct {
 	message    string
 	metadata   map[string]string
 	violations []Violation
-	retryAfter time.Duration // 0: nobody knows
+	retryAfter time.Duration // 0: unknown
 	cause      error         // never leaves the process
 }
 
@@ -134,14 +134,14 @@ func (e *Error) WithField(field, description string) *Error {
 	return &c
 }
 
-// WithRetryAfter returns a copy that says after which time the request can be repeated.
+// WithRetryAfter returns a copy that says after which time the caller should repeat the request.
 func (e *Error) WithRetryAfter(d time.Duration) *Error {
 	c := *e
 	c.retryAfter = d
 	return &c
 }
 
-// RetryAfter returns after which time the request can be repeated, or 0 if unknown.
+// RetryAfter returns after which time the caller should repeat the request, or 0 if that is unknown.
 func (e *Error) RetryAfter() time.Duration { return e.retryAfter }
 
 // WithCause returns a copy with a cause, for the log and for errors.Is in this process.
@@ -151,7 +151,7 @@ func (e *Error) WithCause(err error) *Error {
 	return &c
 }
 
-// GRPCStatus returns the fault as a status. It is called by grpc and status.FromError.
+// GRPCStatus returns the fault as a gRPC status. grpc and status.FromError call it.
 func (e *Error) GRPCStatus() *status.Status {
 	// grpc cannot send invalid UTF-8 in an offending value, and would send Internal instead.
 	st := status.New(e.code, strings.ToValidUTF8(e.message, "\uFFFD"))

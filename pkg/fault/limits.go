@@ -9,8 +9,8 @@ import (
 	"quartet/pkg/utf8cut"
 )
 
-// The limits of SPEC X8. Chars count Unicode code points, Bytes bytes, and Entries the entries of
-// a list.
+// The limits of names, texts, lists and requests (SPEC X8). Chars are Unicode code points, and Entries
+// the entries of a list.
 const (
 	MaxNameChars      = 128
 	MaxRequestIDChars = 128
@@ -102,7 +102,7 @@ func TextBytes(field, s string, maxBytes int, required bool) error {
 	return Bytes(field, len(s), maxBytes)
 }
 
-// Bytes checks a size in bytes.
+// Bytes returns LIMIT_EXCEEDED if n, a size in bytes, is above maxBytes.
 func Bytes(field string, n, maxBytes int) error {
 	if n > maxBytes {
 		return over(field, "bytes", maxBytes, n)
@@ -110,7 +110,7 @@ func Bytes(field string, n, maxBytes int) error {
 	return nil
 }
 
-// Entries checks the length of a list.
+// Entries returns LIMIT_EXCEEDED if n, the length of a list, is above maxEntries.
 func Entries(field string, n, maxEntries int) error {
 	if n > maxEntries {
 		return over(field, "entries", maxEntries, n)
@@ -169,7 +169,7 @@ func clip(s string) string {
 // and adding durations to it could overflow.
 const Horizon = 100 * 365 * 24 * time.Hour
 
-// Ahead checks that a time is not beyond the horizon.
+// Ahead returns LIMIT_EXCEEDED if at is more than Horizon after now.
 func Ahead(field string, now, at time.Time) error {
 	if end := now.Add(Horizon); at.After(end) {
 		value := at.Format(time.RFC3339)
@@ -179,8 +179,8 @@ func Ahead(field string, now, at time.Time) error {
 	return nil
 }
 
-// First returns the first error that is not nil. A request is refused for one reason, that of
-// the first check that fails.
+// First returns the first of errs that is not nil, or nil. Handlers use it because a request is refused for
+// one reason: that of the first check that fails.
 func First(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

@@ -31,7 +31,7 @@ type ulids struct {
 	mu      sync.Mutex
 	now     func() time.Time
 	entropy *ulid.MonotonicEntropy
-	last    uint64
+	last    uint64 // milliseconds since 1970 in the last id
 }
 
 // New returns a Source of ULIDs. The ids of this Source increase also when the wall clock steps back.
@@ -73,7 +73,7 @@ func encode(prefix string, v [16]byte) string {
 	return string(buf)
 }
 
-// Sequence is a Source for tests: 1, 2, 3 ... over all prefixes.
+// Sequence is a Source for tests, whose ids have the numbers 1, 2, 3 ..., counted over all prefixes.
 type Sequence struct {
 	mu sync.Mutex
 	n  uint64
@@ -132,8 +132,8 @@ func Secret() string {
 	return base64.RawURLEncoding.EncodeToString(raw[:])
 }
 
-// Hash returns the SHA-256 of a secret in hex, which is stored in its place. No salt or slow hash
-// is necessary, because a Secret has 256 random bits.
+// Hash returns the SHA-256, in hex, of a secret that Secret returned. Records have the hash in place of the
+// secret. No salt or slow hash is necessary, because such a secret has 256 random bits.
 func Hash(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])

@@ -2,8 +2,8 @@ package id
 
 import "strings"
 
-// RunOf returns the id of the run of a turn. A turn is executed by one run only, because a lost
-// run is followed by a new turn, so both ids have the same characters after the prefix.
+// RunOf returns the id of the run of a turn. A turn has only one run, since a lost run is followed by a
+// new turn. So both ids have the same characters after the prefix.
 func RunOf(turnID string) string { return "run_" + strings.TrimPrefix(turnID, "trn_") }
 
 // TurnOf returns the id of the turn of a run, or "" if runID is not a run's id.

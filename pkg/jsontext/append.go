@@ -10,8 +10,8 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// plain marks the bytes that stand for themselves in a JSON string. The bytes of multi-byte
-// runes do too, once the text is known to be UTF-8.
+// plain has true for the ASCII bytes that need no escape in a JSON string. Bytes of multi-byte runes
+// need none either, but are not among them, because they must be checked to be UTF-8.
 var plain = func() (t [256]bool) {
 	for c := range t {
 		t[c] = c >= 0x20 && c != '"' && c != '\\' && c < utf8.RuneSelf
@@ -26,7 +26,7 @@ func AppendString(dst []byte, s string) []byte {
 	return dst
 }
 
-// AppendValid is AppendString that reports whether all of s was UTF-8.
+// AppendValid appends as AppendString does, and reports whether all of s was UTF-8.
 func AppendValid(dst []byte, s string) (_ []byte, valid bool) {
 	dst, valid = append(dst, '"'), true
 	start := 0
@@ -98,9 +98,8 @@ func appendDigits(dst []byte, v, width int) []byte {
 	return append(dst, b[:width]...)
 }
 
-// ParseTime reads an RFC 3339 time. The form that AppendTime writes is read by hand, six
-// times as fast as by time.Parse, which reads the others and keeps their offset and their
-// nanoseconds.
+// ParseTime parses an RFC 3339 time. It parses the form that AppendTime writes by hand, six times as
+// fast as time.Parse does, and other forms with time.Parse, which keeps their offset and nanoseconds.
 func ParseTime(s []byte) (time.Time, error) {
 	const form = "0000-00-00T00:00:00.000000Z"
 	if len(s) != len(form) {

@@ -9,18 +9,18 @@ import (
 )
 
 // Lexer reads JSON text token by token. It is hand-written because a restart reads millions
-// of journal lines, and the tokens of encoding/json cost three times as much. A Lexer with
-// In set is ready to use. After an error Pos is undefined.
+// of journal lines, and the tokens of encoding/json cost three times as much. A Lexer is ready to
+// use once In is set. After an error Pos is undefined.
 type Lexer struct {
 	In      []byte
-	Pos     int    // of the next byte in In
-	scratch []byte // holds the last string that had escapes
+	Pos     int    // index in In of the next byte
+	scratch []byte // the last string that Str could not return as part of In
 }
 
 // SyntaxError is text that is not JSON.
 type SyntaxError struct {
-	Pos  int // byte offset
-	What string
+	Pos  int    // byte offset
+	What string // what is wrong
 }
 
 func (e *SyntaxError) Error() string { return e.What + " at byte " + strconv.Itoa(e.Pos) }
@@ -41,7 +41,7 @@ func (l *Lexer) Peek() byte {
 	return 0
 }
 
-// Expect consumes c, the next byte after white space, or fails.
+// Expect skips white space and consumes the next byte. It fails, and does not consume the byte, if that is not c.
 func (l *Lexer) Expect(c byte) error {
 	if l.Peek() != c {
 		return l.Unexpected("'" + string(c) + "'")
@@ -59,9 +59,9 @@ func (l *Lexer) Unexpected(want string) error {
 	return l.Fail(fmt.Sprintf("%q where %s should be", r, want))
 }
 
-// Next moves to the next element of a list or object that ends with closing: it consumes the
-// comma before it. It consumes closing and reports false at the end. first is true before the
-// first element.
+// Next moves to the next element of a list or object that ends with closing, and returns true: it
+// consumes the comma before the element. At the end it consumes closing and returns false. The caller must
+// pass true as first before the first element, and false before the others.
 func (l *Lexer) Next(closing byte, first bool) (bool, error) {
 	c := l.Peek()
 	if c == closing {

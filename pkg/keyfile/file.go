@@ -28,7 +28,7 @@ func parseFile(path string, raw []byte) (Ring, error) {
 	return r, nil
 }
 
-// read returns the contents of a key file, at most MaxFile and one byte.
+// read returns the contents of a key file, but at most MaxFile+1 bytes, so that Parse can refuse a larger file.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -42,8 +42,8 @@ func read(path string) ([]byte, error) {
 	return raw, nil
 }
 
-// LoadOrCreate reads a key file, or creates it with one key if there is none. If two processes
-// do so at once, both get the same key.
+// LoadOrCreate reads a key file, or creates it, durably, with one key if there is none. If two processes
+// create the file at the same time, both return the same key.
 func LoadOrCreate(path string, now time.Time) (Ring, error) {
 	r, err := Load(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -70,9 +70,9 @@ func LoadOrCreate(path string, now time.Time) (Ring, error) {
 	return Load(path)
 }
 
-// Update replaces the keys in a file by those that change returns, durably and at once: a reader
-// sees either the old file or the new one. Owner and mode are kept. While another process
-// updates the file, it returns an error. After an error the file is as it was.
+// Update replaces the keys in a file by those that change returns, durably and atomically: a reader
+// sees either the old file or the new one. Owner and mode are kept. If another process is updating
+// the file, or change returns an error, Update returns an error and the file is as it was.
 func Update(path string, change func(Ring) (Ring, error)) (Ring, error) {
 	path, err := filepath.EvalSymlinks(path) // a link must not be replaced by a file
 	if err != nil {
@@ -112,8 +112,8 @@ func Update(path string, change func(Ring) (Ring, error)) (Ring, error) {
 	return next, syncDir(filepath.Dir(path))
 }
 
-// writeBeside writes and syncs a temporary file in the directory of path, with the owner and the
-// mode of like, if that is given, and returns its name.
+// writeBeside writes and syncs a temporary file in the directory of path, and returns its name. The file
+// has the owner and the mode of like, or mode 0600 if like is nil.
 func writeBeside(path string, raw []byte, like fs.FileInfo) (string, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock locks the updates of the key files in a directory, without a file that stays.
+// lock prevents other processes from updating key files in a directory until unlock is called. It locks the
+// directory itself, so that no lock file is needed. If another process has the lock, it returns an error.
 func lock(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 	// header begins the first line of a file, and the number of keys ends it, so that a file
 	// of which a part is missing is not accepted.
 	header = "quartet-installation-keys 1 "
-	// unnamed marks the key of a file of the older format.
+	// unnamed ends the line of the key for which Key.Unnamed is set.
 	unnamed = "unnamed"
 )
 
@@ -54,7 +54,7 @@ type Key struct {
 	State  State
 	// Created is zero for the key of a file of the older format.
 	Created time.Time
-	// Unnamed marks the key that belongs to credentials and records which name no key,
+	// Unnamed says that this is the key of credentials and records that name no key,
 	// because they were made before keys had ids.
 	Unnamed bool
 }
@@ -128,7 +128,7 @@ func (r Ring) Pending() (Key, bool) {
 	return r.keys[i], true
 }
 
-// Find returns the key with an id; "" is the unnamed key.
+// Find returns the key with an id, or the unnamed key for "". It returns false if there is none.
 func (r Ring) Find(id string) (Key, bool) {
 	for _, k := range r.keys {
 		if k.ID == id || id == "" && k.Unnamed {
@@ -149,8 +149,8 @@ func (r Ring) Add(now time.Time) (Ring, error) {
 	return Ring{keys: append(slices.Clone(r.keys), newKey(now, Pending))}, nil
 }
 
-// Activate returns the ring in which the key with an id is active. The key that was active
-// becomes an old one.
+// Activate returns a ring in which the key with an id is active, and the key that was active
+// before is old.
 func (r Ring) Activate(id string) (Ring, error) {
 	if _, err := r.named(id); err != nil {
 		return r, err

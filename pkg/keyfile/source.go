@@ -13,7 +13,8 @@ import (
 // PollPeriod is how often a process reads the file again.
 const PollPeriod = time.Second
 
-// Source provides the current keys of a file. Ring, OnChange and Changed are safe for concurrent use.
+// Source provides the current keys of a file. Ring, OnChange, Changed and Set are safe for concurrent use.
+// Only one goroutine may call Poll at a time.
 type Source struct {
 	path string
 	ring atomic.Pointer[Ring]
@@ -25,7 +26,7 @@ type Source struct {
 }
 
 // Open reads a key file, or creates it if there is none, and returns a Source of its keys. The caller
-// calls Poll every PollPeriod to notice changes.
+// must call Poll every PollPeriod, so that the Source notices changes of the file.
 func Open(path string, now time.Time) (*Source, error) {
 	if _, err := LoadOrCreate(path, now); err != nil {
 		return nil, err
@@ -82,9 +83,9 @@ func (s *Source) Set(r Ring) {
 	}
 }
 
-// Poll reads the file again, and reports whether its keys have changed. If it returns an error, the
-// keys stay as they are. A file that has none of the known keys is an error too: it is that of
-// another installation, or a mistake.
+// Poll reads the file again, and reports whether it has changed; then it has called Set with the file's
+// keys. If it returns an error, the keys of the Source stay as they are. It returns an error for a file with none of
+// the known keys, since that belongs to another installation or is a mistake.
 func (s *Source) Poll() (changed bool, err error) {
 	raw, err := read(s.path)
 	if err != nil {

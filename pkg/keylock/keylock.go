@@ -10,14 +10,14 @@ type Locks[K comparable] struct {
 	locks map[K]*lock
 }
 
-// lock is held while its channel has an element. It is a channel and no mutex, so that testing/synctest
-// knows of a goroutine that waits for it.
+// lock is the mutex of one key. It uses a channel, so that testing/synctest recognises a goroutine that
+// waits for it as blocked.
 type lock struct {
-	held  chan struct{} // capacity 1
-	users int
+	held  chan struct{} // capacity 1; has an element while the key is locked
+	users int           // goroutines that hold the lock or wait for it; guarded by Locks.mu
 }
 
-// Lock locks k and returns the function that unlocks it.
+// Lock locks k, and blocks while another goroutine has it locked. The caller must call unlock exactly once.
 func (l *Locks[K]) Lock(k K) (unlock func()) {
 	l.mu.Lock()
 	if l.locks == nil {

@@ -1,5 +1,5 @@
-// Package leasetable keeps leases in memory: for each key, until when its holder may be
-// silent.
+// Package leasetable keeps leases in memory: for each key, until when its holder must send a sign
+// of life.
 //
 // A lease is armed when a worker receives a command or a step, or a runner a turn. It is
 // renewed by each heartbeat, and expires when its term passes without one. Leases are not
@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// retryAfter is the pause before leases are checked again that have expired and were
-	// not dropped, or that could not expire yet.
+	// retryAfter is the pause after which leases are checked again that have expired and were
+	// not dropped, or that could not expire, because of Keep or a stall.
 	retryAfter = time.Second
 
 	// leastPause is the minimum time between two checks of all leases, so that many
 	// leases that expire one after the other do not cause one check each.
 	leastPause = 20 * time.Millisecond
 
-	// checkKey is the only key in the due-time index: when to check all leases.
+	// checkKey is the only key in the index of due times. It is due when all leases must be checked.
 	checkKey = "check"
 
 	never = math.MaxInt64
@@ -42,9 +42,9 @@ type Config[K comparable, V any] struct {
 	Clock clock.Clock
 	// Term is how long a lease lasts without a renewal.
 	Term time.Duration
-	// Expired is called with leases whose term has passed, from one goroutine, so that no
-	// other lease is reported until it returns. The leases stay in the table and are
-	// reported again after a second, until Drop, Arm or Renew.
+	// Expired is called with the leases that have expired, from one goroutine, so that no
+	// other lease is reported until it returns. The leases stay in the table, and each is
+	// reported again every second until Drop, Arm or Renew is called for it.
 	Expired func(leases []Lease[K, V])
 }
 
@@ -57,7 +57,8 @@ type Lease[K comparable, V any] struct {
 	Key     K
 	Value   V
 	Expires time.Time
-	// Limit means that the lease reached its limit, rather than the end of its term.
+	// Limit says that the lease expired because it reached its limit (see ArmUntil), and not
+	// because its term ended.
 	Limit bool
 
 	serial uint64
@@ -84,7 +85,7 @@ type lease[V any] struct {
 	value   V
 	expires time.Time
 	limit   time.Time     // the lease ends then whatever its holder says; zero: never
-	stall   time.Duration // the journal's total stall when the term began
+	stall   time.Duration // the journal's total stall up to which expires is extended
 	busy    int           // calls of Keep that have not been released
 	serial  uint64
 }
@@ -122,10 +123,10 @@ func (t *Table[K, V]) Settle() { t.due.Settle() }
 // one, and returns when the term ends.
 func (t *Table[K, V]) Arm(key K, value V) time.Time { return t.ArmUntil(key, value, time.Time{}) }
 
-// ArmUntil is Arm for a lease that also ends at limit, however often it is renewed. A zero
-// limit means none. It returns when the term ends, also if limit is earlier. A stalled journal
-// does not extend limit, but a lease that reaches it meanwhile, or under Keep, expires only
-// afterwards.
+// ArmUntil is Arm for a lease that also expires at limit, however often it is renewed. A zero
+// limit means none. It returns when the term ends, also if limit is earlier. A stall of the journal
+// does not move limit. But a lease that reaches its limit during a stall, or under Keep, expires only
+// after that.
 func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,7 +177,8 @@ func (t *Table[K, V]) RenewFor(key K, term time.Duration) (expires time.Time, ok
 	return t.extend(l, term, stall), true
 }
 
-// extend starts a term. The caller holds mu.
+// extend starts a term of l that begins now, and returns when it ends. stall is the journal's total stall. The
+// caller holds mu.
 func (t *Table[K, V]) extend(l *lease[V], term, stall time.Duration) time.Time {
 	l.expires, l.stall = t.cfg.Clock.Now().Add(term), stall
 	t.checkAt(l.due())
@@ -203,9 +205,9 @@ func (l *lease[V]) due() time.Time {
 	return l.expires
 }
 
-// Keep prevents the lease of key from expiring, also at its limit, until release is called, which
-// starts a full term of the lease that key has then. It is for the time in which the holder waits
-// for a response. release must be called once. Keep does nothing for a key without a lease.
+// Keep prevents the lease of key from expiring, also at its limit, until release is called. Both Keep and
+// release give the lease that key has then a full term. Keep is for the time in which the holder waits for a
+// response. The caller must call release exactly once. Keep does nothing for a key without a lease.
 func (t *Table[K, V]) Keep(key K) (release func()) {
 	t.mu.Lock()
 	l := t.leases[key]
@@ -272,9 +274,9 @@ func (t *Table[K, V]) Each(f func(key K, value V)) {
 	}
 }
 
-// AnyDue reports whether some lease may have expired. Callers that must see every
-// expiry before they read use it to skip the search for expired leases; it costs two
-// loads and no lock.
+// AnyDue reports whether some lease may have expired; false means that none has. A caller that
+// must handle every expiry before it reads can use it to skip the search for expired leases. It
+// takes no lock.
 func (t *Table[K, V]) AnyDue() bool { return t.cfg.Clock.Now().UnixMicro() >= t.next.Load() }
 
 // Expired reports whether the lease of key has expired, and whether it reached
@@ -290,7 +292,7 @@ func (t *Table[K, V]) Expired(key K) (expired, limit bool) {
 	return t.check(l)
 }
 
-// ListExpired returns the leases that have expired and whose value matches.
+// ListExpired returns the leases that have expired and whose value matches, in no particular order.
 func (t *Table[K, V]) ListExpired(matches func(value V) bool) []Lease[K, V] {
 	var out []Lease[K, V]
 	t.mu.Lock()
@@ -308,7 +310,8 @@ func (t *Table[K, V]) ListExpired(matches func(value V) bool) []Lease[K, V] {
 	return out
 }
 
-// check decides whether a lease has expired now. The caller holds mu.
+// check extends the term of a lease by the stalls of the journal since it was last extended, and reports whether
+// the lease has expired, and whether at its limit. The caller holds mu.
 func (t *Table[K, V]) check(l *lease[V]) (expired, limit bool) {
 	total, stalled := t.stall(l.value)
 	if stalled || l.busy > 0 {
@@ -322,8 +325,8 @@ func (t *Table[K, V]) check(l *lease[V]) (expired, limit bool) {
 	return !l.expires.After(now), false
 }
 
-// checkAll reports the leases that have expired, in the order in which they were made, and sets the time of the next
-// check: when the earliest of the others is due.
+// checkAll calls Config.Expired with the leases that have expired, in the order in which they were made, and
+// schedules the next check for when the earliest of the others is due.
 func (t *Table[K, V]) checkAll() {
 	var expired []Lease[K, V]
 	t.mu.Lock()

@@ -19,8 +19,8 @@ type Service interface {
 	// Start returns when the service runs. ctx bounds the start only and must not be kept.
 	// If Start returns an error, the service holds nothing that Stop would have to release.
 	Start(ctx context.Context) error
-	// Stop drains and releases everything, within ctx. It is called once after each
-	// successful Start.
+	// Stop finishes what is in progress and releases everything, within ctx. It is called once
+	// after each successful Start.
 	Stop(ctx context.Context) error
 	// Ready returns nil if the service can serve, and otherwise an error that names what
 	// it waits for. It must not block.
@@ -31,8 +31,9 @@ type Service interface {
 type Module struct {
 	Service Service
 	Needs   []string // names of modules that must run before this one starts
-	// Beside modules that follow each other in the start order are started at the same time, as many as there are processors. None of
-	// them needs another one.
+	// Beside says that the module may be started at the same time as those directly before and behind it in the
+	// start order for which Beside is set too. None of them may need another one. At most one per processor starts
+	// at a time.
 	Beside bool
 }
 
@@ -148,8 +149,8 @@ func (g *Group) Order() []string {
 func (g *Group) Start(ctx context.Context) error {
 	g.turn.Lock()
 	defer g.turn.Unlock()
-	// up and not running: a Stop waits for its turn and has already declared
-	// the group not ready, so running says nothing about what is started.
+	// up is what counts and not running: a Stop that waits for turn has already set running to
+	// false, although the modules are started.
 	if g.up {
 		return nil
 	}
@@ -171,7 +172,8 @@ func (g *Group) Start(ctx context.Context) error {
 	return nil
 }
 
-// start starts some modules at the same time, and notes in order those that run.
+// start starts modules at the same time, and appends those that have started to g.started in the given order. If one
+// fails, it cancels the context of the others and returns the first error.
 func (g *Group) start(ctx context.Context, modules []Module) error {
 	run := make([]bool, len(modules))
 	all, starting := errgroup.WithContext(ctx)
@@ -200,9 +202,9 @@ func (g *Group) start(ctx context.Context, modules []Module) error {
 	return err
 }
 
-// Stop stops the modules in reverse order, also after errors, which it joins. Ready returns
-// an error from the beginning of Stop on, so that no new requests arrive while the old ones
-// are finished. It does nothing if the Group is stopped.
+// Stop stops the modules in reverse order. If some return errors, it stops the others all the same, and returns
+// the joined errors. Ready returns an error from the beginning of Stop on, so that no new requests arrive
+// while the old ones are finished. Stop does nothing if the Group is stopped.
 func (g *Group) Stop(ctx context.Context) error {
 	// Ready must return an error at once, even while another Start or Stop runs.
 	g.mu.Lock()

@@ -43,7 +43,7 @@ func (p *Periodic) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop returns when no call of Do runs and none will.
+// Stop ends the calls of Do, and waits until the one that is running has returned. Start must have been called.
 func (p *Periodic) Stop(context.Context) error {
 	p.stop()
 	<-p.done

@@ -25,11 +25,11 @@ func Publish(addr, _ string) (*File, error) {
 	return nil, fmt.Errorf("token file of %s: %w on this system", addr, errors.ErrUnsupported)
 }
 
-// Path returns nothing.
+// Path returns "".
 func (*File) Path() string { return "" }
 
 // Remove does nothing.
 func (*File) Remove() error { return nil }
 
-// Read returns no token: no server of this system writes one.
+// Read returns "" and no error: no server of this system writes a token.
 func Read(string) (string, error) { return "", nil }

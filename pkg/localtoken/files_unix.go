@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Prepare creates Dir, for this user only, and returns it. An existing directory that belongs to
-// another user, or that others can enter, is an error.
+// Prepare creates Dir, for this user only, and returns it. It returns an error if Dir exists and belongs
+// to another user, or is open to others.
 func Prepare() (string, error) {
 	dir := Dir()
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
@@ -42,10 +42,9 @@ type File struct {
 	lock *os.File
 }
 
-// Publish writes the token of a server that listens at addr, in place of the file of an earlier server
-// there, and locks the file until Remove is called or the process ends. A server calls it after it
-// has begun to listen and before it accepts calls, so that a client which was waiting for the server
-// finds the file.
+// Publish writes the token file of a server that listens at addr, and replaces the file of an earlier server
+// there. It locks the file until Remove is called or the process ends. A server must call it after it has
+// begun to listen and before it accepts calls, so that a client that was waiting for the server finds the file.
 func Publish(addr, token string) (*File, error) {
 	path := Path(addr)
 	if path == "" {
@@ -83,11 +82,11 @@ func Publish(addr, token string) (*File, error) {
 	return &File{path: path, lock: f}, nil
 }
 
-// Path returns where the file is.
+// Path returns the path of the file.
 func (f *File) Path() string { return f.path }
 
-// Remove removes the file, unless a later server has replaced it, and releases the lock. A server
-// calls it before it stops listening, so that no other one can be at the address yet. Further calls,
+// Remove removes the file, unless a later server has replaced it, and releases the lock. A server must
+// call it before it stops listening, because another server can use the address after that. Further calls,
 // and a call of a nil File, do nothing.
 func (f *File) Remove() error {
 	if f == nil || f.lock == nil {
@@ -145,7 +144,8 @@ func Read(addr string) (string, error) {
 	return token, nil
 }
 
-// private refuses a file or directory that another user owns or can use.
+// private returns an error for a file or directory that another user owns or can use. remedy is the command that
+// makes it private.
 func private(path string, info fs.FileInfo, remedy string) error {
 	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() {
 		return fmt.Errorf("%s, for tokens, belongs to another user; remove it, or name another directory with XDG_STATE_HOME", path)
@@ -168,7 +168,8 @@ func locked(f *os.File) (bool, error) {
 	return false, nil // closing the file releases the lock
 }
 
-// sweep removes the files of servers that ended without removing them. It ignores errors.
+// sweep removes the token files in the directory d of servers that ended without removing them. It ignores errors.
+// The caller must hold the lock of d.
 func sweep(d *os.File) {
 	names, _ := d.Readdirnames(maxSwept)
 	for _, name := range names {

@@ -10,11 +10,11 @@ import (
 const (
 	// Prefix is how every local token begins.
 	Prefix = "qlt_"
-	// header is what is before the token in a file.
+	// header is the text before the token in a file.
 	header = "Authorization: Bearer "
 	// maxFile is the size of the largest file that Read accepts, in bytes.
 	maxFile = 1024
-	// maxSwept is how many files Publish looks at to remove those of servers that were killed.
+	// maxSwept is how many files of the directory Publish, Others and Running look at.
 	maxSwept = 1000
 )
 
@@ -32,8 +32,8 @@ func Dir() string {
 }
 
 // Path returns the path of the token file of a server that listens at addr, such as 127.0.0.1:7480.
-// It is "" for an address that is not an IP address of loopback with a port: only what such an address
-// names is certainly this machine.
+// It returns "" unless addr is a loopback IP address with a port: any other address, and any name, may lead
+// to another machine.
 func Path(addr string) string {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil || !at.Addr().IsLoopback() || at.Port() == 0 {

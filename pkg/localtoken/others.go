@@ -10,9 +10,9 @@ import (
 	"slices"
 )
 
-// Others returns the other addresses at which the server at addr listens, in order: those of running
-// servers of this user with the same token. It looks at maxSwept files at most, and returns none if the
-// server at addr has no token file. Files that cannot be read are left out.
+// Others returns the other addresses at which the server at addr listens, sorted: those of running servers
+// of this user with the same token. It looks at maxSwept files at most, and ignores files that cannot be
+// read. If the server at addr has no token file, it returns nil and no error.
 func Others(addr string) ([]string, error) {
 	token, err := Read(addr)
 	if err != nil || token == "" {
@@ -32,8 +32,8 @@ func Others(addr string) ([]string, error) {
 	return others, nil
 }
 
-// Running returns the addresses at which servers of this user listen, of gRPC and of REST, in order. It
-// looks at maxSwept files at most and leaves out those that cannot be read.
+// Running returns the addresses at which servers of this user listen, both for gRPC and for REST, sorted. It
+// looks at maxSwept files at most, and ignores files that cannot be read.
 func Running() ([]string, error) {
 	all, err := running()
 	return slices.Sorted(maps.Keys(all)), err

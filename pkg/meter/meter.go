@@ -1,12 +1,12 @@
 // Package meter registers Prometheus metrics. Several partitions or servers of a process
-// share a metric: a name that is registered already returns the existing metric, and panics
-// if that has another type or other labels. With a nil Registerer a metric is not registered.
-// docs/metrics.md lists all of them.
+// share a metric: for a name that is registered already, its functions return the existing metric, and
+// panic if that has another type or other labels. With a nil Registerer they return a metric that
+// is not registered. docs/metrics.md lists all metrics.
 package meter
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Buckets of histograms, by what is measured.
+// The buckets of histograms, by what is measured.
 var (
 	// Calls are the durations of calls, from an in-memory read to a long poll, in seconds.
 	Calls = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
@@ -20,21 +20,21 @@ var (
 	Many = prometheus.ExponentialBuckets(1, 2, 14)
 )
 
-// Counter returns the counter of that name.
+// Counter returns the counter with a name. A counter without labels is exported as 0 from now on.
 func Counter(reg prometheus.Registerer, name, help string, labels ...string) *prometheus.CounterVec {
 	c := shared(reg, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels))
 	if len(labels) == 0 {
-		c.WithLabelValues() // 0 is something else than nothing: a rate begins there
+		c.WithLabelValues() // exports 0, so that a rate includes the first increment
 	}
 	return c
 }
 
-// Gauge returns the gauge of that name.
+// Gauge returns the gauge with a name.
 func Gauge(reg prometheus.Registerer, name, help string, labels ...string) *prometheus.GaugeVec {
 	return shared(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
 }
 
-// Histogram returns the histogram of that name.
+// Histogram returns the histogram with a name.
 func Histogram(reg prometheus.Registerer, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return shared(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels))
 }
@@ -54,5 +54,5 @@ func shared[C prometheus.Collector](reg prometheus.Registerer, c C) C {
 			return first
 		}
 	}
-	panic("meter: " + err.Error()) // another metric has the name: a mistake of wiring
+	panic("meter: " + err.Error()) // another metric has the name, which is a programming error
 }

@@ -2,7 +2,7 @@
 // settings that the durability of journals requires.
 //
 // Owns: one nats-server with JetStream whose every write is fsynced
-// (sync_interval always); the connection settings of R5.
+// (sync_interval always); the settings of all connections, which never buffer what is sent (R5).
 // Never does: create streams or send messages (pkg/journal, pkg/bus).
 package natsd
 
@@ -22,23 +22,23 @@ import (
 // below it, and so does a full frame with what a consumer adds.
 const MaxPayload = 8 << 20
 
-// InProcess as the port means that the server does not listen.
+// InProcess as Config.Port means that the server listens on no port, and that only this process can connect.
 const InProcess = -1
 
 // Config holds the settings of an embedded server.
 type Config struct {
 	StoreDir string
 	// MaxStore bounds the disk space of all streams, in bytes; 0 means the server's default.
-	// It should be less than the free space, because a server that met a full disk does not
-	// recover when space is freed.
+	// It should be less than the free space, because a server that could not write to a full disk
+	// does not recover when space is freed, until Restart.
 	MaxStore int64
 	// Port is the port on the loopback interface; InProcess means none, 0 a free one.
 	Port int
-	// Bulk leaves syncing to the server's default interval. It is for filling a directory
-	// that is discarded after a failure and synced at the end.
+	// Bulk means that writes are not synced one by one. It is only for a caller that fills a
+	// directory, syncs it at the end, and discards it after a failure.
 	Bulk bool
-	// BeforeOpen is called each time before a server opens the store, also by Restart; nil: nothing is. If it
-	// returns an error, the server is not started.
+	// BeforeOpen is called each time before a server opens the store, also by Restart. If it returns an
+	// error, the server is not started. Optional.
 	BeforeOpen func() error
 	Logger     *zap.Logger
 }
@@ -58,7 +58,7 @@ const startTimeout = 30 * time.Second
 
 var errStopped = errors.New("natsd: server stopped")
 
-// compactEvery is how often blocks of which most is purged are rewritten or removed.
+// compactEvery is how often the server rewrites or removes blocks of which most is purged.
 // Commands can write and release hundreds of MB of output a minute.
 const compactEvery = 20 * time.Second
 
@@ -159,7 +159,7 @@ func (s *Server) Restart() error {
 	return err
 }
 
-// URL returns where the server listens, or "" if it does not.
+// URL returns the address at which the server listens; "" if it does not run or listens on no port.
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,8 +187,8 @@ func (s *Server) Usage() (used, limit int64, err error) {
 	return int64(info.Store), info.Config.MaxStore, nil
 }
 
-// InProcessConn implements nats.InProcessConnProvider over the server that runs now, so that
-// connections survive a Restart.
+// InProcessConn implements nats.InProcessConnProvider. It connects to the server that runs now, so
+// that a connection that is made again after a Restart reaches the new server.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	srv := s.running
@@ -199,7 +199,7 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return srv.InProcessConn()
 }
 
-// Connect connects within the process.
+// Connect returns a connection to the server within the process, with the settings of Options.
 func (s *Server) Connect(name string) (*nats.Conn, error) {
 	nc, err := nats.Connect("", append(Options(name), nats.InProcessServer(s))...)
 	if err != nil {
@@ -211,13 +211,13 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 // reconnectWait is the pause before a server is tried again.
 const reconnectWait = 100 * time.Millisecond
 
-// pingInterval is how often a server is asked whether it is there. One that does not answer two times is left for another
-// one, so that a server that is frozen costs its clients at most ten seconds.
+// pingInterval is how often a connection pings its server. After two pings without an answer it connects again, to
+// another server if there are several, so that a server that hangs costs its clients at most ten seconds.
 const pingInterval = 3 * time.Second
 
 // Options returns the settings of all connections: they reconnect without limit, and buffer
-// nothing while disconnected. A frame that is buffered and sent late could be stored although
-// its caller got an error (R5).
+// nothing while disconnected. Otherwise a frame could be buffered, sent late and stored although
+// its caller received an error (R5).
 func Options(name string) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),

@@ -100,9 +100,9 @@ func (e *Refused) Error() string { return e.Text + "; " + e.Mend }
 // Unwrap returns the error of the connection.
 func (e *Refused) Unwrap() error { return e.err }
 
-// Connect connects with the settings of Options. Its errors are of type *Refused. Of ctx only the
-// deadline counts, as the time for one server. If logger is nil, later losses of the connection are
-// not logged.
+// Connect connects with the settings of Options. Its errors are of type *Refused. It uses only the
+// deadline of ctx, as the limit for the attempt to connect to one server. If logger is nil, it does not log
+// why a connection that is lost later cannot be restored.
 func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*nats.Conn, error) {
 	if logger == nil {
 		logger = zap.NewNop()
@@ -144,8 +144,8 @@ func (r Remote) Connect(ctx context.Context, name string, logger *zap.Logger) (*
 	return nc, nil
 }
 
-// logOnce returns a handler that logs why a lost connection cannot be restored, and not again
-// while the reason stays the same, because it is tried ten times a second.
+// logOnce returns a handler that logs why a lost connection cannot be restored. It logs a reason
+// only if it differs from the one before, because the client tries ten times a second.
 func (r Remote) logOnce(logger *zap.Logger) func(error) {
 	var mu sync.Mutex
 	var last string
@@ -218,7 +218,7 @@ func (r Remote) refused(err error) *Refused {
 	}
 }
 
-// mend returns what an operator can do about an error.
+// mend returns what an operator can do about an error of connecting.
 func (r Remote) mend(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -265,7 +265,8 @@ func (r Remote) refusedCertificate() string {
 	return "nats-tls-cert-file must be signed by the authority that the servers trust"
 }
 
-// Redact removes the credentials of addresses from a text.
+// Redact returns text with … in place of the user names and passwords that addresses has, a list of URLs separated
+// by commas.
 func Redact(text, addresses string) string {
 	for address := range strings.SplitSeq(addresses, ",") {
 		if begin, at := strings.Index(address, "://"), strings.LastIndexByte(address, '@'); begin >= 0 && begin+3 < at {

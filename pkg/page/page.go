@@ -1,8 +1,8 @@
 // Package page implements the rules of lists (SPEC X9): the size of a page, and opaque tokens
-// for the position of the next one.
+// that say where the next page begins.
 //
-// A token contains the position in an order rather than an offset, so that a list stays stable
-// while records are written.
+// A token contains the position of an entry in the order of the list, such as its id, and not an offset.
+// So no entry is skipped or repeated when records are written between two pages.
 package page
 
 import (
@@ -24,14 +24,15 @@ const (
 	separator = "\x1f"
 )
 
-// List is a page of a list whose entries are ordered by id.
+// List is a requested page of a list whose entries are ordered by id.
 type List struct {
-	Size  int    // most entries, 1 to MaxSize
+	Size  int    // how many entries the page may have, 1 to MaxSize
 	After string // id of the last entry of the page before; "" for the first page
 	kind  string
 }
 
-// Read checks page_size and page_token of a request for the list called kind.
+// Read checks page_size and page_token of a request for the list called kind, and returns the page. It returns
+// LIMIT_EXCEEDED or CURSOR_INVALID if one is not valid.
 func Read(kind string, req interface {
 	GetPageSize() int32
 	GetPageToken() string
@@ -71,8 +72,9 @@ func Token(kind string, position ...string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(kind + separator + strings.Join(position, separator)))
 }
 
-// Position parses a token of the given list. It returns nil, the beginning, for an empty
-// token.
+// Position returns the position in a token of the list called kind, which must have the given number of parts. For
+// an empty token, which means the beginning of the list, it returns nil. It returns CURSOR_INVALID for any other
+// text.
 func Position(kind, token string, parts int) ([]string, error) {
 	if token == "" {
 		return nil, nil

@@ -160,7 +160,7 @@ func appendFloat(b []byte, v float64, bits int) []byte {
 	return strconv.AppendFloat(b, v, format, -1, bits)
 }
 
-// appendString appends s as a JSON string, and fails for text that is not UTF-8.
+// appendString appends s as a JSON string. It returns an error if s is not UTF-8.
 func appendString(b []byte, s string) ([]byte, error) {
 	b, valid := jsontext.AppendValid(b, s)
 	if !valid {
@@ -169,7 +169,7 @@ func appendString(b []byte, s string) ([]byte, error) {
 	return b, nil
 }
 
-// clip shortens text for an error message.
+// clip shortens text to at most 80 bytes for an error message. It may cut within a character.
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:80]

@@ -37,8 +37,8 @@ func UnmarshalNulls(b []byte, m proto.Message) (nulls []string, err error) {
 	return read(m, decoder{Lexer: jsontext.Lexer{In: b}, wantNulls: true})
 }
 
-// read decodes all of d's input into m and returns the paths of explicit nulls, if d
-// collects them.
+// read decodes all of d's input into m and returns the paths of the fields that were null, if
+// d.wantNulls is set.
 func read(m proto.Message, d decoder) ([]string, error) {
 	proto.Reset(m)
 	r := m.ProtoReflect()
@@ -57,26 +57,27 @@ func read(m proto.Message, d decoder) ([]string, error) {
 
 type decoder struct {
 	jsontext.Lexer
-	quotedIntegers bool // also take 64-bit integers as strings
-	wantNulls      bool
-	nulls          []string
-	path           []string // of the message being read; kept only for nulls
+	quotedIntegers bool     // also accept 64-bit integers as strings
+	wantNulls      bool     // collect nulls
+	nulls          []string // paths of the fields that were null
+	path           []string // of the message that is read now; only if wantNulls is set
 }
 
-// badField is an error about a field. Each level that returns it prepends its element to the
-// path.
+// badField is an error about a field. Each level of the decoder through which it is returned adds its
+// element to the path (see in).
 type badField struct {
 	reason fault.Reason
 	path   []string // innermost first
 	text   string   // what is wrong, without the path
 	must   string   // how to fix it
 	value  string
-	limit  string // of what is too large
+	limit  string // the limit that the value exceeds; empty: the value is wrong for another reason
 }
 
 func (e *badField) Error() string { return e.text }
 
-// in prepends an element to the path of an error.
+// in adds step, as the element outside of those that are there, to the path of err if that is a badField. It
+// returns err.
 func in(step string, err error) error {
 	var bad *badField
 	if errors.As(err, &bad) {
@@ -111,7 +112,8 @@ func refusal(err error) error {
 	return e
 }
 
-// invalid returns the error for the value that starts at start.
+// invalid returns the error for the value that begins at start and ends at the current position. must
+// says what the value must be.
 func (d *decoder) invalid(start int, must string) error {
 	end := min(d.Pos, start+80)
 	if end <= start {
@@ -121,8 +123,8 @@ func (d *decoder) invalid(start int, must string) error {
 	return &badField{reason: fault.InvalidArgument, text: "is " + value + ", " + must, must: must, value: value}
 }
 
-// wrongType returns the error for a value of another type. It skips the value as far as
-// necessary to show it.
+// wrongType returns the error for a next value that has the wrong type, or a syntax error. It
+// skips as much of the value as the error shows.
 func (d *decoder) wrongType(must string) error {
 	start := d.Pos
 	switch d.Peek() {

@@ -33,7 +33,7 @@ type field struct {
 	name   string
 	key    string // `"name":`
 	index  int    // in plan.fields
-	oneof  int    // index of a real oneof, -1 if none
+	oneof  int    // index of the oneof that the field is in; -1: none, or that of an optional field
 	kind   protoreflect.Kind
 	enum   *enum  // of enum fields, and of maps with enum values
 	msg    *plan  // of message fields, and of maps with message values
@@ -44,7 +44,7 @@ type field struct {
 type enum struct {
 	text    map[protoreflect.EnumNumber]string
 	number  map[string]protoreflect.EnumNumber
-	allowed string // for refusals
+	allowed string // the names of all values but the unspecified one, for errors
 }
 
 var (

@@ -16,8 +16,8 @@ import (
 // largeMessage is the size of a message, in bytes on the wire, from which it is marshaled in parts.
 const largeMessage = 32 << 10
 
-// MarshalProtoJSON returns ProtoJSON without the blanks that protojson adds at random. A large message is marshaled in
-// parts, so that it does not keep a processor from other calls for long.
+// MarshalProtoJSON returns m as ProtoJSON, without the blanks that protojson adds at random. It marshals a large
+// message in parts and yields the processor between them, so that other calls do not wait for long.
 func MarshalProtoJSON(m proto.Message) ([]byte, error) {
 	var out bytes.Buffer
 	err := writeProtoJSON(&out, m)

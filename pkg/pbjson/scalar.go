@@ -150,7 +150,7 @@ func (d *decoder) natural(high uint64) (uint64, error) {
 	return n, nil
 }
 
-// small parses an integer of up to 18 digits without an allocation.
+// small parses an integer of up to 18 digits without an allocation. ok is false for any other text.
 func small(text []byte) (int64, bool) {
 	digits, negative := text, false
 	if digits[0] == '-' {

@@ -32,7 +32,7 @@ func (d *decoder) wellKnown(m protoreflect.Message, s shape, depth int) error {
 			return d.wrongType("must be a list")
 		}
 		return fill(m, &structpb.ListValue{}, func(v *structpb.ListValue) error { return d.values(v, depth) })
-	case plain, anyValue: // a plain message is read by its fields and does not come here
+	case plain, anyValue: // s is never plain: the decoder reads such a message field by field
 	}
 	return fill(m, &structpb.Value{}, func(v *structpb.Value) error {
 		got, err := d.any(depth)
@@ -43,8 +43,8 @@ func (d *decoder) wellKnown(m protoreflect.Message, s shape, depth int) error {
 	})
 }
 
-// fill reads into m if m is of the generated type M, and otherwise into spare, which it then
-// converts to m through the wire format.
+// fill calls read with m if m is of the generated type M. Otherwise, as for a dynamic message, it calls
+// read with spare, and then copies spare to m through the wire format.
 func fill[M proto.Message](m protoreflect.Message, spare M, read func(M) error) error {
 	if own, ok := m.Interface().(M); ok {
 		return read(own)
@@ -115,8 +115,8 @@ func (d *decoder) duration(v *durationpb.Duration) error {
 	return nil
 }
 
-// tooLong returns the error for a duration that the message type cannot represent. The limits
-// of single fields are checked by their services.
+// tooLong returns the error for a duration that the message type cannot represent; the value begins at
+// start and ends at the current position. Services check the limits of their own fields.
 func (d *decoder) tooLong(start int) error {
 	value := clip(string(d.In[start+1 : d.Pos-1]))
 	const must = "must be at most 315576000000s (10000 years)"

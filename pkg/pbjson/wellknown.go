@@ -29,8 +29,8 @@ func Timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t.Truncate(time.Microsecond))
 }
 
-// concrete returns m as the generated type M. A dynamic message is converted through the wire
-// format.
+// concrete returns m as the generated type M. If m is of another Go type, as a dynamic message is, it copies
+// m to into through the wire format and returns into.
 func concrete[M proto.Message](m protoreflect.Message, into M) (M, error) {
 	if typed, ok := m.Interface().(M); ok {
 		return typed, nil

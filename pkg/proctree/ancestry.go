@@ -3,14 +3,13 @@ package proctree
 // entry is one process of a process table.
 type entry struct {
 	pid, parent, group int
-	// started tells processes apart that had the same pid one after the other. Its
-	// unit does not matter.
+	// started is when the process started, in a unit of the system. With it, two processes that have
+	// the same pid one after the other are distinguished.
 	started int64
 }
 
-// ancestry is what is known of one tree on a system without marks: the processes that
-// belong to it, found by their parents and process groups. It is not safe for
-// concurrent use.
+// ancestry has the known processes of one tree on a system without marks, found by their
+// parents and process groups. It is not safe for concurrent use.
 type ancestry struct {
 	members map[int]int64 // pid -> started, of processes that were alive when last seen
 }

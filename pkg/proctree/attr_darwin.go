@@ -26,8 +26,7 @@ func AwaitExit(pid int) {
 	change.Fflags = unix.NOTE_EXIT
 	events := make([]unix.Kevent_t, 1)
 	for {
-		// A process that has ended already is refused with ESRCH, which is what is
-		// waited for.
+		// For a process that has ended already, Kevent returns ESRCH; then nothing is left to wait for.
 		_, err = unix.Kevent(queue, []unix.Kevent_t{change}, events, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return

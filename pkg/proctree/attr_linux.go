@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GroupAttr returns attributes that make a process the leader of a new process group. It is killed if this
-// process dies, where the system offers that (Linux).
+// GroupAttr returns attributes that make a process the leader of a new process group. On Linux they also give it a
+// parent-death signal: the kernel kills it when the thread that started it ends, and so if this process dies.
 func GroupAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
 // TerminalAttr returns attributes that make a process the leader of a new session whose terminal is its
-// stdin. It is killed if this process dies, where the system offers that (Linux).
+// stdin. On Linux they also give it a parent-death signal, as GroupAttr does.
 func TerminalAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
 }

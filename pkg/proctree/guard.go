@@ -20,12 +20,12 @@ const (
 	guardPatience = 5 * time.Second
 	// guardPause is the pause before a guard that died is replaced.
 	guardPause = time.Second
-	// guardRounds is how often a guard repeats its search: a process that was about to
-	// fork when the host died appears a moment later.
+	// guardRounds is how many times a guard searches and kills: a process that was about to
+	// fork when the host died has a child a moment later.
 	guardRounds = 3
 )
 
-// guard is the host's side of the guard process, which kills what the host leaves if
+// guard is the host's side of the guard process, which kills the host's processes if
 // the host itself is killed.
 type guard struct {
 	argv   []string
@@ -101,7 +101,8 @@ func (g *guard) keep(cmd *exec.Cmd) {
 	}
 }
 
-// stop closes the pipe, so that the guard ends, and waits for that for guardPatience.
+// stop closes the pipe, so that the guard ends, and waits until it has ended, for at most guardPatience. It must be
+// called only once.
 func (g *guard) stop() {
 	g.mu.Lock()
 	g.stopped = true
@@ -119,9 +120,9 @@ func (g *guard) stop() {
 	}
 }
 
-// Guard is the body of the guard process. It reads from in until the host has ended,
-// then kills all processes that the host left. arg is the last argument that the
-// process was started with.
+// Guard is the body of the guard process. It reads from in, which must be the stdin of the process,
+// until the host has ended, and then kills all processes that the host left. arg must be the last argument
+// of the process. Guard makes the process ignore SIGINT, SIGTERM and SIGHUP.
 func Guard(ctx context.Context, in io.Reader, arg string) error {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // it ends with its host, not before
 	v, err := strconv.ParseUint(arg, 10, 64)

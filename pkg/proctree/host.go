@@ -19,8 +19,8 @@ type Config struct {
 	// Boot identifies this run of the owner. It must differ from earlier ones.
 	Boot string
 	// Guard is the command line of the guard process. The host appends one argument, and the
-	// process must pass that to the function Guard. If Guard is empty, what is left after a
-	// SIGKILL of the host stays until the owner's next boot ends it.
+	// process must pass that to the function Guard. If Guard is empty, processes that are left after a
+	// SIGKILL of the host run until the owner's next boot kills them.
 	Guard  []string
 	Logger *zap.Logger // nil: nothing is logged
 }
@@ -49,8 +49,8 @@ type Host struct {
 	closing sync.Once
 
 	mu   sync.Mutex
-	last Mark              // the last tree number given out, without the bits of first
-	live map[Mark]struct{} // trees that were not ended
+	last Mark              // the number of the newest tree, without the bits of first
+	live map[Mark]struct{} // trees for which End has not succeeded
 }
 
 // Open kills what earlier boots of the owner left and returns a Host for this one.
@@ -81,14 +81,13 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	return h, nil
 }
 
-// Start starts cmd as the leader of a new tree and returns the tree's Mark. start
-// does the starting; nil means cmd.Start. The caller must call End once the leader has
-// ended, also when it ended by itself, unless Start returned an error. Start must not be
-// called after Close.
+// Start starts cmd as the leader of a new tree and returns the tree's Mark. It calls start
+// to start cmd; nil means cmd.Start. Unless Start returns an error, the caller must call End once
+// the leader has ended, also when the leader ended by itself. Start must not be called after Close.
 //
-// Starts happen one after the other, on one thread that lives as long as the host, so
-// that a parent-death signal (see GroupAttr) means the death of this process and not
-// of the thread that happened to fork.
+// Start calls start on one thread that lives as long as the host, for one tree at a time. A child gets
+// its parent-death signal (see GroupAttr) when the thread that forked it ends, which here is when this
+// process dies or Close is called.
 func (h *Host) Start(cmd *exec.Cmd, start func() error) (Mark, error) {
 	if start == nil {
 		start = cmd.Start
@@ -101,8 +100,9 @@ func (h *Host) Start(cmd *exec.Cmd, start func() error) (Mark, error) {
 	return m, err
 }
 
-// StartBy is Start for a leader that another process forks: start has it forked with the
-// Mark and returns once it runs. It is only for systems where marks are inherited (Linux).
+// StartBy is Start for a leader that another process forks: start must make that process fork the
+// leader with the Mark, and return once the leader runs. StartBy works only on systems where processes
+// inherit marks (Linux).
 func (h *Host) StartBy(start func(Mark) error) (Mark, error) {
 	m := h.reserve()
 	if err := start(m); err != nil {
@@ -112,8 +112,8 @@ func (h *Host) StartBy(start func(Mark) error) (Mark, error) {
 	return m, nil
 }
 
-// StartHelper starts a process that belongs to no tree. Its parent-death signal (see GroupAttr) means the
-// death of this process, and Close sends it as well.
+// StartHelper starts a process that belongs to no tree. If cmd has a parent-death signal (see GroupAttr), the
+// process gets it when this process dies, and when Close is called.
 func (h *Host) StartHelper(cmd *exec.Cmd) error {
 	return h.spawner.do(func() error { return StartUnmarked(cmd) })
 }
@@ -139,12 +139,13 @@ func (h *Host) release(m Mark) {
 	delete(h.live, m)
 }
 
-// End kills the processes of a tree and returns once none is alive, with the number
-// of processes it killed. Processes that do not die within ten seconds, which is long on a busy machine, are an error;
-// the tree then keeps its Mark, and End may be called again. leader is an
-// optimisation: the pid of the tree's first process, if that is not reaped yet and
-// started less than two seconds ago, limits the search to younger processes. That
-// process itself is not killed then. 0 searches, and kills, all.
+// End kills the processes of a tree and returns once none is alive, with the number of processes it
+// killed. If some do not die within ten seconds, it returns an error; the tree then keeps its Mark, and
+// End may be called again.
+//
+// If leader is 0, End searches all processes. To make the search shorter, a caller may pass the pid of the
+// tree's leader, if that has started less than two seconds ago and is not reaped: then End searches only
+// processes that are younger than the leader, and does not kill the leader.
 func (h *Host) End(ctx context.Context, m Mark, leader int) (int, error) {
 	n, err := h.trees.kill(ctx, m, leader)
 	if err == nil { // a tree that does not die keeps its number
@@ -156,8 +157,8 @@ func (h *Host) End(ctx context.Context, m Mark, leader int) (int, error) {
 // Use measures all live trees of this host.
 func (h *Host) Use() (map[Mark]Usage, error) { return h.trees.use() }
 
-// Close kills whatever the host started and ends the guard. It is idempotent; only the
-// first call returns an error.
+// Close kills all processes of the host's trees, sends the parent-death signal to helpers, and ends the
+// guard. It is idempotent; calls after the first one return nil.
 func (h *Host) Close(ctx context.Context) (err error) {
 	h.closing.Do(func() {
 		h.spawner.close()

@@ -22,10 +22,10 @@ const (
 	leading    = 1 << (treeBits + bootBits + ownerBits)
 )
 
-// owner returns the bits of the owner.
+// owner returns m without the bits of the boot and of the tree.
 func (m Mark) owner() Mark { return m &^ (1<<ownerShift - 1) }
 
-// boot returns the bits of the owner and its boot.
+// boot returns m without the bits of the tree.
 func (m Mark) boot() Mark { return m &^ treeMask }
 
 // firstMark returns the Mark with tree number 0 of a boot.
@@ -37,8 +37,8 @@ func firstMark(owner, boot string) Mark {
 	return Mark(leading | part(owner, ownerBits)<<ownerShift | part(boot, bootBits)<<bootShift)
 }
 
-// forking is held while a leader is started. On Linux the mark is a limit of the
-// whole process for that moment, and whatever forked then would inherit it.
+// forking is held while a process is started. On Linux this process has the mark of a tree
+// while the tree's leader is started, and any process that it forked meanwhile would inherit the mark.
 var forking sync.Mutex
 
 // StartUnmarked starts cmd as a process of no tree. While a program has a Host, it must start

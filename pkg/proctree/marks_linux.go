@@ -14,8 +14,8 @@ import (
 // errUnmarked means that this process may not set the limit that carries marks.
 var errUnmarked = errors.New("proctree: the hard limit on real time (RLIMIT_RTTIME) is too low to mark processes; it must be unlimited")
 
-// withMark runs f while the limit of this process is m, so that a process which f
-// starts has that mark.
+// withMark calls f while the soft RLIMIT_RTTIME of this process is m, so that a process which f
+// starts has that mark. It returns errUnmarked if the limit cannot be set.
 func withMark(m Mark, f func() error) error {
 	forking.Lock()
 	defer forking.Unlock()
@@ -35,8 +35,8 @@ func withMark(m Mark, f func() error) error {
 
 var limitName = []byte("\nMax realtime timeout")
 
-// markOf reads the mark of a process. It is 0 for a process that has none or has ended.
-// buf is scratch space.
+// markOf returns the mark of a process, of any owner; 0 if the process has none or has ended. buf is
+// scratch space, which must have room for /proc/PID/limits.
 func markOf(pid int, buf []byte) Mark {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/limits")
 	if err != nil {

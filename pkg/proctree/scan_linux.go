@@ -30,8 +30,8 @@ func Supported() Capabilities {
 	return Capabilities{Memory: true, Escapes: "a process that sets its own RLIMIT_RTTIME, or is started by another program on request"}
 }
 
-// report is for systems on which the guard must be told of each process. Here it
-// reads the marks itself.
+// report does nothing: on this system the guard finds processes by their marks, and need not be told of
+// each one.
 func (t *trees) report(*guard) {}
 
 func (t *trees) start(m Mark, _ *exec.Cmd, start func() error) error { return withMark(m, start) }
@@ -68,21 +68,21 @@ func (t *trees) use() (map[Mark]Usage, error) {
 	return out, err
 }
 
-// orphans is what a guard needs to find what its host left: the marks suffice.
+// orphans finds for a guard the processes that its host left, by their marks.
 type orphans struct{ first Mark }
 
 func newOrphans(first Mark) *orphans { return &orphans{first} }
 
 // follow reads from the host until the host has ended.
-func (o *orphans) follow(in io.Reader) { _, _ = io.Copy(io.Discard, in) } // a failed read is an end, too
+func (o *orphans) follow(in io.Reader) { _, _ = io.Copy(io.Discard, in) } // a read that fails also says that it has
 
 func (o *orphans) kill(ctx context.Context) (int, error) {
 	return kill(ctx, func(m Mark) bool { return m.boot() == o.first.boot() }, 0)
 }
 
-// kill sends SIGKILL to the processes whose mark matches and repeats that until none
-// is alive, because one may fork during the search. It returns how many it killed.
-// leader is as in Host.End; it is not signalled itself.
+// kill sends SIGKILL to the processes whose mark matches and repeats that until it finds none
+// alive, because one may fork during the search. It returns how many it killed. leader
+// is as in Host.End. kill never sends a signal to the leader and to this process.
 func kill(ctx context.Context, match func(Mark) bool, leader int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
@@ -171,8 +171,8 @@ func newestPID() int {
 
 // memoryOf returns the private and shared memory and swap of a process in bytes, without the pages
 // of files. alive is false for a process that has ended, whether or not it was reaped, and for one that
-// cannot be read. buf is scratch space for its status file, of which the part that does not fit is
-// not seen.
+// cannot be read. buf is scratch space for the process's status file; memoryOf ignores the part of the file
+// that does not fit.
 func memoryOf(pid int, buf []byte) (memory int64, alive bool) {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

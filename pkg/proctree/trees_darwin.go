@@ -58,8 +58,8 @@ type trees struct {
 
 func newTrees(first Mark) *trees { return &trees{first: first, live: map[Mark]*ancestry{}} }
 
-// report makes the guard learn of each process from now on. It must be called before
-// the first start.
+// report sets the guard to which each process is reported from now on. It must be called
+// before the first start.
 func (t *trees) report(g *guard) { t.guard = g }
 
 func (t *trees) start(m Mark, cmd *exec.Cmd, start func() error) error {
@@ -162,7 +162,7 @@ func (t *trees) kill(ctx context.Context, m Mark, leader int) (int, error) {
 	return n, err
 }
 
-// killOwner finds nothing: an earlier boot leaves no trace on its processes.
+// killOwner kills nothing: on this system the processes of an earlier boot cannot be recognised.
 func (t *trees) killOwner(context.Context) (int, error) { return 0, nil }
 
 func (t *trees) killBoot(ctx context.Context) (n int, err error) {
@@ -214,7 +214,7 @@ func killAll(ctx context.Context, leader int, find func([]entry) map[int]int64) 
 	}
 }
 
-// orphans is what a guard knows of its host's processes: what the host reported.
+// orphans has the host's processes that the host reported to the guard, and finds their descendants.
 type orphans struct{ known ancestry }
 
 func newOrphans(Mark) *orphans { return &orphans{ancestry{members: map[int]int64{}}} }

@@ -1,5 +1,5 @@
 // Package programs runs programs as process trees (see package proctree), in a sandbox or with the
-// rights of this process. A tree ends with the program or the process that started it.
+// rights of this process. All processes of a tree are killed when its program or this process ends.
 package programs
 
 import (
@@ -23,7 +23,7 @@ type Leader interface {
 	// AwaitExit waits until the process has ended and leaves it unreaped: until it is
 	// reaped, the number of its process group is not reused.
 	AwaitExit()
-	// Wait reaps the process and returns its wait status. It is called once.
+	// Wait reaps the process and returns its wait status. It must be called exactly once.
 	Wait() syscall.WaitStatus
 }
 
@@ -38,9 +38,9 @@ func (c child) Wait() syscall.WaitStatus {
 	return status
 }
 
-// Launch starts the process of a spec as the leader of a new tree of host, in sandbox s or, if that is
+// Launch starts the process of a spec as the leader of a new tree of host, in the sandbox s or, if s is
 // nil, as a child of this process. It returns the leader, its process number and the mark of the tree.
-// The caller must wait for the leader and end the tree.
+// The caller must call AwaitExit, then host.End with the mark, and then Wait of the leader.
 func Launch(host *proctree.Host, s *confine.Sandbox, spec confine.Spec) (Leader, int, proctree.Mark, error) {
 	if s != nil {
 		var p *confine.Process
@@ -82,7 +82,7 @@ func (e *ExitError) Error() string {
 type Program struct {
 	// Spec describes its process. Files and Terminal are ignored.
 	Spec confine.Spec
-	// Stdin is its input; nil: none. A read of it must not block for long.
+	// Stdin is its input; nil: none. A read of Stdin must not block for long, because Run waits for it.
 	Stdin io.Reader
 	// Stdout and Stderr receive its output.
 	Stdout, Stderr io.Writer
@@ -90,13 +90,13 @@ type Program struct {
 	Grace time.Duration
 }
 
-// lateOutput is how long output is read after the program has ended. A process that escaped
-// its tree may hold the pipes.
+// lateOutput is how long output is read after the program has ended. There must be a limit, since a
+// process that escaped the tree may keep the pipes open.
 const lateOutput = time.Second
 
-// Run runs a program to its end, kills the processes that it left, and returns nil if it ended with
-// status 0, otherwise an *ExitError or the error of its start. When ctx ends, it and what it
-// started are ended.
+// Run runs a program to its end, and kills the processes that it left. When ctx ends, Run kills the program
+// and the processes that it started. It returns nil if the program ended with status 0, an *ExitError if it
+// ended with another one or by a signal, and otherwise the error of its start or of killing its processes.
 func Run(ctx context.Context, host *proctree.Host, s *confine.Sandbox, p Program) (err error) {
 	pipes := new(pipes)
 	defer pipes.close()
@@ -125,7 +125,7 @@ func Run(ctx context.Context, host *proctree.Host, s *confine.Sandbox, p Program
 		}
 		_ = input.Close()
 	})
-	copying.Go(func() { _, _ = io.Copy(p.Stdout, outR) }) // a deadline or the end of the pipe ends it
+	copying.Go(func() { _, _ = io.Copy(p.Stdout, outR) }) // until the end of the pipe or its read deadline
 	copying.Go(func() { _, _ = io.Copy(p.Stderr, errR) })
 	ended := endWith(ctx, pid, p.Grace)
 	leader.AwaitExit()
@@ -141,8 +141,8 @@ func Run(ctx context.Context, host *proctree.Host, s *confine.Sandbox, p Program
 	return err
 }
 
-// endWith ends a process group when ctx ends, until the returned function is called. The
-// process must not be reaped before.
+// endWith kills the process group of pid when ctx ends, with SIGTERM and after grace with SIGKILL. stop
+// ends this, and waits until no signal is sent any more. The process must not be reaped before stop has returned.
 func endWith(ctx context.Context, pid int, grace time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup

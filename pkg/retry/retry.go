@@ -17,15 +17,15 @@ type Pacer struct{ pauses *backoff.ExponentialBackOff }
 // steady is set while pauses have no random part.
 var steady atomic.Bool
 
-// Steady makes the pauses of all Pacers that are made until the returned function is called three quarters of the
-// longest, so that a simulation repeats them.
+// Steady removes the random part of the pauses of all Pacers that New makes until restore is called: each pause is
+// then three quarters of the longest that it could be. With it a simulation has the same pauses in each run.
 func Steady() (restore func()) {
 	steady.Store(true)
 	return func() { steady.Store(false) }
 }
 
-// New returns a Pacer whose first pause is about first. Each further one is twice as long, up
-// to about last. "About" is between half and all of it.
+// New returns a Pacer. Its first pause is between half of first and first. Each further one is twice as
+// long, up to between half of last and last.
 func New(first, last time.Duration) *Pacer {
 	b := backoff.NewExponentialBackOff()
 	// The library draws from interval ± factor; three quarters ± a third is half to all.
@@ -37,7 +37,7 @@ func New(first, last time.Duration) *Pacer {
 	return &Pacer{b}
 }
 
-// Reset makes the next pause the first again, after an attempt that succeeded.
+// Reset makes the next pause as short as the first one. Callers use it after an attempt that succeeded.
 func (p *Pacer) Reset() { p.pauses.Reset() }
 
 // Next returns the next pause, for a caller that waits for several things at once.

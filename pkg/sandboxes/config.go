@@ -1,6 +1,6 @@
-// Package sandboxes keeps the sandboxes of a worker: one for each owner, opened when a program of the
-// owner starts and closed when none has run for a while. It determines what the programs of a worker
-// may read beside what package confine always permits.
+// Package sandboxes keeps the sandboxes of a worker: one for each owner, which it opens when a program of
+// the owner starts and closes when none has run for a while. It also determines which files the programs of a
+// worker may read in addition to those that package confine always permits.
 package sandboxes
 
 import (
@@ -39,9 +39,9 @@ var secrets = []string{
 	".local/state/quartet",
 }
 
-// readable returns what commands may read beside the system: what the configuration adds, the
-// toolchains, and the directories of this process's PATH. Of these the relative ones, those at or
-// below the user's home, and the root are left out.
+// readable returns what commands may read in addition to the system: what the configuration adds, the
+// toolchains, and the directories of this process's PATH, except for relative ones, those at or below the
+// user's home, and the root.
 func (c *Config) readable() []string {
 	paths := append([]string(nil), c.Readable...)
 	home := userHome()
@@ -66,8 +66,8 @@ func (c *Config) hidden() (paths []string) {
 			all = append(all, filepath.Join(home, name))
 		}
 	}
-	// A server may write a token there while a sandbox is open, so the directory exists before.
-	_, _ = localtoken.Prepare() // where it cannot be created there is no token
+	// A server may write a token file while a sandbox is open, and only a directory that exists can be hidden.
+	_, _ = localtoken.Prepare() // if it cannot be created, no server can write a token
 	all = append(all, localtoken.Dir())
 	for _, path := range all {
 		if found, err := filepath.EvalSymlinks(path); err == nil {
@@ -89,8 +89,9 @@ func userHome() string {
 	return home
 }
 
-// gitIdentity is written to the home of a new sandbox, so that commits made there carry the
-// name of the user that runs the worker.
+// gitIdentity returns the section [user] of this user's .gitconfig with name and email, or "" if there are
+// none. It is written to the home of a new sandbox, so that commits that are made there have the name of the user
+// who runs the worker.
 func gitIdentity() string {
 	config, err := os.ReadFile(filepath.Join(userHome(), ".gitconfig"))
 	if err != nil {

@@ -25,7 +25,7 @@ const idleTerm = 30 * time.Second
 // use.
 type Pool struct {
 	cfg   *Config
-	dir   string // holds their directories
+	dir   string // has the directories of the owners
 	start confine.Launcher
 
 	mu     sync.Mutex
@@ -40,19 +40,20 @@ func NewPool(cfg *Config, dir string, start confine.Launcher) *Pool {
 	return &Pool{cfg: cfg, dir: dir, start: start}
 }
 
-// openSandbox is a sandbox with the number of processes in it.
+// openSandbox is a sandbox that is open, is being opened or could not be opened.
 type openSandbox struct {
 	ready   chan struct{} // closed when sandbox or err is set
 	sandbox *confine.Sandbox
 	err     error
-	users   int         // guarded by the mutex of the Pool
-	idle    *time.Timer // closes it; nil while it is used
+	users   int         // calls of Enter without leave; guarded by the mutex of the Pool
+	idle    *time.Timer // closes the sandbox; nil while it has users
 }
 
 // Enter returns the sandbox of an owner, which it opens if necessary, or nil if programs are not
-// confined. Its programs write to the directories in writable, which are real paths, exist, and are
-// the same in every call for an owner. The caller must call leave when its programs have ended;
-// further calls of it do nothing. An error begins with confinement_unavailable.
+// confined. Programs in it may write to the directories in writable, which must be real paths, exist, and
+// be the same in every call for an owner. If the error is nil, the caller must call the returned
+// function when its programs have ended; further calls of it do nothing. The text of an error begins
+// with confinement_unavailable.
 func (s *Pool) Enter(owner string, writable []string) (*confine.Sandbox, func(), error) {
 	if s.cfg == nil {
 		return nil, func() {}, nil
@@ -93,8 +94,8 @@ func (s *Pool) openFor(owner string, writable []string) (*confine.Sandbox, error
 	return sandbox, err
 }
 
-// withoutTokens removes the directory of token files, which Config.hidden creates, if it is empty and
-// lies inside of a root, and takes it out of what a policy hides. It reports whether it did.
+// withoutTokens removes the directory of token files, which Config.hidden creates, if that is empty and
+// inside of a writable directory of p, and removes it from p.Hidden. It reports whether it did.
 func withoutTokens(p *confine.Policy) bool {
 	dir := localtoken.Dir()
 	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
@@ -159,8 +160,8 @@ func (o *openSandbox) usable() bool {
 	}
 }
 
-// leave removes a user of a sandbox. Without users it is closed after idleTerm, or at once if it
-// failed to open, was replaced by another one, or the pool is closed.
+// leave removes a user of a sandbox. If it was the last one, the sandbox is closed after idleTerm without
+// users, or at once if it could not be opened, was replaced by another one, or the pool is closed.
 func (s *Pool) leave(owner string, o *openSandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +191,7 @@ func (s *Pool) drop(owner string, o *openSandbox) {
 	}
 }
 
-// Close closes the sandboxes without users, and every other one when its last user leaves it.
+// Close closes the sandboxes without users. Every other one is closed when its last user leaves it.
 func (s *Pool) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

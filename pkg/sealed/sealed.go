@@ -15,10 +15,10 @@ import (
 // errShort is the error of Open for bytes that are too few to be a sealed secret.
 var errShort = errors.New("sealed: the secret is too short")
 
-// Seal encrypts a secret for its owner, such as the id of the record in which it is stored, with a
-// key of 32 bytes. A rule must return the same events when it is repeated, so the nonce is derived
-// from owner and secret: a nonce is repeated only for the same secret of the same owner, which
-// gives the same bytes.
+// Seal encrypts a secret with a key of 32 bytes, for an owner such as the id of the record in which it is
+// stored. The result depends only on the arguments, because a rule must return the same events when it is
+// repeated: the nonce is derived from key, owner and secret. So a nonce repeats only with the same secret of the
+// same owner, which reveals nothing but that they are equal.
 func Seal(key []byte, owner, secret string) ([]byte, error) {
 	aead, err := open(key)
 	if err != nil {
@@ -30,7 +30,8 @@ func Seal(key []byte, owner, secret string) ([]byte, error) {
 	return aead.Seal(nonce, nonce, []byte(secret), []byte(owner)), nil
 }
 
-// Open decrypts what Seal returned for the same owner with the same key.
+// Open returns the secret that Seal encrypted for the same owner with the same key. For any other bytes, owner or key
+// it returns an error.
 func Open(key []byte, owner string, sealed []byte) (string, error) {
 	aead, err := open(key)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 const (
 	// ChunkSize is the maximum size of one chunk, in bytes.
 	ChunkSize = 64 << 10
-	// Window is how much unacknowledged output, in bytes, makes a Buffer full. A command that
-	// writes more blocks in its write, so a Buffer holds less than this and one chunk (SPEC T6).
+	// Window is how many bytes of unacknowledged output make a Buffer full. Add blocks then, so a
+	// Buffer holds less than Window and one chunk (SPEC T6).
 	Window = 512 << 10
 )
 
@@ -24,8 +24,8 @@ type Buffer struct {
 	end    int64                 // offset behind the last byte
 	sent   int64                 // offset behind the last byte that was sent on this stream
 	open   bool                  // the last chunk was not sent and may grow
-	free   *sync.Cond            // room came
-	drop   bool                  // the reports are of no interest any more
+	free   *sync.Cond            // signals that chunks were removed, or that drop is set
+	drop   bool                  // Discard was called
 }
 
 // New returns an empty Buffer.
@@ -71,7 +71,8 @@ func (b *Buffer) count(n int) {
 	b.end += int64(n)
 }
 
-// Cut returns how many bytes of data fit into a chunk that does not end inside a character.
+// Cut returns how many bytes of data fit into a chunk without ending inside of a character. For data that is not
+// UTF-8 it may return ChunkSize.
 func Cut(data []byte) int {
 	if len(data) <= ChunkSize {
 		return len(data)
@@ -84,7 +85,7 @@ func Cut(data []byte) int {
 	return ChunkSize // not text
 }
 
-// Full reports whether at least a whole chunk has not been sent.
+// Full reports whether at least ChunkSize bytes have not been sent.
 func (b *Buffer) Full() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,8 +112,8 @@ func (b *Buffer) Rewind() {
 	b.sent = b.end - int64(b.held)
 }
 
-// Acknowledge removes the chunks that end at the offset end or before it, which are stored. A
-// chunk that is stored in part stays whole.
+// Acknowledge removes the chunks that end at the offset end or before it, because the task plane has stored
+// them. A chunk of which only a part is stored remains as a whole.
 func (b *Buffer) Acknowledge(end int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package staletick judges whether a tick, by which the scheduler wakes an agent, is still
-// true. Taking a turn, Explain and an agent's posture use this one judgement, so that none of
-// them announces a turn that the other then drops (SPEC D4). It is pure.
+// Package staletick decides whether the reason of a tick, by which the scheduler wakes an agent,
+// still holds. Acquiring a turn, Explain and an agent's posture all use this decision, so that none of
+// them announces a turn that another one then drops as stale (SPEC D4). It is pure.
 package staletick
 
 import (
@@ -8,25 +8,26 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// Facts are what the judgement rests on.
+// Facts are what the decision depends on.
 type Facts struct {
-	// WakePending reports whether something woke the agent itself that no turn has shown, and
-	// WakeWaits the waits that were triggered, if nothing else woke it.
+	// WakePending says that something woke the agent itself that no turn has shown. WakeWaits are the
+	// waits that were triggered, if nothing else woke it.
 	WakePending bool
 	WakeWaits   []string
-	// OwnTriggered reports whether an active wait of the agent itself has deliveries that no
-	// turn has shown.
+	// OwnTriggered says that an active wait of the agent itself has deliveries that no turn has
+	// shown.
 	OwnTriggered bool
 	// LastTurnID is the agent's last turn.
 	LastTurnID string
-	// Queue is the agent's work queue, read with the tick's item among its work_item_ids.
+	// Queue is the agent's work queue. The request for it must have had the tick's item in
+	// work_item_ids.
 	Queue *workv1.GetWorkQueueResponse
 	// Stalled are the items about which turns made no progress.
 	Stalled []*agentv1.StalledItem
 }
 
-// Stalled reports whether turns about an item made no progress and it was not written since.
-// The scheduler leaves such an item alone.
+// Stalled reports whether it is in stalled, so that turns about it made no progress, and was not
+// written since. The scheduler sends no ticks about such an item.
 func Stalled(it *workv1.WorkItem, stalled []*agentv1.StalledItem) bool {
 	for _, s := range stalled {
 		switch {
@@ -40,8 +41,8 @@ func Stalled(it *workv1.WorkItem, stalled []*agentv1.StalledItem) bool {
 	return false
 }
 
-// Reason returns why a tick is no longer true, or "" if it still is. A nil tick is true: the
-// message is none.
+// Reason returns why the reason of a tick does not hold any more, or "" if it still holds. It returns ""
+// for a nil tick, as a message that is no tick has.
 func Reason(t *agentv1.Tick, f Facts) string {
 	current := f.Queue.GetCurrent()
 	runnable := current.GetReadiness() == workv1.Readiness_READINESS_RUNNABLE

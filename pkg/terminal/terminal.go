@@ -1,5 +1,5 @@
-// Package terminal writes for terminals: colours where they are wanted, and text of
-// others without what controls a terminal.
+// Package terminal prepares output for terminals: colours where they are wanted, and text from
+// untrusted sources without characters that control a terminal.
 package terminal
 
 import (
@@ -23,7 +23,8 @@ const (
 	Violet = "35"
 )
 
-// Count returns a number with its noun, of which one and many are the singular and the plural.
+// Count returns a number with its noun, such as "1 agent" or "2 agents". one and many are the noun's singular and
+// plural.
 func Count[N ~int | ~int32 | ~int64 | ~uint64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -54,9 +55,9 @@ func IsTerminal(w io.Writer) bool {
 // Printable returns s with U+FFFD in place of each character that controls a terminal,
 // such as a carriage return, that embeds, isolates or overrides a direction of text,
 // that separates lines or paragraphs (U+2028, U+2029), or that Unicode does not define
-// or keeps for private use. Newlines and tabs stay, and so do the blanks of all scripts,
-// such as U+00A0, U+202F and U+3000, and the joiners of emoji. Agents, models and
-// outside systems wrote s, so it is not trusted.
+// or reserves for private use. Newlines and tabs stay, and so do the blanks of all scripts,
+// such as U+00A0, U+202F and U+3000, and the joiners of emoji. It is for text that agents,
+// models and outside systems wrote, which is not trusted.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsGraphic(r) || unicode.In(r, unicode.Cf) && !reordersText(r) {

@@ -69,8 +69,8 @@ func (c Config) endpoint() string {
 	return cmp.Or(c.Endpoint, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 }
 
-// Check returns an error if the endpoint, the ratio or the protocol is invalid. A protocol that comes
-// from the environment is checked only if tracing is on, an endpoint from there never.
+// Check returns an error if the endpoint, the ratio or the protocol is invalid. It checks a protocol from
+// the environment only if tracing is on, and does not check an endpoint from the environment.
 func (c Config) Check() error {
 	if c.Endpoint != "" {
 		u, err := url.Parse(c.Endpoint)
@@ -143,10 +143,10 @@ func (c Config) client() (otlptrace.Client, error) {
 func (c Config) resource(ctx context.Context) (*resource.Resource, error) {
 	instance := c.Instance
 	if instance == "" {
-		instance, _ = os.Hostname() // a name nobody needs
+		instance, _ = os.Hostname() // without one the spans have an empty name
 	}
 	own := []attribute.KeyValue{attribute.String("service.name", "quartet"), attribute.String("service.version", c.Version), attribute.String("service.instance.id", instance)}
-	var said []attribute.KeyValue // over what the environment says
+	var said []attribute.KeyValue // of the configuration, which takes precedence over the environment
 	if c.Service != "" {
 		said = append(said, attribute.String("service.name", c.Service))
 	}
@@ -156,15 +156,15 @@ func (c Config) resource(ctx context.Context) (*resource.Resource, error) {
 	return resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(own...), resource.WithFromEnv(), resource.WithAttributes(said...))
 }
 
-// countingExporter is an exporter that counts and logs failures. Without it the SDK would pass them to a
-// handler of the whole process, which writes to standard error.
+// countingExporter is an exporter that counts exported and lost spans, and logs failures. It returns no errors, which
+// the SDK would pass to a handler of the whole process that writes to standard error.
 type countingExporter struct {
 	sdktrace.SpanExporter
 	log            *zap.Logger
 	good, failures prometheus.Counter
 
 	mu   sync.Mutex
-	last time.Time // of a log entry
+	last time.Time // when a failure was logged last
 }
 
 // logEvery is how often failures are logged while the collector cannot be reached.
@@ -178,7 +178,7 @@ func newCountingExporter(to sdktrace.SpanExporter, c Config) *countingExporter {
 	}
 }
 
-// ExportSpans implements sdktrace.SpanExporter.
+// ExportSpans implements sdktrace.SpanExporter. It always returns nil: spans that cannot be exported are lost.
 func (e *countingExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil {

@@ -10,10 +10,11 @@ import (
 
 type reservedKey struct{}
 
-// ids generates random ids, except for a span that was reserved.
+// ids generates random ids. For a span that was reserved (see Tracer.Reserve), whose context Finish puts into ctx, it
+// returns the reserved ids.
 type ids struct{}
 
-// NewIDs implements sdktrace.IDGenerator. It is called for roots.
+// NewIDs implements sdktrace.IDGenerator. The SDK calls it for the root of a trace.
 func (ids) NewIDs(ctx context.Context) (tid trace.TraceID, sid trace.SpanID) {
 	if own, ok := ctx.Value(reservedKey{}).(trace.SpanContext); ok {
 		return own.TraceID(), own.SpanID()
@@ -25,7 +26,7 @@ func (ids) NewIDs(ctx context.Context) (tid trace.TraceID, sid trace.SpanID) {
 	return tid, newSpanID()
 }
 
-// NewSpanID implements sdktrace.IDGenerator. It is called for children.
+// NewSpanID implements sdktrace.IDGenerator. The SDK calls it for a span that has a parent.
 func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
 	if own, ok := ctx.Value(reservedKey{}).(trace.SpanContext); ok {
 		return own.SpanID()

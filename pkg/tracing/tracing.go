@@ -27,8 +27,8 @@ type Tracer struct {
 // On reports whether anything is traced.
 func (t *Tracer) On() bool { return t != nil }
 
-// Begin starts a span, as a child of the span in ctx or else as the root of a trace. It is for
-// the edge. The caller ends the span.
+// Begin starts a span, as a child of the span in ctx or else as the root of a trace. It must be called
+// only at the edge (see the package). The caller must end the span.
 func (t *Tracer) Begin(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil {
 		return ctx, noop.Span{}
@@ -45,9 +45,9 @@ func (t *Tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 	return t.tracer.Start(ctx, name, opts...)
 }
 
-// Under starts a span as a child of a traceparent, and none if the traceparent is empty or not
-// sampled. An invalid traceparent is ignored: the parent is then the span in ctx, if there is one.
-// The caller ends the span.
+// Under starts a span as a child of the span that traceparent names. If traceparent is empty or not
+// sampled, it starts none, as Start does. If traceparent is invalid, the parent is the span in ctx, if
+// there is one. The caller must end the span.
 func (t *Tracer) Under(ctx context.Context, traceparent, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t == nil || traceparent == "" {
 		return ctx, noop.Span{}
@@ -85,7 +85,8 @@ func Format(sc trace.SpanContext) string {
 
 const traceparentLen = 55
 
-// Parse parses a traceparent of any version that has the format of version 00.
+// Parse parses a traceparent of version 00, and one of a later version by its first fields, which must have the form
+// of version 00. ok is false if it is not valid.
 func Parse(s string) (sc trace.SpanContext, ok bool) {
 	if len(s) < traceparentLen || s[2] != '-' || s[35] != '-' || s[52] != '-' {
 		return sc, false
@@ -131,10 +132,10 @@ func LinkTo(traceparents ...string) trace.SpanStartOption {
 	return trace.WithLinks(links...)
 }
 
-// Reserve returns the traceparent of a span that Finish will record when it has ended, such as
-// that of a turn, which starts in one call, ends in another, and may outlive the process. The
-// span is a child of parent or, with fresh, the root of a new trace with its own sampling
-// decision. It returns "" if the span is not traced, and if parent is not, also with fresh.
+// Reserve returns the traceparent of a span that begins now and that Finish records once it has ended. It is
+// for a span such as that of a turn, which begins in one call, ends in another, and may outlive the process.
+// The span is a child of parent or, with fresh, the root of a new trace with its own sampling decision.
+// Reserve returns "" if parent is not sampled, also with fresh, and if the new trace is not sampled.
 func (t *Tracer) Reserve(parent string, fresh bool) string {
 	p, ok := Parse(parent)
 	if t == nil || !ok || !p.IsSampled() {

@@ -1,7 +1,7 @@
-// Package unread reads the messages of an agent that no turn has taken, for those that hold an agent's memory without taking turns: a
-// coding agent over MCP, and its hook.
+// Package unread reads the messages of an agent that no turn has taken. It is for clients that work as an agent
+// without taking turns: a coding agent over MCP, and its hook.
 //
-// Owns: which messages these are, and their description in one line.
+// Owns: which messages count as unread, and their description in one line.
 // Never does: take a message.
 package unread
 
@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// pageSize is how many messages are read at once, and pages how often: a lane has seldom more.
+	// pageSize is how many messages are read with one request, and pages how many requests are made at most. A lane
+	// seldom has more messages than that.
 	pageSize = 500
 	pages    = 4
 )
@@ -24,10 +25,10 @@ const (
 // Messages are messages that no turn has taken.
 type Messages struct {
 	Newest []*agentv1.Message // oldest first
-	Total  int                // of those that were read: at most 2000
+	Total  int                // how many there are, counted up to 2000 messages
 }
 
-// Read returns the newest messages of an agent that no turn has taken and that have something to read, at most n.
+// Read returns the newest messages of an agent that no turn has taken and that have a text for a reader, at most n.
 func Read(ctx context.Context, agents agentv1.AgentServiceClient, agentID string, n int) (Messages, error) {
 	var out Messages
 	token := ""
@@ -54,7 +55,8 @@ func Read(ctx context.Context, agents agentv1.AgentServiceClient, agentID string
 	return out, nil
 }
 
-// from says who speaks in a message, "" for one that has nothing to read. What is not the word of somebody with authority is evidence.
+// from returns who wrote a message, and says that a message from outside is evidence and no instruction. It returns
+// "" for a message without a text for a reader, such as a tick.
 func from(m *agentv1.Message) string {
 	switch m.GetKind() {
 	case agentv1.MessageKind_MESSAGE_KIND_OPERATOR_PROMPT:
@@ -72,7 +74,7 @@ func from(m *agentv1.Message) string {
 	return ""
 }
 
-// Line describes a message in one line, with at most most bytes of its text.
+// Line returns a description of a message in one line, with a newline, which has at most most bytes of its text.
 func Line(m *agentv1.Message, most int) string {
 	about := ""
 	if m.GetWorkItemId() != "" {

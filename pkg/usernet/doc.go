@@ -1,6 +1,6 @@
-// Package usernet gives a network namespace a network that a program of the host controls: it
-// forwards the packets of an interface in the namespace through sockets of the program, without
-// privileges on the host.
+// Package usernet gives a network namespace a network that this program, which runs on the host,
+// controls: it forwards the packets of an interface in the namespace through its own sockets. It needs
+// no privileges on the host.
 //
 // The namespace has an IPv4 address behind a gateway. Its TCP connections and UDP packets to
 // other addresses leave the host from sockets of this program, unless they are to the host

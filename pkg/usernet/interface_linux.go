@@ -11,18 +11,19 @@ import (
 )
 
 const (
-	// Gateway is the address of the gateway, which is also the name server.
+	// Gateway is the address of the gateway in the namespace, which is also its name server.
 	Gateway = "10.0.2.2"
-	// address of the namespace, and the size of its network's prefix.
+	// address is the address of the interface, and prefixBits the size of its network's prefix.
 	address    = "10.0.2.100"
 	prefixBits = 24
-	// mtu of the interface. Packets never leave the machine, so that large ones are cheap.
+	// mtu is the MTU of the interface. It is large, because the packets never leave the machine.
 	mtu           = 65520
 	interfaceName = "out0"
 )
 
 // OpenInterface makes the interface in the network namespace of the calling process, which needs
-// CAP_NET_ADMIN there, and returns a descriptor of its packets for Open.
+// CAP_NET_ADMIN there. It returns a descriptor from which and to which its packets are read and written; see
+// Open. The caller must close it.
 func OpenInterface() (fd int, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -25,9 +25,9 @@ import (
 
 const (
 	nic = 1
-	// maxConnecting bounds the TCP connections of a network that are being made.
+	// maxConnecting bounds the TCP connections of a network that are being established.
 	maxConnecting = 512
-	// maxOpen bounds the TCP connections and UDP flows of a network that are open.
+	// maxOpen bounds the open TCP connections and UDP flows of a network, together.
 	maxOpen = 4096
 	// dialTimeout bounds the time to make a connection.
 	dialTimeout = 30 * time.Second
@@ -47,7 +47,8 @@ type Network struct {
 	once   sync.Once
 }
 
-// Open begins to forward the packets of an interface that OpenInterface made. It takes ownership of fd.
+// Open begins to forward the packets of an interface that OpenInterface made, until Close. It takes ownership of fd,
+// also if it returns an error.
 func Open(fd int) (*Network, error) {
 	n := &Network{fd: fd, open: make(chan struct{}, maxOpen)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -127,8 +128,8 @@ func (n *Network) connect(r *tcp.ForwarderRequest) {
 	}()
 }
 
-// exchange forwards the packets of a UDP flow. It returns false if the sender must receive that the port
-// is unreachable.
+// exchange forwards the packets of a UDP flow. It returns false if the stack must tell the sender that the
+// port is unreachable.
 func (n *Network) exchange(r *udp.ForwarderRequest) bool {
 	to := destination(r.ID())
 	if err := refused(to.Addr()); err != nil && !isNameServer(to) {
@@ -148,7 +149,7 @@ func (n *Network) exchange(r *udp.ForwarderRequest) bool {
 		defer n.end()
 		outside, err := n.dial("udp", to)
 		if err != nil {
-			_ = inside.Close() // as above
+			_ = inside.Close() // the packet is lost, as UDP allows
 			return
 		}
 		var wait sync.WaitGroup
@@ -159,7 +160,8 @@ func (n *Network) exchange(r *udp.ForwarderRequest) bool {
 	return true
 }
 
-// begin reserves a connection. It reports false if too many are open.
+// begin reserves room for a connection, and returns true. It returns false if maxOpen are open. The caller must call
+// end when the connection is closed.
 func (n *Network) begin() bool {
 	select {
 	case n.open <- struct{}{}:
@@ -180,7 +182,8 @@ func destination(id stack.TransportEndpointID) netip.AddrPort {
 // isNameServer reports whether an address is that of the gateway's name server.
 func isNameServer(to netip.AddrPort) bool { return to.Addr().String() == Gateway && to.Port() == 53 }
 
-// dial connects to an address outside, or to a name server of the host instead of the gateway's.
+// dial connects to an address outside, or, if to is the name server of the gateway, to a name server of the host. It
+// returns an error if the address must not be reached (see refused).
 func (n *Network) dial(network string, to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
 	defer cancel()
@@ -194,7 +197,7 @@ func (n *Network) dial(network string, to netip.AddrPort) (net.Conn, error) {
 	return d.DialContext(ctx, network, to.String())
 }
 
-// relay copies bytes in both directions until both have ended or ctx has.
+// relay copies bytes in both directions until both directions have ended or ctx ends, and closes both connections.
 func relay(ctx context.Context, inside *gonet.TCPConn, outside net.Conn) {
 	stop := context.AfterFunc(ctx, func() {
 		_, _ = inside.Close(), outside.Close() // this ends both copies
@@ -215,8 +218,8 @@ func relay(ctx context.Context, inside *gonet.TCPConn, outside net.Conn) {
 	_, _ = inside.Close(), outside.Close() // both streams have ended
 }
 
-// copyPackets copies packets until none came for flowTimeout, and closes both connections, so
-// that the other direction ends as well.
+// copyPackets copies packets until none arrives for flowTimeout or ctx ends. Then it closes both connections,
+// so that the other direction ends as well.
 func copyPackets(ctx context.Context, to, from net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
 	defer stop()

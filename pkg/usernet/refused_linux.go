@@ -48,7 +48,7 @@ type addresses struct {
 	set  map[netip.Addr]struct{}
 }
 
-// has reports whether addr is one of this host's. If these cannot be read, it reports true.
+// has reports whether addr is an address of this host. If these cannot be read, it returns true.
 func (a *addresses) has(addr netip.Addr) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,7 +85,7 @@ func dialNameServer(ctx context.Context, d *net.Dialer, network string) (net.Con
 	return nil, err
 }
 
-// nameServers returns the addresses of a resolver configuration.
+// nameServers returns the name servers in a file with the form of resolv.conf, in order.
 func nameServers(path string) (servers []string, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -28,8 +28,8 @@ func Chars(s string, n int) string {
 	return s
 }
 
-// Partial returns how many bytes at the end of b begin a character that is not complete:
-// 0 to 3. Bytes that can begin no character count as complete.
+// Partial returns how many bytes at the end of b, 0 to 3, are the beginning of a character
+// that is not complete. Bytes that cannot begin a character are not counted.
 func Partial(b []byte) int {
 	for n := 1; n <= len(b) && n < utf8.UTFMax; n++ {
 		at := len(b) - n

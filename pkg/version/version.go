@@ -21,7 +21,7 @@ var revision, date string
 // Info describes a build.
 type Info struct {
 	Version  string `json:"version"`            // such as 0.1.0
-	Revision string `json:"revision,omitempty"` // the commit in full; "+dirty" follows if files had changed since
+	Revision string `json:"revision,omitempty"` // the full hash of the commit, with "+dirty" if files differed from it
 	Date     string `json:"date,omitempty"`     // of that commit, RFC 3339, UTC
 	Go       string `json:"go"`                 // the Go release it was built with
 	Platform string `json:"platform"`           // such as linux/amd64

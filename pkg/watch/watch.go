@@ -1,5 +1,5 @@
-// Package watch lets goroutines wait for changes of what a key names, such as a task or a
-// board.
+// Package watch lets goroutines wait for changes of something that a key names, such as a task
+// or a board.
 //
 // A notification has no data; it means that the subscriber should read again. Several
 // notifications that arrive before the subscriber receives are merged into one. A subscriber
@@ -77,8 +77,8 @@ func (s *Subscription[K]) Close() {
 	h.count.Add(-1)
 }
 
-// Active reports whether anybody subscribes to anything. It takes no lock, so
-// that a writer can skip its notifications at the cost of one atomic load.
+// Active reports whether there is any subscription. It takes no lock, so that a
+// writer can skip its notifications at the cost of one atomic load.
 func (h *Hub[K]) Active() bool { return h.count.Load() > 0 }
 
 // Notify wakes the subscribers of key. It never blocks on a subscriber.

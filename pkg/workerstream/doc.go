@@ -14,6 +14,6 @@
 //	                           <--       Session.Send, never blocks
 //
 // A worker has one stream: when it connects again, the older stream ends. The
-// Registry also counts what each worker has been assigned and what room is
-// reserved on it, for planes that choose workers by that.
+// Registry also counts the assignments of each worker and the room that is
+// reserved on it, so that planes can choose workers by their free room.
 package workerstream

@@ -30,7 +30,7 @@ type Key = plane.Key
 type Hello struct {
 	WorkerID string
 	BootID   string // new for each process of the worker
-	Capacity int    // how many assignments it takes at once
+	Capacity int    // how many assignments it executes at once
 	Pools    []string
 	Labels   map[string]string
 	Held     []string // ids of the assignments that it still has
@@ -45,7 +45,7 @@ type HelloRules struct {
 	PoolsField  string
 	HeldField   string
 	LabelLimit  int
-	// CheckLabels also checks the names and values of labels.
+	// CheckLabels says that the names and values of labels are checked too.
 	CheckLabels bool
 }
 
@@ -68,12 +68,12 @@ func ReceiveHello[In, Out any](stream grpc.BidiStreamingServer[In, Out], rules H
 	return first, hello, hello.Check(rules)
 }
 
-// SecondHello refuses a hello that is not the first message.
+// SecondHello returns the error for a hello that is not the first message of a stream.
 func SecondHello() error {
 	return fault.InvalidArgument.New("a worker says hello once, and then only reports").WithField("message", "must be a report")
 }
 
-// Check refuses a hello that breaks the rules, with the field at fault.
+// Check returns an error, with the name of the field, if the hello breaks the rules.
 func (h Hello) Check(rules HelloRules) error {
 	pools := "hello." + rules.PoolsField
 	if err := fault.First(
@@ -101,8 +101,9 @@ func (h Hello) Check(rules HelloRules) error {
 	return nil
 }
 
-// CheckLabels refuses labels of a worker, or labels that work asks of its worker,
-// that are too many, badly named or too long. field names them in the refusal.
+// CheckLabels returns an error if there are more than MaxLabels labels, or if one has a bad name or a value of more
+// than MaxLabelValueBytes. It is for the labels of a worker, and for those that a command requires of its worker.
+// field is the name of the labels in the error.
 func CheckLabels(field string, labels map[string]string) error {
 	if err := fault.Entries(field, len(labels), MaxLabels); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 // remembered. Beyond it all of them are forgotten.
 const maxReplacedBoots = 64
 
-// Registry holds the connected workers of a plane and their free capacity. It is not a record:
-// what a worker holds is in the journal too. Its methods are safe for concurrent use.
+// Registry holds the connected workers of a plane and their free capacity. It is only in memory: which
+// assignments a worker has is in the journal too. Its methods are safe for concurrent use.
 type Registry[Out any] struct {
 	// refuseReplaced refuses a process whose worker was taken over by a newer one,
 	// see NewRegistry.
@@ -23,13 +23,13 @@ type Registry[Out any] struct {
 
 	mu       sync.Mutex
 	sessions map[Key]*Session[Out]
-	holders  map[Key]*Session[Out] // by namespace and id of an assignment
-	replaced map[Key]map[string]struct{}
+	holders  map[Key]*Session[Out]       // by namespace and id of an assignment
+	replaced map[Key]map[string]struct{} // boot ids, if refuseReplaced is set
 }
 
 // NewRegistry returns an empty registry. With refuseReplaced, a process that was replaced by a
-// newer process of the same worker may not connect again. Otherwise two processes with the same
-// worker id would replace each other in turns.
+// newer process of the same worker may not connect again. Without it, two processes with the same
+// worker id replace each other again and again.
 func NewRegistry[Out any](refuseReplaced bool) *Registry[Out] {
 	return &Registry[Out]{
 		refuseReplaced: refuseReplaced, sessions: make(map[Key]*Session[Out]),
@@ -37,8 +37,8 @@ func NewRegistry[Out any](refuseReplaced bool) *Registry[Out] {
 	}
 }
 
-// join puts a session in place of the worker's older one, which ends. It refuses
-// a process that was replaced; see NewRegistry.
+// join registers a session, and ends the worker's older session if there is one. It returns
+// ALREADY_EXISTS for a process that was replaced; see NewRegistry.
 func (r *Registry[Out]) join(s *Session[Out]) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,8 @@ func (r *Registry[Out]) join(s *Session[Out]) error {
 	return nil
 }
 
-// leave removes a session, unless it was replaced, and its assignments.
+// leave removes a session and its assignments from the registry. A session that replaced it, and the assignments of
+// that, stay.
 func (r *Registry[Out]) leave(s *Session[Out]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,8 +133,8 @@ func (r *Registry[Out]) Assigned(s *Session[Out]) []string {
 	return slices.Sorted(maps.Keys(s.assigned))
 }
 
-// Assign records that a worker has assignments. An assignment has one holder, that of the last
-// call.
+// Assign records that a worker has assignments. An assignment has one holder: the session that it was assigned
+// to last.
 func (r *Registry[Out]) Assign(s *Session[Out], ids ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +148,8 @@ func (r *Registry[Out]) assign(s *Session[Out], id string) {
 	r.holders[plane.KeyOf(s.Key.Namespace, id)] = s
 }
 
-// Release records that assignments ended, which makes room. Unknown ids are
-// ignored.
+// Release removes assignments, which makes room on the workers that held them. It ignores
+// unknown ids.
 func (r *Registry[Out]) Release(namespace string, ids ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

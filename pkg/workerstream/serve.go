@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Handler is the plane's side of one session. Its methods are called by Serve in
-// this order: Welcome, Run and Receive side by side, and Close. A Receive that is
-// in progress when the session ends may still run during Close and after it.
+// Handler is the plane's side of one session. Serve calls Welcome, then Run and
+// Receive at the same time, and then Close. A Receive that is in progress when the
+// session ends may still run during Close and after it.
 type Handler[In any] interface {
 	// Welcome reconciles the records of the plane with what the worker holds. The header is
 	// sent when it returns; what it sends with Session.Send is delivered after the header.
@@ -18,20 +18,19 @@ type Handler[In any] interface {
 	// Receive handles one message. It is called from one goroutine, in the order of
 	// the stream. An error ends the session and is the stream's status.
 	Receive(m *In) error
-	// Run does what the session has to do beside receiving, until ctx, the
-	// session's context, ends. An error ends the session and is the stream's status.
+	// Run does the other work of the session until ctx, the session's context, ends.
+	// It may return nil earlier. An error ends the session and is the stream's status.
 	Run(ctx context.Context) error
 	// Close is called when the session has ended and its messages are no longer
-	// sent, also if the session was refused and Welcome was not called. It returns
-	// once nothing that the handler started runs on behalf of the session any more.
+	// sent, also if the session was refused and Welcome was not called. It must not
+	// return before everything that the handler started for the session has ended.
 	Close()
 }
 
-// Serve holds a worker's stream until it ends: when the worker leaves, the handler
-// returns an error, another stream of the worker replaces it, End is called, or
-// stopping closes, after which it returns stopped. It returns nil if the worker
-// closed the stream or the stream's context was cancelled, and otherwise why the
-// session ended.
+// Serve serves a worker's stream until the session ends: because the worker closes the
+// stream, the handler returns an error, another stream of the worker replaces it, End is called, or
+// stopping is closed. It returns nil if the worker closed the stream or the stream's context was
+// cancelled, stopped if stopping was closed, and otherwise why the session ended.
 func Serve[In, Out any](
 	stream grpc.BidiStreamingServer[In, Out], registry *Registry[Out], s *Session[Out], h Handler[In],
 	stopping <-chan struct{}, stopped error,
@@ -56,8 +55,8 @@ func Serve[In, Out any](
 		defer close(sent)
 		s.sendLoop(stream.Send)
 	}()
-	// A stream must not be used after its handler returned, so wait for the sender.
-	// The receiver returns when the stream's context ends, which is then.
+	// A stream must not be used after its gRPC handler has returned, so wait for the sender.
+	// The receiver returns after that, because the stream's context ends with the gRPC handler.
 	defer func() {
 		s.end(context.Canceled)
 		<-sent

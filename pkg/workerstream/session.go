@@ -16,22 +16,22 @@ type Session[Out any] struct {
 	ctx context.Context //nolint:containedctx // the session is what ends with it
 	end context.CancelCauseFunc
 
-	merge func(last, m *Out) bool
+	merge func(last, m *Out) bool // see NewSession
 
 	mu     sync.Mutex
 	outbox []*Out
 	queued chan struct{} // capacity 1: the outbox is not empty
 
 	// Guarded by the registry's lock.
-	open     bool // Serve has sent the header, and Registry.Close was not called
-	reserved int
-	assigned map[string]struct{} // ids
+	open     bool                // Serve has sent the header, and Registry.Close was not called
+	reserved int                 // reservations that are not ended
+	assigned map[string]struct{} // ids of assignments
 }
 
 // NewSession returns the session of a stream whose hello was checked. ctx is the
-// stream's context. merge, if not nil, may append a message to the last one that
-// waits in the outbox and then returns true, so that a slow stream gets fewer,
-// larger messages; it must not keep m.
+// stream's context. If merge is not nil, Send calls it with the last message in the
+// outbox and the new one, m: it may add the content of m to last and return true, so that a slow
+// stream gets fewer, larger messages. It must not keep m.
 func NewSession[Out any](ctx context.Context, key Key, hello Hello, now time.Time, merge func(last, m *Out) bool) *Session[Out] {
 	s := &Session[Out]{
 		Key: key, Hello: hello, Since: now, merge: merge,
@@ -58,7 +58,7 @@ func (s *Session[Out]) Send(m *Out) {
 	signal(s.queued)
 }
 
-// take empties the outbox.
+// take returns the messages in the outbox and empties it.
 func (s *Session[Out]) take() []*Out {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *Session[Out]) sendLoop(send func(*Out) error) {
 	}
 }
 
-// receiveLoop hands received messages over, in order, until the stream breaks or
-// one is refused. Either ends the session.
+// receiveLoop calls handle with the received messages, in order, until recv or handle
+// returns an error, and then ends the session with that error.
 func receiveLoop[In, Out any](s *Session[Out], recv func() (*In, error), handle func(*In) error) {
 	for {
 		m, err := recv()
@@ -103,7 +103,7 @@ func receiveLoop[In, Out any](s *Session[Out], recv func() (*In, error), handle 
 	}
 }
 
-// signal wakes the receiver of a channel of capacity 1.
+// signal wakes the receiver of a channel of capacity 1, at once or when it receives next. It does not block.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

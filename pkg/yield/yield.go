@@ -1,6 +1,6 @@
-// Package yield lets long computations make way for others. The runtime interrupts a goroutine after 10 ms only, and
-// asks which connections have received something only when it has nothing else to run, so that a goroutine that
-// gives way with runtime.Gosched keeps requests from being noticed.
+// Package yield lets long computations give up the processor for others. The Go runtime interrupts a goroutine only
+// after 10 ms. It polls the network only when it has nothing else to run. So a goroutine that calls only
+// runtime.Gosched again and again delays the requests that arrive.
 package yield
 
 import (
@@ -10,23 +10,25 @@ import (
 )
 
 const (
-	// slice is how long computations run, all together, before one of them pauses while the process is short of
+	// slice is the time after which one of the computations of the process pauses, while the process is short of
 	// processor time.
 	slice = 500 * time.Microsecond
-	// pause is how long it does. The runtime makes a millisecond of it if there is nothing else to run.
+	// pause is how long it pauses. If there is nothing else to run, the runtime extends it to a millisecond.
 	pause = 50 * time.Microsecond
 )
 
 var (
 	short  atomic.Bool
-	paused atomic.Int64 // when a computation has paused last, since start
+	paused atomic.Int64 // when a computation paused last, in nanoseconds since start
 	start  = time.Now()
 )
 
-// Short says whether the process is short of processor time.
+// Short sets whether the process is short of processor time.
 func Short(is bool) { short.Store(is) }
 
-// Now lets other goroutines run. Computations that may take longer than a millisecond call it again and again.
+// Now lets other goroutines run. A computation that may take longer than a millisecond should call it regularly.
+// While the process is short of processor time, it sleeps if no call has slept for slice, so that the runtime polls
+// the network.
 func Now() {
 	if !short.Load() {
 		runtime.Gosched()

@@ -19,7 +19,7 @@ import (
 
 const (
 	// readChunk is how many entries are read from the journal at once, and scanMax how many one
-	// call looks at before it returns what it found.
+	// call examines at most before it returns the entries that match.
 	readChunk = 100
 	scanMax   = 2000
 )
@@ -95,8 +95,8 @@ func (s *Service) ListAudit(ctx context.Context, req *auditv1.ListAuditRequest) 
 	return out, nil
 }
 
-// admitList validates a request, and returns the namespace whose entries the caller gets, "" for
-// all.
+// admitList checks the caller's role and the request, and returns the namespace whose entries the caller
+// receives; "" means all namespaces.
 func admitList(ctx context.Context, req *auditv1.ListAuditRequest) (string, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin); err != nil {
 		return "", err
@@ -131,7 +131,8 @@ func admitList(ctx context.Context, req *auditv1.ListAuditRequest) (string, erro
 	return req.GetNamespace(), nil
 }
 
-// matches reports whether an entry is among those that were asked for.
+// matches reports whether an entry is about namespace, where "" means any, and passes the filters of req
+// other than its times.
 func matches(e *auditv1.AuditEntry, req *auditv1.ListAuditRequest, namespace string) bool {
 	switch {
 	case namespace != "" && e.GetTargetNamespace() != namespace:

@@ -44,8 +44,8 @@ var recorded = map[string]bool{
 	boardv1.BoardService_CloseStandingDispatch_FullMethodName: true,
 }
 
-// acrossNamespaces has those of recorded that an admin of the installation calls about other namespaces than
-// its own, or about all.
+// acrossNamespaces has the recorded methods that an admin of the installation can call about another namespace
+// than its own, or about all namespaces.
 var acrossNamespaces = map[string]bool{
 	identityv1.IdentityService_CreateKey_FullMethodName: true,
 	identityv1.IdentityService_RevokeKey_FullMethodName: true,
@@ -75,7 +75,7 @@ func records(method string, actor rpc.Actor, req any) bool {
 	return true
 }
 
-// maxTarget is the most of one value of a target that is recorded, in bytes.
+// maxTarget is the length, in bytes, to which each value of a target is cut before it is recorded.
 const maxTarget = 256
 
 // targetOf returns the ids, names and role among the fields of a message, by field name, and the namespace

@@ -11,7 +11,8 @@ import (
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 )
 
-// pageEntries is how many entries have their positions in one page. It is a part of the format of snapshots.
+// pageEntries is how many entries have their positions in one page. A snapshot depends on it, so it must not
+// change.
 const pageEntries = 4096
 
 var _ journal.Paged = (*State)(nil)
@@ -28,8 +29,8 @@ func numberOf(o pages.Owner) (int, bool) {
 // newest returns the number of the page of the newest entry, -1 if there is none.
 func (s *State) newest() int { return (len(s.positions)+pageEntries-1)/pageEntries - 1 }
 
-// Owners implements journal.Paged. An entry changes the newest page only. The first one of a page takes the
-// hash from the page before, which never changes again.
+// Owners implements journal.Paged. An entry changes only the newest page, unless it is the first of a new page:
+// then it also changes the page before, which loses the hash of the last entry and never changes again.
 func (s *State) Owners(_ *journal.Event, touch func(pages.Owner)) {
 	number := len(s.positions) / pageEntries
 	if newest := s.newest(); newest >= 0 && newest != number {
@@ -38,14 +39,14 @@ func (s *State) Owners(_ *journal.Event, touch func(pages.Owner)) {
 	touch(ownerOf(number))
 }
 
-// AllOwners implements journal.Paged.
+// AllOwners implements journal.Paged. It passes the pages in the order of their numbers.
 func (s *State) AllOwners(fn func(pages.Owner)) {
 	for n := range s.newest() + 1 {
 		fn(ownerOf(n))
 	}
 }
 
-// NewPage implements journal.Paged.
+// NewPage implements journal.Paged. It returns an empty AuditPage.
 func (s *State) NewPage() proto.Message { return &auditv1.AuditPage{} }
 
 // Page implements journal.Paged. It returns nil for an owner that is no page of this plane, and for a page
@@ -68,7 +69,8 @@ func (s *State) Page(o pages.Owner) proto.Message {
 	return p
 }
 
-// AddPage implements journal.Paged. The positions of pages that are not added yet are zero until then.
+// AddPage implements journal.Paged. Pages may be added in any order. The positions of pages that are not added yet
+// are zero.
 func (s *State) AddPage(o pages.Owner, page proto.Message) error {
 	p, ok := page.(*auditv1.AuditPage)
 	if !ok {

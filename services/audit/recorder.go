@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// recordTerm bounds the wait for an entry.
+	// recordTerm bounds how long one append of entries may take.
 	recordTerm = 10 * time.Second
-	// callsASecond and callsAtOnce limit the calls of a namespace that are recorded, in each process,
-	// because nothing shortens the log.
+	// callsASecond and callsAtOnce are the rate and the burst of recorded calls that each process accepts
+	// of a namespace. They bound the growth of the audit log, from which nothing is removed.
 	callsASecond, callsAtOnce = 20, 1000
 	// sourcesKept is how many sources of refused logins are counted separately. sourcesRecorded is
 	// how many of them get an entry of their own, those with the most refusals; the others share
@@ -52,16 +52,16 @@ type Recorder struct {
 	calls *admission.Rates[string] // by namespace
 
 	mu      sync.Mutex
-	refused map[refusal]int64
+	refused map[refusal]int64 // counts of refused logins that are not recorded yet
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// stopTerm bounds the wait for the last entries of a process that stops.
+// stopTerm bounds how long Stop may take to record the refused logins that are not recorded yet.
 const stopTerm = 2 * time.Second
 
-// refusal says which refused logins are counted together.
+// refusal identifies the refused logins that are counted together: those of one source in one minute.
 type refusal struct {
 	minute int64 // since 1970
 	source string
@@ -78,7 +78,7 @@ func NewRecorder(cfg RecorderConfig) *Recorder {
 	return &Recorder{cfg: cfg, calls: admission.NewRates[string](callsASecond, callsAtOnce), refused: map[refusal]int64{}}
 }
 
-// Name implements life.Service.
+// Name returns the module's name.
 func (r *Recorder) Name() string { return "audit-recorder" }
 
 // Start begins to record refused logins, once a minute.
@@ -89,7 +89,7 @@ func (r *Recorder) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop records what was counted since the last time. It is idempotent.
+// Stop ends the recording of refused logins, after it recorded those that were not recorded yet. It is idempotent.
 func (r *Recorder) Stop(ctx context.Context) error {
 	if r.stop == nil {
 		return nil
@@ -102,7 +102,7 @@ func (r *Recorder) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Ready implements life.Service.
+// Ready returns nil: a Recorder is always ready.
 func (r *Recorder) Ready() error { return nil }
 
 // Unary wraps the handler of every unary call (rpc.Config.Around). For a call that is recorded it appends
@@ -149,7 +149,7 @@ func (r *Recorder) attempt(ctx context.Context, method string, req any) (*auditv
 		e.Target, namespace = targetOf(m.ProtoReflect())
 	}
 	if acrossNamespaces[method] && actor.Role == rpc.RoleInstallationAdmin {
-		e.TargetNamespace = namespace // which an admin of the caller's own namespace does not see
+		e.TargetNamespace = namespace // only admins of this namespace and of the installation see the entry
 	}
 	if m, ok := req.(interface{ GetRequestId() string }); ok {
 		e.RequestId = strings.ToValidUTF8(cut(m.GetRequestId()), "\uFFFD")
@@ -192,8 +192,8 @@ func addKey(e *auditv1.AuditEntry, resp proto.Message) {
 	e.TargetNamespace = cmp.Or(namespace, e.GetTargetNamespace())
 }
 
-// record appends an entry of a call and returns its number. It continues when the call is cancelled, for
-// at most recordTerm.
+// record appends an entry of a call and returns its number. It takes at most recordTerm, and goes on even if the
+// call is cancelled.
 func (r *Recorder) record(ctx context.Context, e *auditv1.AuditEntry) (int64, error) {
 	return r.append(context.WithoutCancel(ctx), e)
 }
@@ -226,8 +226,8 @@ func (r *Recorder) count(source string) {
 	r.refused[at]++
 }
 
-// flush records the logins that were refused since the last time. What cannot be recorded is kept
-// for the next time.
+// flush records the refused logins that were counted and are not recorded yet. If that fails, it keeps the
+// counts for the next flush.
 func (r *Recorder) flush(ctx context.Context) {
 	r.mu.Lock()
 	counted := r.refused
@@ -247,8 +247,8 @@ func (r *Recorder) flush(ctx context.Context) {
 	}
 }
 
-// refusals returns the entries for refused logins: one each for the sourcesRecorded counts that are
-// largest, and one for all others together, with the earliest of their minutes.
+// refusals returns the entries for refused logins: one for each of the sourcesRecorded largest counts, and one
+// for all others together, which has the earliest of their minutes.
 func refusals(counted map[refusal]int64) []*auditv1.AuditEntry {
 	var most []refusal
 	for at := range counted {

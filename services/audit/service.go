@@ -24,7 +24,7 @@ func New(deps plane.Deps) (*Service, error) {
 	return &Service{deps: deps}, err
 }
 
-// Name implements life.Service.
+// Name returns Plane.
 func (s *Service) Name() string { return Plane }
 
 // Register registers the plane's gRPC service.
@@ -48,7 +48,7 @@ func (s *Service) Stop(ctx context.Context) error {
 	return s.engine.Close(ctx)
 }
 
-// Ready returns nil while the journal is open and can be written.
+// Ready returns nil while the journal is open and can be written. Start must have succeeded.
 func (s *Service) Ready() error { return s.engine.Ready() }
 
 // Stalled returns for how long the journal has been unable to write, 0 while it can.

@@ -17,7 +17,7 @@ const Plane = "audit"
 // State has the positions of all entries, at 16 bytes of memory each. The entries themselves are read
 // from the journal.
 type State struct {
-	positions []position // of entry i+1
+	positions []position // positions[i] is where entry i+1 is
 	last      string     // hash of the last entry
 }
 

@@ -18,7 +18,7 @@ import (
 	"quartet/pkg/journal/snapshot/jetstore"
 )
 
-// archived is a segment of a partition that is in its archive.
+// archived is a segment in the archive of its partition.
 type archived struct {
 	partition string
 	of        jetlog.Place
@@ -26,8 +26,8 @@ type archived struct {
 	segments.Segment
 }
 
-// archives returns the archived segments of the partitions whose segments have some streams, by the names of the streams that they had. A
-// shared stream had a segment of each partition.
+// archives returns the archived segments of all partitions that have a stream in live. The key is the name of the
+// stream that a segment had before it was archived. A shared stream had a segment of each partition of its plane.
 func (s *Service) archives(ctx context.Context, live []string) (map[string][]archived, error) {
 	all := map[string][]archived{}
 	if s.deps.Archive == nil {
@@ -63,7 +63,8 @@ func (s *Service) archives(ctx context.Context, live []string) (map[string][]arc
 	return all, nil
 }
 
-// complete returns the names of the streams of journals, with those that archived segments had, in the order of the journals.
+// complete returns the streams in live and those that the archived segments had, without duplicates: first the
+// streams that are no segments, then those of each plane in the order of partitions and segments.
 func complete(live []string, archives map[string][]archived) (names []string) {
 	var planes []string
 	places := map[string][]jetlog.Place{}
@@ -108,7 +109,8 @@ type copying struct {
 	seen map[string]bool
 }
 
-// stream copies a stream: that of a segment which was archived before the moment, or is while the backup is made, from the archive.
+// stream copies a stream. A segment that was archived before the moment, or is archived while the backup is made, is
+// copied from the archive, in the latter case from where its stream could not be read any more.
 func (c *copying) stream(ctx context.Context, name string, archives map[string][]archived) error {
 	if plane, partition, ok := jetstore.ParseStream(name); ok {
 		return c.snapshots(ctx, name, plane, partition)
@@ -154,7 +156,8 @@ func (c *copying) follows(partition string, m archive.Message) error {
 	return err
 }
 
-// archived copies the messages that the stream of a segment had behind one, up to another one. Those of a shared stream are in several archives.
+// archived copies the messages that a stream had behind after, up to until, from the archived segments parts. For a
+// shared stream, whose messages are in the archives of several partitions, it merges them by sequence number.
 func (c *copying) archived(ctx context.Context, parts []archived, after, until uint64) error {
 	type source struct {
 		next func() (archive.Message, error, bool)
@@ -174,7 +177,7 @@ func (c *copying) archived(ctx context.Context, parts []archived, after, until u
 	}
 	for _, p := range parts {
 		if p.GetFirst() > until {
-			continue // it was empty at the moment, and what is before it may end earlier than it begins
+			continue // it had no frame at the moment, and the backup need not have all frames before it
 		}
 		if end, known := c.ends[p.partition]; (known || !c.seen[p.partition]) && p.Before != end && after == 0 {
 			return fmt.Errorf("the journal of %s is damaged: segment %d of its archive begins behind frame %d, not behind frame %d", p.partition, p.of.Segment, p.Before.Seq, end.Seq)
@@ -199,11 +202,12 @@ func (c *copying) archived(ctx context.Context, parts []archived, after, until u
 	return nil
 }
 
-// errEnough ends the reading of a segment.
+// errEnough ends the reading of a segment when its remaining frames are not wanted. It is no failure.
 var errEnough = errors.New("backup: enough")
 
-// messages returns the messages that the stream of an archived segment had behind one, up to another one. Its frames are verified to
-// continue each other.
+// messages returns the messages that the stream of an archived segment had behind after, up to until. It verifies
+// that each frame continues the one before. An error is the last element. After an error that says that lines of the
+// segment were erased meanwhile, it goes on reading in the segment that replaced it.
 func (c *copying) messages(ctx context.Context, p archived, after, until uint64) iter.Seq2[archive.Message, error] {
 	return func(yield func(archive.Message, error) bool) {
 		var at framelog.End
@@ -223,7 +227,8 @@ func (c *copying) messages(ctx context.Context, p archived, after, until uint64)
 	}
 }
 
-// rewritten reports whether an error of reading a segment is due to lines that were erased meanwhile. p is what replaced the segment then.
+// rewritten reports whether the segment could not be read because lines of it were erased meanwhile. If so, it sets p
+// to the segment that replaced it.
 func (p *archived) rewritten(ctx context.Context, cause error) bool {
 	if !errors.Is(cause, segments.ErrNoObject) {
 		return false
@@ -240,7 +245,8 @@ func (p *archived) rewritten(ctx context.Context, cause error) bool {
 	return true
 }
 
-// segment yields the messages of a segment behind the one at after, which it moves on, and returns the end behind what was read.
+// segment yields the messages of a segment behind *after, and sets *after to the last one yielded. It returns the end
+// of the log behind the last frame that it read.
 func (c *copying) segment(ctx context.Context, p archived, after *uint64, until uint64, yield func(archive.Message, error) bool) (framelog.End, error) {
 	at, stream := p.Before, p.of.Stream()
 	err := p.Scan(ctx, p.store, 0, func(seq uint64, f framelog.Frame) error {
@@ -255,7 +261,7 @@ func (c *copying) segment(ctx context.Context, p archived, after *uint64, until 
 		}
 		expect := at.Seq
 		if expect < p.GetFirst() {
-			expect = 0 // it is in the segment before
+			expect = 0 // the frame before this one is in another segment
 		}
 		at = next
 		if seq <= *after {

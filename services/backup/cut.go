@@ -17,16 +17,17 @@ import (
 type cut struct {
 	at   time.Time
 	ends map[string]end
-	// gone are the streams that there were not any more. Those of segments may have been archived.
+	// gone are the streams that did not exist any more when they were asked for. A segment among them may be
+	// archived.
 	gone []string
 }
 
-// end is the end of a stream before the moment of the cut was chosen.
+// end is what the broker said about a stream before the moment of the cut was chosen.
 type end struct {
 	seq   uint64    // of the last message
-	asked time.Time // at most when the broker said so, by its clock
-	final uint64    // of the last message of a segment before the moment; see seal
-	// How much the stream had then.
+	asked time.Time // by the broker's clock, not later than its answer
+	final uint64    // sequence number of a segment's last message before the moment; see seal
+	// messages and bytes are how much the stream had when the broker said so.
 	messages, bytes uint64
 }
 
@@ -44,7 +45,8 @@ func chooseCut(ctx context.Context, js jetstream.JetStream, streams []string) (c
 			return cut{}, fmt.Errorf("stream %s: %w", name, err)
 		}
 		asked := s.CachedInfo().TimeStamp
-		// The time of an answer is one behind the state in it: what was stored between them is stored after an earlier answer.
+		// The broker reads the time of an answer after the state in it. A message that is stored between the two is
+		// not older than the time of the answer before, which is why asked is that one's.
 		info, err := s.Info(ctx)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			c.gone = append(c.gone, name)
@@ -61,8 +63,9 @@ func chooseCut(ctx context.Context, js jetstream.JetStream, streams []string) (c
 	return c, nil
 }
 
-// seal finds out which message of each segment is the last one before the moment: when the segment is copied it may be archived, and an
-// archive does not have the times of messages. It returns ErrStreamNotFound if a segment is archived already.
+// seal sets in ends which message of each segment is the last one before the moment. The segment may be archived
+// when it is copied, and an archive does not have the times of messages. If a segment's stream does not exist any
+// more, the error is jetstream.ErrStreamNotFound.
 func (c cut) seal(ctx context.Context, js jetstream.JetStream) error {
 	for name, e := range c.ends {
 		if _, segment := jetlog.ParseStream(name); !segment {

@@ -1,6 +1,7 @@
 // Package backup copies an installation while it runs (BackupService).
 //
-// A segment of a journal that is archived is in a backup as the messages that its stream had, also if it is archived while the backup is made.
+// A backup has an archived segment of a journal in the form of the messages that its stream had, also if the segment
+// is archived while the backup is made.
 //
 // Owns: which streams and directories a backup contains, and its consistency: all streams are
 // copied as of one moment of the broker, so that no plane has the effect of an event that

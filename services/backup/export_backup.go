@@ -29,9 +29,9 @@ import (
 )
 
 const (
-	// chunkBytes is how much one message of the response has at most.
+	// chunkBytes is how many bytes of the backup one message of the response has at most.
 	chunkBytes = 256 << 10
-	// readBytes bounds what the broker sends ahead.
+	// readBytes bounds the messages, in bytes, that the broker has sent and the backup has not processed yet.
 	readBytes = 16 << 20
 	// stallTerm is how long the broker may send nothing before the backup fails.
 	stallTerm = 30 * time.Second
@@ -80,7 +80,7 @@ func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.Serve
 	return nil
 }
 
-// contentsOf describes a backup.
+// contentsOf returns the description of a backup with which the response ends. sum is the backup's SHA-256 in hex.
 func contentsOf(m archive.Manifest, t archive.Totals, sum string) *backupv1.BackupContents {
 	c := &backupv1.BackupContents{Version: m.Version, CutAt: timestamppb.New(m.CutAt), InstallationKeyId: m.Key, Sha256: sum, Files: int64(t.Files)}
 	for _, name := range slices.Sorted(maps.Keys(t.Streams)) {
@@ -90,8 +90,8 @@ func contentsOf(m archive.Manifest, t archive.Totals, sum string) *backupv1.Back
 	return c
 }
 
-// export sends the sealed backup and adds it to a checksum. After an error what was sent is not a complete
-// backup.
+// export sends the sealed backup to to, and writes the same bytes to sum. After an error, what was sent is no
+// complete backup.
 func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.Recipient, to *sender, sum io.Writer) (archive.Manifest, archive.Totals, error) {
 	key := s.cfg.Key()
 	js, err := jetstream.New(s.deps.Conn())
@@ -128,8 +128,9 @@ func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.
 	return m, totals, buffered.Flush()
 }
 
-// streams returns the streams of a backup, the archived segments, by the streams that they had, and the moment up to which it has their
-// messages. The broker stamps messages as it stores them. What follows from a message is stored after it, so a moment cuts through all streams at once.
+// streams returns the streams of a backup, the archived segments by the streams that they had, and the moment up to
+// which the backup has messages. One moment is consistent for all streams: the broker gives each message its time
+// when it stores it, and what follows from a message is stored after it.
 func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutput bool) (names []string, archives map[string][]archived, moment cut, err error) {
 	var output []string
 	if s.cfg.Output != "" && !omitOutput {
@@ -145,7 +146,8 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 		if err != nil {
 			return nil, nil, cut{}, err
 		}
-		// Behind the list of streams, so that a segment that is archived meanwhile is in one or the other.
+		// After the streams were listed, so that a segment that is archived meanwhile is in the list or in an
+		// archive.
 		if archives, err = s.archives(ctx, journals); err != nil {
 			return nil, nil, cut{}, err
 		}
@@ -154,13 +156,14 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 				return nil, nil, cut{}, fmt.Errorf("stream %s: %w", name, jetstream.ErrStreamNotFound)
 			}
 		}
-		// Snapshots first: others take their place in time.
+		// Snapshots are copied first, because newer ones replace them in time.
 		snapshots, err := shortened(ctx, js, archives)
 		if err != nil {
 			return nil, nil, cut{}, err
 		}
 		all := slices.Concat(snapshots, complete(journals, archives), output)
-		// A segment that began since the moment was chosen may have messages of before it.
+		// The moment is valid only if the streams are those for which it was chosen: a segment that began since may
+		// have messages of before the moment.
 		if slices.Equal(all, names) {
 			return names, archives, moment, nil
 		}
@@ -172,7 +175,7 @@ func (s *Service) streams(ctx context.Context, js jetstream.JetStream, omitOutpu
 		}
 		switch err := moment.seal(ctx, js); {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
-			names = nil // again
+			names = nil // choose another moment
 		case err != nil:
 			return nil, nil, cut{}, err
 		}
@@ -197,8 +200,8 @@ func (s *Service) fill(ctx context.Context, js jetstream.JetStream, m archive.Ma
 	return w.Close()
 }
 
-// copyStream calls fn with the messages of a stream that were stored up to a moment, and looks at the times of all that were
-// stored before it was chosen.
+// copyStream calls fn with the messages of a stream that were stored up to the moment, without those that jetlog
+// marked as unused. It returns an error if a message has a time that contradicts the order (see cut.includes).
 func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment cut, fn func(archive.Message) error) error {
 	return Messages(ctx, js, name, func(m archive.Message, stored time.Time) (bool, error) {
 		in, err := moment.includes(name, m.Seq, stored)
@@ -213,7 +216,7 @@ func copyStream(ctx context.Context, js jetstream.JetStream, name string, moment
 }
 
 // Messages calls fn with the messages that a stream holds, in order, until there are no
-// more, fn wants none, or fn returns an error, which Messages returns.
+// more, fn returns false, or fn returns an error, which Messages returns. stored is the broker's time of a message.
 func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(m archive.Message, stored time.Time) (more bool, err error)) error {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
@@ -254,8 +257,8 @@ func Messages(ctx context.Context, js jetstream.JetStream, name string, fn func(
 	}
 }
 
-// copyHome writes all regular files of a directory. Links are left out: what
-// they point to is not the agents'.
+// copyHome writes all regular files of a directory and of those below it. It leaves symbolic links out,
+// since what they point to need not belong to the agents. A directory that does not exist has no files.
 func copyHome(dir string, w *archive.Writer, p *progress) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) || dir == "" {
@@ -278,7 +281,7 @@ func copyHome(dir string, w *archive.Writer, p *progress) error {
 	})
 }
 
-// copyFile writes one file, unless it was removed meanwhile.
+// copyFile writes one file. If the file does not exist any more, it writes nothing and returns nil.
 func copyFile(root *os.Root, path string, w *archive.Writer, p *progress) error {
 	f, err := root.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -308,7 +311,7 @@ type sender struct {
 	progress *progress
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It returns how many bytes were sent, and the error of the call's stream.
 func (s *sender) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {

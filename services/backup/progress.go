@@ -11,13 +11,13 @@ import (
 // are archived and files change while they are copied.
 type progress struct {
 	all  float64            // bytes
-	each map[string]float64 // of a message of a stream, on average
+	each map[string]float64 // by stream, the average bytes of a message
 
 	mu   sync.Mutex // the archive is compressed and sent by goroutines of its own
-	done float64
+	done float64    // bytes
 }
 
-// newProgress returns the progress of a backup of some streams and the files of a directory, which may be missing.
+// newProgress returns the progress of a backup of the streams names and the files below home, which need not exist.
 func newProgress(names []string, moment cut, archives map[string][]archived, home string) *progress {
 	p := &progress{each: map[string]float64{}}
 	for _, name := range names {
@@ -50,10 +50,10 @@ func newProgress(names []string, moment cut, archives map[string][]archived, hom
 	return p
 }
 
-// message adds a message of a stream.
+// message counts a message of a stream as copied.
 func (p *progress) message(stream string) { p.add(p.each[stream]) }
 
-// file returns a reader of a file that adds what is read.
+// file returns a reader of r that counts the bytes that are read as copied.
 func (p *progress) file(r io.Reader) io.Reader { return fileReader{r, p} }
 
 type fileReader struct {
@@ -61,7 +61,7 @@ type fileReader struct {
 	p *progress
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It counts the bytes as copied.
 func (f fileReader) Read(b []byte) (int, error) {
 	n, err := f.Reader.Read(b)
 	f.p.add(float64(n))

@@ -20,14 +20,14 @@ import (
 type Config struct {
 	// Journals returns the streams of the journals.
 	Journals func(ctx context.Context, js jetstream.JetStream) ([]string, error)
-	// Output is the stream of what commands wrote; it may be missing.
+	// Output is the stream with the output of commands. It need not exist. Empty: there is none.
 	Output string
-	// Home is the directory of the agents' homes; it may be missing.
+	// Home is the directory of the agents' homes. It need not exist. Empty: there is none.
 	Home string
-	// Key returns the installation's active key, which authenticates a backup and, if it is
-	// for no recipients, encrypts it. Required.
+	// Key returns the installation's active key, which authenticates every backup and encrypts those
+	// that are made for no recipients. Required.
 	Key func() keyfile.Key
-	// Version is the build's.
+	// Version is the version of this build, for the manifest.
 	Version string
 }
 
@@ -35,12 +35,12 @@ type Config struct {
 type Deps struct {
 	// Conn returns the connection to the broker. It is called for each backup.
 	Conn func() *nats.Conn
-	// Partitions are into how many each plane is split; nil: none is.
+	// Partitions returns how many partitions each plane has, by plane. nil: each plane has one.
 	Partitions func() map[string]int
 	// Archive returns the archive of a partition; nil: there is none.
 	Archive func(plane string, partition int) (segments.Store, error)
-	// Snapshots returns the store of the snapshots of a partition. A backup has those of partitions of which old events were removed. nil: there
-	// are none.
+	// Snapshots returns the store of the snapshots of a partition. A backup has the snapshots of partitions from
+	// whose journals old events were removed. nil: there are none.
 	Snapshots func(plane string, partition int) (snapshot.Store, error)
 	// Record records an export in the audit log before it begins; nil: it is not recorded.
 	Record func(ctx context.Context, method string, req proto.Message) (ended func(err error), err error)
@@ -75,7 +75,7 @@ func (s *Service) Register(srv grpc.ServiceRegistrar) { backupv1.RegisterBackupS
 // Start has nothing to open.
 func (s *Service) Start(context.Context) error { return nil }
 
-// Stop has nothing to close: a backup under way ends with its stream.
+// Stop has nothing to close: a backup that is being made ends when the stream of its call ends.
 func (s *Service) Stop(context.Context) error { return nil }
 
 // Ready returns nil: a backup without a broker returns its own error.

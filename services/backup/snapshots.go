@@ -13,8 +13,9 @@ import (
 	"quartet/pkg/journal/snapshot/jetstore"
 )
 
-// shortened returns the streams of the snapshots of partitions of whose journals old events were removed, in order: their state does not follow
-// from the journal alone. What was removed before a restore is in no archive yet.
+// shortened returns the streams, sorted by name, of the snapshots of partitions from whose journals old events were
+// removed, because the state of such a partition cannot be built from its journal alone. The catalogs of archives say
+// which partitions these are, and jetstore.Restored says it of those whose events were removed before a restore.
 func shortened(ctx context.Context, js jetstream.JetStream, archives map[string][]archived) (names []string, err error) {
 	if names, err = jetstore.Restored(ctx, js); err != nil {
 		return nil, err
@@ -30,7 +31,8 @@ func shortened(ctx context.Context, js jetstream.JetStream, archives map[string]
 	return slices.Compact(names), nil
 }
 
-// snapshots copies the stream of a partition's snapshots. Those that were announced before the moment must be there until it is copied.
+// snapshots copies the stream of a partition's snapshots. It returns an error if there is none from before the
+// moment, or if one of these was removed while the stream was copied.
 func (c *copying) snapshots(ctx context.Context, name, plane string, partition int) error {
 	if c.deps.Snapshots == nil {
 		return errors.New("it is needed, and where snapshots are stored is not known")

@@ -13,8 +13,8 @@ import (
 const (
 	// CodeTerm is how long a one-time code is valid.
 	CodeTerm = time.Minute
-	// maxUsed bounds the codes that are remembered as used. Each is for CodeTerm, so that is as many
-	// sessions as may be begun by code in that time.
+	// maxUsed bounds the codes that are remembered as used. Each is remembered for at most CodeTerm, so
+	// it is also how many sessions can be begun by code within CodeTerm.
 	maxUsed = 10_000
 )
 
@@ -24,8 +24,8 @@ type madeCode struct {
 	ExpiresAt time.Time `json:"expiresAt"`
 }
 
-// makeCode responds with a code for which POST /ui/session begins a session with the caller's credential.
-// The credential must be in the header Authorization: a session makes no further ones.
+// makeCode responds with a one-time code, with which POST /ui/session begins a session with the caller's credential.
+// The credential must be in the header Authorization, so that a session cannot be used to begin another one.
 func (c *Console) makeCode(w http.ResponseWriter, r *http.Request) error {
 	const scheme = "bearer "
 	bearer := r.Header.Get("Authorization")
@@ -49,7 +49,8 @@ func (c *Console) makeCode(w http.ResponseWriter, r *http.Request) error {
 	return json.NewEncoder(w).Encode(madeCode{Code: code, ExpiresAt: time.Unix(t.Ends, 0).UTC()})
 }
 
-// redeem returns the credential of a one-time code, and marks the code as used.
+// redeem returns the credential of a one-time code, and remembers the code as used. It returns UNAUTHENTICATED for a
+// code that is not valid, has expired or was used, and OVERLOADED if maxUsed codes are remembered.
 func (c *Console) redeem(code string) (string, error) {
 	t, err := c.open(codePurpose, code)
 	if err != nil {

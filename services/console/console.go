@@ -16,38 +16,38 @@ import (
 
 // Paths of the console, all of them below Path.
 const (
-	// Path is where the console is.
+	// Path is the path of the console.
 	Path = "/ui"
-	// SessionPath begins and ends sessions.
+	// SessionPath is the path of the requests that begin and end sessions.
 	SessionPath = "/ui/session"
-	// CodePath makes one-time codes.
+	// CodePath is the path of the request for a one-time code.
 	CodePath = "/ui/code"
 )
 
 // Deps is what the console needs of its process.
 type Deps struct {
-	// Auth authenticates who begins a session.
+	// Auth authenticates the credential with which a session begins.
 	Auth rpc.Authenticator
 	// Keys returns the keys of the installation.
 	Keys func() keyfile.Ring
-	// Clock tells when sessions and codes end; nil: the machine's clock.
+	// Clock determines when sessions and codes end; nil: the machine's clock.
 	Clock clock.Clock
 	// SignIn is the sign-in with an identity provider; nil: there is none.
 	SignIn *signin.Flow
-	// Version is that of the build.
+	// Version is the version of the build.
 	Version string
 }
 
 // Console serves the console.
 type Console struct {
 	deps  Deps
-	files map[string]*file // by path below Path, "" for the page
+	files map[string]*file // by path below Path; "" is index.html
 
 	mu   sync.Mutex           // guards used
-	used map[string]time.Time // one-time codes that were used, until they would have ended
+	used map[string]time.Time // ids of one-time codes that were used, and when the codes end
 }
 
-// New returns a Console. It is an error if its files were not built into the binary.
+// New returns a Console. It returns an error if the console's files were not built into the binary.
 func New(deps Deps) (*Console, error) {
 	if deps.Auth == nil || deps.Keys == nil {
 		return nil, errors.New("console: Deps needs Auth and Keys")
@@ -68,9 +68,8 @@ type Refuse = func(w http.ResponseWriter, r *http.Request, err error)
 // maxBody bounds the body of a request for a session, in bytes: a credential or a code.
 const maxBody = 20 << 10
 
-// Sessions returns the handler of SessionPath and CodePath. refuse responds to requests whose
-// credential is missing or wrong, and to bad ones. The caller has checked that no page of another origin
-// sent the request (SPEC G4.1, G13.1).
+// Sessions returns the handler of SessionPath and CodePath. It calls refuse to respond to requests that it
+// refuses. The caller must have checked that no page of another origin sent the request (SPEC G4.1, G13.1).
 func (c *Console) Sessions(refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -98,7 +97,7 @@ type beginRequest struct {
 	Code string `json:"code"` // a one-time code of POST /ui/code
 }
 
-// begin begins a session: it checks the credential, or the code that stands for one, and sets the cookie.
+// begin begins a session: it checks the credential, which the request or its one-time code has, and sets the cookie.
 func (c *Console) begin(w http.ResponseWriter, r *http.Request) error {
 	if err := fromConsole(r); err != nil {
 		return err
@@ -145,9 +144,9 @@ func (c *Console) end(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// SignIn returns the handler of signin.Path and what is below it. refuse responds to requests that no person sees
-// the response of. The caller has checked, but for signin.CallbackPath and signin.FailedPath, that no page of
-// another origin sent the request.
+// SignIn returns the handler of signin.Path and the paths below it; see signin.Flow.Handler for refuse. The caller
+// must have checked that no page of another origin sent the request, except for signin.CallbackPath and
+// signin.FailedPath.
 func (c *Console) SignIn(refuse Refuse) http.Handler {
 	return c.deps.SignIn.Handler(func(w http.ResponseWriter, r *http.Request, credential string, ends time.Time, secure bool) error {
 		term := min(SessionTerm, ends.Sub(c.deps.Clock.Now()).Truncate(time.Second))

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// page is the start page, in which {{.}} stands for the version. It is no template:
-// html/template calls methods by name, and the linker then keeps every method of every type
-// in the binary, a third of its size.
+// page is the start page. Home replaces {{.}} by the version, without html/template: that package calls
+// methods by name, so that the linker would keep every method of every type, a third of the binary.
 const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Quartet</title>
 <style>body{font:16px/1.6 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem;color:#222;background:#fff}

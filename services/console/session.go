@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// Header must be on every request that uses the cookie of a session. Pages of other origins cannot
-	// send it, because the gateway allows it to none, so that the cookie alone does nothing (SPEC G13.1).
+	// Header is the name of a header that every request with the cookie of a session must have. Pages of other
+	// origins cannot send it, because the gateway's CORS responses never allow it. So a request with the cookie
+	// alone has no credential (SPEC G13.1).
 	Header = "X-Quartet-Console"
 	// SessionTerm is how long a session lasts, unless its credential ends before.
 	SessionTerm = 12 * time.Hour
@@ -21,20 +22,20 @@ const (
 	maxCookie = 3800
 )
 
-// Purposes of what is sealed: what was sealed for one of them is not accepted for another.
+// The purposes for which tickets are sealed. A ticket that was sealed for one of them is not valid for another.
 const (
 	sessionPurpose = "console session"
 	codePurpose    = "console code"
 )
 
-// held is what is sealed: the credential, and until when.
+// held is the content of a ticket: a credential, and until when the ticket is valid.
 type held struct {
 	Credential string `json:"c"`
 	Ends       int64  `json:"e"` // seconds since 1970
 	ID         string `json:"i"` // random; no two tickets have the same
 }
 
-// fromConsole refuses a request without Header.
+// fromConsole returns PERMISSION_DENIED for a request without Header.
 func fromConsole(r *http.Request) error {
 	if r.Header.Get(Header) == "" {
 		return fault.PermissionDenied.New("sessions are for the pages of the console, which send the header " + Header + "; programs send Authorization: Bearer KEY")
@@ -51,7 +52,7 @@ func (c *Console) seal(purpose string, t held) (string, error) {
 	return text, nil
 }
 
-// open returns what seal sealed for a purpose, or ticket.ErrInvalid, also if it has ended.
+// open returns what seal sealed for a purpose, or ticket.ErrInvalid if text is not such a ticket or has ended.
 func (c *Console) open(purpose, text string) (held, error) {
 	var t held
 	if err := ticket.Open(c.deps.Keys(), purpose, text, &t); err != nil {
@@ -63,7 +64,7 @@ func (c *Console) open(purpose, text string) (held, error) {
 	return t, nil
 }
 
-// ticketOf returns what is sealed for a credential that ends after term.
+// ticketOf returns the content of a new ticket with a credential, which is valid for term.
 func (c *Console) ticketOf(credential string, term time.Duration) held {
 	return held{Credential: credential, Ends: c.deps.Clock.Now().Add(term).Unix(), ID: rand.Text()}
 }
@@ -88,19 +89,19 @@ func cookieOf(r *http.Request, value string, maxAge int, secure bool) *http.Cook
 	}
 }
 
-// cookieName returns the name of the cookie.
+// cookieName returns the name of the session's cookie on requests like r.
 func cookieName(r *http.Request) string {
 	return signin.CookieName("quartet-console", r.Host, overTLS(r))
 }
 
-// overTLS reports whether the browser uses https, also to a proxy that speaks http to this server: then the
-// origin, which was checked (SPEC G4.1) and which browsers send with every request but GET, says so.
+// overTLS reports whether the browser uses https. If a proxy speaks http to this server, only the header Origin shows
+// that; the gateway has checked it (SPEC G4.1), and browsers send it with every request but GET.
 func overTLS(r *http.Request) bool {
 	return r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://")
 }
 
-// Bearer returns the credential of the session of a request, and when the session ends. It is "" if the
-// request has no session, or one that ended, or lacks Header: then the cookie counts for nothing.
+// Bearer returns the credential of the session of a request, and when the session ends. It returns "" if the request
+// has no session that is valid now, or if it lacks Header.
 func (c *Console) Bearer(r *http.Request) (credential string, ends time.Time) {
 	if r.Header.Get(Header) == "" {
 		return "", time.Time{}

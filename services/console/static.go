@@ -16,21 +16,21 @@ import (
 	"quartet/pkg/fault"
 )
 
-// bundle has the files that make console writes: index.html, and below assets files whose names contain
+// bundle has the files that `make console` writes: index.html, and in assets files whose names contain
 // a hash of their content.
 //
 //go:embed dist
 var bundle embed.FS
 
-// policy is the Content-Security-Policy of the page: everything comes from this server, no script or
-// style is inline, no page may embed it, and no text becomes a script or markup.
+// policy is the Content-Security-Policy of the console: everything is loaded from this server, no script or style is
+// inline, no other page may embed it, and scripts cannot turn text into scripts or markup.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; worker-src 'self'; " +
 	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types quartet"
 
 // file is a file of the console.
 type file struct {
 	contentType  string
-	plain, small []byte // as it is, and compressed with gzip
+	plain, small []byte // the content, uncompressed and compressed with gzip
 	immutable    bool   // the name changes with the content
 }
 
@@ -91,13 +91,13 @@ func typeOf(name string) string {
 	return "application/octet-stream"
 }
 
-// Pages returns the handler of Path and what is below it: the files of the console, which are for everybody and
-// tell nothing but the version. refuse responds to requests for what is not there.
+// Pages returns the handler of Path and the paths below it, which serves the files of the console. They need no
+// credential, since they show nothing but the version. It calls refuse to respond to requests for other paths.
 func (c *Console) Pages(refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, below := strings.CutPrefix(r.URL.Path, Path+"/")
 		if !below {
-			// Relative, so that it also leads there behind a proxy that adds a prefix.
+			// The location is relative, so that it is also right behind a proxy that adds a prefix.
 			w.Header().Set("Location", strings.TrimPrefix(Path, "/")+"/")
 			w.WriteHeader(http.StatusPermanentRedirect)
 			return
@@ -136,7 +136,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// acceptsGzip reports whether the client accepts gzip.
+// acceptsGzip reports whether the client accepts gzip by its Accept-Encoding.
 func acceptsGzip(r *http.Request) bool {
 	for part := range strings.SplitSeq(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
 		name, weight, _ := strings.Cut(strings.TrimSpace(part), ";")

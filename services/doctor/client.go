@@ -16,14 +16,14 @@ import (
 	"quartet/pkg/terminal"
 )
 
-// Clocks that differ by skewNoted or more are reported, as a problem from skewBad on: webhook
-// signatures are valid for five minutes, and tokens of identity providers often for as long.
+// Clocks that differ by skewNoted or more are a warning, and by skewBad or more a problem: webhook
+// signatures are valid for five minutes, and tokens of identity providers often as long.
 const (
 	skewNoted = 2 * time.Second
 	skewBad   = 60 * time.Second
 )
 
-// Client is how a client would reach the server, and what it compares with the server.
+// Client has the connection by which the server is checked from outside, and what is compared with the server.
 type Client struct {
 	Address string
 	Conn    grpc.ClientConnInterface
@@ -74,7 +74,7 @@ func (r *report) client(ctx context.Context, c Client) bool {
 		}
 		return true
 	}
-	// The server read its clock somewhere within the call.
+	// The server read its clock at some time during the call, so only a difference beyond that is certain.
 	early, late := me.GetServerTime().AsTime().Sub(began.Add(took)), me.GetServerTime().AsTime().Sub(began)
 	skew := time.Duration(0)
 	if early > 0 {
@@ -100,7 +100,8 @@ func (r *report) client(ctx context.Context, c Client) bool {
 	return true
 }
 
-// journals reports the journals that processes of the installation know to be damaged.
+// journals reports the journals that processes of the installation know to be damaged. By the same response it also
+// makes the checks planes, store, segments, removal and events.
 func (r *report) journals(ctx context.Context, c Client) {
 	all, err := identityv1.NewIdentityServiceClient(c.Conn).ListProcesses(ctx, &identityv1.ListProcessesRequest{Examine: true})
 	if err != nil {
@@ -136,12 +137,12 @@ func (r *report) planes(all *identityv1.ListProcessesResponse) {
 	known := map[string]bool{}
 	for _, p := range all.GetProcesses() {
 		for _, text := range p.GetDamage() {
-			known[text] = true // of the check of journals
+			known[text] = true // the check journals reports it
 		}
 		text, _, _ := strings.Cut(p.GetWarning(), ". ")
-		known[text] = true // of the check of the store
+		known[text] = true // the check store reports it
 		for _, text := range p.GetRemovalFailures() {
-			known[text] = true // of the check of removal
+			known[text] = true // the check removal reports it
 		}
 	}
 	found := 0
@@ -164,7 +165,7 @@ func (r *report) planes(all *identityv1.ListProcessesResponse) {
 	}
 }
 
-// The percentages of the store that are in use from which it is a warning and a problem.
+// The percentages of the store in use from which the check store reports a warning and a problem.
 const (
 	storeNoted = 70
 	storeBad   = 85
@@ -191,10 +192,11 @@ func (r *report) store(all *identityv1.ListProcessesResponse) {
 	}
 }
 
-// storeSoon is when a store that is going to be full is reported.
+// storeSoon is the time within which a store must be going to be full to be reported.
 const storeSoon = 3 * 24 * time.Hour
 
-// segments reports what the journals take. What is wrong with them is among the problems of the installation.
+// segments reports how many segments the journals have, and their size. It finds no problems; the check planes
+// reports those that the server finds.
 func (r *report) segments(all *identityv1.ListProcessesResponse) {
 	if len(all.GetJournals()) == 0 {
 		r.skip("segments", "the server does not tell what its journals take; it is older than this program, or its NATS servers do not answer")
@@ -209,7 +211,7 @@ func (r *report) segments(all *identityv1.ListProcessesResponse) {
 	r.ok("segments", "%s %s with %.1f MiB, and %d archived with %.1f MiB", terminal.Count(len(all.GetJournals()), "journal has", "journals have"), terminal.Count(segments, "segment", "segments"), float64(bytes)/(1<<20), archived, float64(stored)/(1<<20))
 }
 
-// removal reports what should have been removed because it is old, or of a deleted agent, and is still stored.
+// removal reports old history and data of deleted agents that should have been removed and are still stored.
 func (r *report) removal(all *identityv1.ListProcessesResponse) {
 	remedies, found := map[string]string{}, false
 	for _, p := range all.GetProblems() {
@@ -229,7 +231,7 @@ func (r *report) removal(all *identityv1.ListProcessesResponse) {
 // eventsNoted is how long an event may wait for its copy in EVENTS before it is reported.
 const eventsNoted = 30 * time.Second
 
-// events reports the partitions of which EVENTS is far behind.
+// events reports the partitions whose journals are far ahead of EVENTS.
 func (r *report) events(all *identityv1.ListProcessesResponse) {
 	most, found := time.Duration(0), false
 	for _, l := range all.GetPublishers() {
@@ -249,7 +251,7 @@ func (r *report) events(all *identityv1.ListProcessesResponse) {
 	}
 }
 
-// unreachable reports why no server answered, as the error of the call suggests.
+// unreachable reports that no server answered, and the probable reason according to the error of the call.
 func (r *report) unreachable(c Client, err error) {
 	e := fault.From(err)
 	text := e.Message()

@@ -9,9 +9,9 @@ import (
 // The states of a Finding.
 const (
 	OK      = "ok"
-	Warning = "warning" // works, and should not stay so
-	Problem = "problem" // does not work
-	Skipped = "skipped" // could not be looked at, and why
+	Warning = "warning" // it works, and should be changed
+	Problem = "problem" // it does not work
+	Skipped = "skipped" // it could not be checked; the message says why
 )
 
 // Finding is what one check found.
@@ -28,7 +28,7 @@ const checkTerm = 5 * time.Second
 // report collects findings in order.
 type report struct{ found []Finding }
 
-// add adds a finding. mend says what to do; empty: nothing.
+// add adds a finding. mend says what to do about it; empty if nothing is to be done.
 func (r *report) add(check, status, mend, format string, args ...any) {
 	r.found = append(r.found, Finding{Check: check, Status: status, Mend: mend, Message: fmt.Sprintf(format, args...)})
 }
@@ -40,7 +40,7 @@ func (r *report) ok(check, format string, args ...any) { r.add(check, OK, "", fo
 func (r *report) skip(check, format string, args ...any) { r.add(check, Skipped, "", format, args...) }
 
 // Examine makes all checks, first those of the server that c reaches, then those of this machine.
-// A check may have several findings, and one that another finding makes pointless has none.
+// A check may have several findings, or none if the finding of another check makes it pointless.
 func Examine(ctx context.Context, c Client, s Server) []Finding {
 	r := &report{}
 	answered := r.client(ctx, c)

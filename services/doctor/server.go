@@ -24,20 +24,20 @@ import (
 )
 
 const (
-	// fsyncNoted is the median time of small synced writes above which every mutation is
-	// slow, because each frame of a journal waits for one.
+	// fsyncNoted is the median time of small synced writes above which the disk is reported as slow. Each
+	// frame of a journal, and so each mutation, waits for one such write. fsyncs is how many are measured.
 	fsyncNoted = 20 * time.Millisecond
 	fsyncs     = 15
-	// freeNoted and freeBad are the free bytes of a disk below which it is a warning and a
-	// problem.
+	// freeNoted and freeBad are the free bytes of a disk below which the check disk reports a warning and
+	// a problem.
 	freeNoted, freeBad = 2 << 30, 128 << 20
-	// certNoted is how long before its end a certificate is reported.
+	// certNoted is how long before a certificate expires it is reported.
 	certNoted = 14 * 24 * time.Hour
 )
 
 // Server has the settings with which a server would run on this machine.
 type Server struct {
-	// Err is what is wrong with the settings; the rest then counts for nothing.
+	// Err is what is wrong with the settings. If it is not nil, the other fields are ignored.
 	Err                        error
 	DataDir, KeyFile           string
 	NATS                       natsd.Remote
@@ -49,20 +49,20 @@ type Server struct {
 	CheckSecret                func() error // of the client with which people sign in to the console; nil: there is none
 	Replicas                   int          // of each journal
 	MonitorURL                 string       // of the servers of NATS; empty: unknown
-	MinPayload                 int64        // that they must allow
+	MinPayload                 int64        // bytes of a message that the servers of NATS must allow
 	Archive                    Archive
 }
 
 // Archive is the bucket with the archive.
 type Archive struct {
 	Name  string // empty: there is none
-	Plain bool   // what is said to another machine is not encrypted
-	// Check writes an object, reads and removes it.
+	Plain bool   // the bucket is on another machine, and the connection is not encrypted
+	// Check writes, reads and removes an object.
 	Check func(ctx context.Context) error
 }
 
-// server checks what a server on this machine would find. answered says that a server answers
-// the client.
+// server checks what a server on this machine would depend on. answered says that a server has
+// answered the client, which may be the reason why ports are in use.
 func (r *report) server(ctx context.Context, s Server, answered bool) {
 	if s.Err != nil {
 		r.add("settings", Problem, "correct it: docs/configuration.md has every setting", "%v", s.Err)
@@ -91,8 +91,8 @@ func (r *report) server(ctx context.Context, s Server, answered bool) {
 	r.clientSecret(s)
 }
 
-// dataDir looks at the directory and its disk, and reports whether a server has the
-// directory open; false also if that could not be determined.
+// dataDir checks the data directory and its disk. It returns true if a server has the directory open,
+// and false if none has or that cannot be determined.
 func (r *report) dataDir(s Server) (inUse bool) {
 	fi, err := os.Stat(s.DataDir)
 	switch {
@@ -144,8 +144,8 @@ func writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// locked reports whether a server holds the lock file path of a data directory; false if it cannot
-// be opened.
+// locked reports whether a server holds the lock of a data directory, which is the file path. It
+// returns false if the file cannot be opened.
 func locked(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -155,8 +155,8 @@ func locked(path string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// disk looks at where the journals are. If they are elsewhere, on the servers of
-// NATS, the directory has homes at most, and may be small on purpose.
+// disk checks the free space and the speed of the disk of dir. elsewhere says that the journals are on
+// the servers of NATS: then dir has at most the agents' homes, its disk may be small, and its speed does not matter.
 func (r *report) disk(dir string, elsewhere bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -234,7 +234,8 @@ func (r *report) keyFile(s Server) {
 	}
 }
 
-// broker checks the servers of nats-url; without them, the server starts NATS itself.
+// broker checks the NATS servers at nats-url. Without nats-url there is nothing to check, since the server runs NATS
+// itself.
 func (r *report) broker(ctx context.Context, s Server) {
 	if s.NATS.URL == "" {
 		r.ok("nats", "the server brings its own")
@@ -302,7 +303,8 @@ func (r *report) archive(ctx context.Context, a Archive) {
 	r.ok("archive", "%s can be written and read", a.Name)
 }
 
-// brokerSettings verifies the settings of the servers of NATS, as far as they tell.
+// brokerSettings verifies the settings of the NATS servers that their monitoring ports show. Without a monitoring
+// port it warns that the settings are not known.
 func (r *report) brokerSettings(ctx context.Context, s Server) {
 	const check = "sync_interval"
 	if s.MonitorURL == "" {
@@ -375,7 +377,8 @@ func (r *report) certificate(s Server) {
 	}
 }
 
-// certificateFile checks that a certificate and its key belong together, and when it ends.
+// certificateFile checks that a certificate and its key belong together and that the certificate does not expire
+// soon.
 func (r *report) certificateFile(check, certFile, keyFile string) {
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	var leaf *x509.Certificate

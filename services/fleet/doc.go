@@ -1,8 +1,9 @@
 // Package fleet finds and counts agents by what they do, for people who look at many of them.
 //
-// Owns: an index of agents in memory, of those who ask only: it begins with the first call, reads each agent
-// once, then follows the journals, reads the agents that events named when it is asked again, and ends when nobody
-// has asked for a while. What an agent does is derived by the agent plane; the index keeps what that said.
+// Owns: an index of agents in memory, which exists only while it is used. The first call creates it: it reads each
+// agent once and then follows the journals. A later call makes it read again the agents that events have named
+// since. It is dropped when nobody has called for a while. The agent plane derives what an agent does; the index
+// only keeps it.
 // Never does: decide or change anything.
 // Reads: agents from the agent plane, boards from the board plane; the journals of agent, work, waiting and board.
 // Emits: nothing.

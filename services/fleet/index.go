@@ -28,15 +28,16 @@ import (
 const (
 	// readers is how many agents are read at a time.
 	readers = 4
-	// pace is the least time between two rounds of reading what events named: an agent that changes all the time is
-	// read once in it. There are rounds while somebody asks.
+	// pace is the least time between two rounds in which the agents that events named are read, so that an agent that
+	// changes all the time is read once in it. There are rounds only while calls arrive.
 	pace = time.Second
 )
 
 // followed are the planes whose events change what agents do.
 var followed = []string{"agent", "work", "waiting", "board"}
 
-// quiet are the events of the agent plane that change nothing that the index keeps.
+// quiet are the events of the agent plane after which an agent need not be read again, because they change nothing
+// that an entry has.
 var quiet = map[string]bool{
 	"local_calls_started": true, "tool_result_recorded": true, "round_settled": true, "decision_recorded": true, "round_submitted": true,
 }
@@ -45,31 +46,31 @@ var quiet = map[string]bool{
 type entry struct {
 	id         string
 	posture    agentv1.Posture
-	attentions uint8 // a bit for each
+	attentions uint8 // why it needs a person: bit n for the reason with number n
 	private    bool
 }
 
-// needs reports whether the agent needs a person for a reason.
+// needs reports whether the agent needs a person for the reason a.
 func (e *entry) needs(a fleetv1.Attention) bool { return e.attentions&(1<<a) != 0 }
 
-// kind is all that is counted of an agent.
+// kind has the properties of an agent by which agents are counted.
 type kind struct {
 	posture    agentv1.Posture
 	attentions uint8
 	private    bool
 }
 
-// kind returns what is counted of the agent.
+// kind returns the kind of the agent.
 func (e *entry) kind() kind { return kind{e.posture, e.attentions, e.private} }
 
 // space has the agents of a namespace.
 type space struct {
-	agents *btree.BTreeG[*entry] // by id; an entry is replaced and never edited
-	kinds  map[kind]int32        // how many agents of each, so that nobody counts all of them
+	agents *btree.BTreeG[*entry] // by id; an entry is replaced and never changed
+	kinds  map[kind]int32        // how many agents each kind has, so that a call need not visit all agents
 	rates  rates
 }
 
-// count adds to how many agents there are of the kind of e.
+// count adds n to the number of agents of the kind of e.
 func (s *space) count(e *entry, n int32) {
 	k := e.kind()
 	if s.kinds[k] += n; s.kinds[k] == 0 {
@@ -77,10 +78,10 @@ func (s *space) count(e *entry, n int32) {
 	}
 }
 
-// index follows the journals. Its agents are those that are not deleted.
+// index has the agents that are not deleted, and follows the journals to keep them current.
 type index struct {
 	deps    Deps
-	expired func(*index) bool // ends an index that is not used any more
+	expired func(*index) bool // reports whether the index is not used any more, and must end
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	wanted  chan struct{} // has an element while a round is wanted
@@ -88,15 +89,15 @@ type index struct {
 	mu     sync.Mutex
 	spaces map[string]*space
 	dirty  map[plane.Key]bool // agents to read; true: with their boards
-	listed bool               // every agent that existed at the start was marked
-	whole  bool               // and was read
-	done   chan struct{}      // closed with whole
-	began  time.Time          // of the last round
-	next   chan struct{}      // closed when a round that begins from now on has ended
+	listed bool               // every agent that existed at the start was put into dirty
+	whole  bool               // every agent that existed at the start was read
+	done   chan struct{}      // closed when whole is set
+	began  time.Time          // when the last round began
+	next   chan struct{}      // closed when the next round that begins has ended
 }
 
-// begin returns an index that reads in the background. Events are followed from now on, and what was before is
-// read.
+// begin returns an index that reads in the background: it follows events from now on, and reads every agent that
+// exists. ctx bounds only begin itself.
 func begin(ctx context.Context, deps Deps, expired func(*index) bool) (*index, error) {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	x := &index{deps: deps, expired: expired, stop: stop, wanted: make(chan struct{}, 1), done: make(chan struct{}), next: make(chan struct{}), spaces: map[string]*space{}, dirty: map[plane.Key]bool{}}
@@ -126,7 +127,7 @@ func (x *index) end() {
 	x.running.Wait()
 }
 
-// follow marks the agents that events name.
+// follow puts the agents that events of a journal name into dirty, and counts turns and tokens, until ctx ends.
 func (x *index) follow(ctx context.Context, src journal.Source, after framelog.End) {
 	own := src.Plane() == "agent"
 	follower.Run(ctx, src, after, x.deps.Logger, func(_ framelog.End, lines []journal.Line) error {
@@ -151,8 +152,9 @@ func (x *index) follow(ctx context.Context, src journal.Source, after framelog.E
 	})
 }
 
-// changesNothing reports whether an event of a work item leaves the item as ready as it was, in the same state: what its agent does
-// then stays too. It is false for an event whose payload was not read.
+// changesNothing reports whether an event updates a work item without changing its state, its readiness or its
+// waits, so that what its agent does stays the same too. It returns false for an event whose payload was not
+// decoded.
 func changesNothing(ev *journal.Event) bool {
 	p, ok := ev.Payload.(*workv1.WorkItemUpdated)
 	return ok && ev.ReadinessFrom == ev.ReadinessTo && p.GetEndedWaitId() == "" && !slices.ContainsFunc(p.GetChangedFields(), func(name string) bool {
@@ -160,7 +162,7 @@ func changesNothing(ev *journal.Event) bool {
 	})
 }
 
-// mark puts agents among those to read, with their boards or without.
+// mark puts agents into dirty; boards says that their boards must be read too.
 func (x *index) mark(boards bool, agents ...plane.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -169,7 +171,7 @@ func (x *index) mark(boards bool, agents ...plane.Key) {
 	}
 }
 
-// want begins a round soon.
+// want makes read begin a round soon. It does not block.
 func (x *index) want() {
 	select {
 	case x.wanted <- struct{}{}:
@@ -206,7 +208,7 @@ func (x *index) list(ctx context.Context) {
 	}
 }
 
-// pause waits, and returns false if ctx ended.
+// pause waits for d and returns true, or returns false as soon as ctx ends.
 func (x *index) pause(ctx context.Context, d time.Duration) bool {
 	t := x.deps.Clock.TimerAt(x.deps.Clock.Now().Add(d))
 	defer t.Stop()
@@ -218,7 +220,7 @@ func (x *index) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// read reads the marked agents, a round for each time that one is wanted, until ctx ends or nobody uses the index any more.
+// read runs a round each time that one is wanted, until ctx ends or the index is not used any more.
 func (x *index) read(ctx context.Context) {
 	for ctx.Err() == nil {
 		t := x.deps.Clock.TimerAt(x.deps.Clock.Now().Add(keptFor))
@@ -235,14 +237,16 @@ func (x *index) read(ctx context.Context) {
 	}
 }
 
-// round reads the agents that are marked now.
+// round reads the agents that are in dirty when it begins. Those that cannot be read are put into dirty again, and
+// another round follows.
 func (x *index) round(ctx context.Context) {
 	x.mu.Lock()
 	todo, listed, ended := x.dirty, x.listed, x.next
 	x.dirty, x.next, x.began = map[plane.Key]bool{}, make(chan struct{}), x.deps.Clock.Now()
 	x.mu.Unlock()
 	keys := slices.Collect(maps.Keys(todo))
-	// The readers take the agents without a hand-over: on a busy machine each would wait for its turn.
+	// The readers take agents by a counter and not from a channel, where each would wait for another goroutine
+	// to run.
 	var taken atomic.Int64
 	var failed atomic.Bool
 	var group sync.WaitGroup
@@ -270,12 +274,12 @@ func (x *index) round(ctx context.Context) {
 	close(ended)
 }
 
-// patience is how long a call waits for the index to have looked at all agents.
+// patience is how long a call waits at most until the index is current.
 const patience = time.Second
 
-// await waits until all agents were looked at, and those that events have named until now again, unless that was done within pace: for
-// patience at most, and for half of the time that the caller has left, so that it is answered either way. It reports
-// whether it was done in time.
+// await waits until the index is current: until all agents were read, and those that events have named so far were
+// read again, unless a round began less than pace ago. It waits for at most patience, and at most half of the time
+// before the deadline of ctx, so that the caller can respond in any case. It reports whether the index is current.
 func (x *index) await(ctx context.Context) bool {
 	now := x.deps.Clock.Now()
 	x.mu.Lock()
@@ -304,7 +308,8 @@ func (x *index) await(ctx context.Context) bool {
 	return false
 }
 
-// look reads an agent, with its boards or without, and stores what it does. An agent that is deleted or does not exist is removed.
+// look reads an agent, with its boards if boards is set or the index does not have the agent, and puts it into the
+// index. It removes an agent that is deleted or does not exist from the index.
 func (x *index) look(ctx context.Context, k plane.Key, boards bool) error {
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(k.Namespace))), 10*time.Second)
 	defer cancel()
@@ -330,7 +335,7 @@ func (x *index) look(ctx context.Context, k plane.Key, boards bool) error {
 	return nil
 }
 
-// entryOf returns what the index keeps of an agent, without its boards.
+// entryOf returns the entry of an agent, without the reasons that its boards give; see stalls.
 func entryOf(got *agentv1.GetAgentResponse) *entry {
 	a := got.GetAgent()
 	e := &entry{id: a.GetAgentId(), posture: a.GetPosture(), private: a.GetVisibility() == agentv1.Visibility_VISIBILITY_PRIVATE}
@@ -352,7 +357,8 @@ func entryOf(got *agentv1.GetAgentResponse) *entry {
 	return e
 }
 
-// attentionOf returns why the agent of a wait needs a person for it, or 0.
+// attentionOf returns the reason for which an agent needs a person because of a wait, or 0 if there is none. private
+// says that the agent is.
 func attentionOf(w *waitingv1.Wait, private bool) fleetv1.Attention {
 	switch {
 	case w.GetMode() != waitingv1.WaitMode_WAIT_MODE_WAIT:
@@ -364,7 +370,7 @@ func attentionOf(w *waitingv1.Wait, private bool) fleetv1.Attention {
 	return 0
 }
 
-// stalls adds what the boards of the agent say.
+// stalls adds the reason that one of the agent's boards is stalled or blocked, if one is.
 func (e *entry) stalls(boards []*boardv1.Board) {
 	for _, b := range boards {
 		if b.GetDiagnostics().GetStalled() || b.GetStatus() == boardv1.BoardStatus_BOARD_STATUS_BLOCKED {
@@ -373,7 +379,7 @@ func (e *entry) stalls(boards []*boardv1.Board) {
 	}
 }
 
-// of returns the agents of a namespace, which it creates if there are none. The caller holds mu.
+// of returns the space of a namespace, which it creates if there is none. The caller holds mu.
 func (x *index) of(namespace string) *space {
 	s := x.spaces[namespace]
 	if s == nil {

@@ -7,23 +7,23 @@ import (
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 )
 
-// rateTerm is the time over which turns and tokens are counted, in seconds.
+// rateTerm is for how many seconds turns and tokens are kept by the second.
 const rateTerm = 60
 
-// registry has the events of the agent plane.
+// registry decodes the events of the agent plane.
 var registry = journal.NewRegistry(agentv1.File_quartet_agent_v1_agent_event_proto)
 
-// rate is what happened in one second.
+// rate has the counts of one second.
 type rate struct {
-	second        int64
-	turns         int32
-	input, output int64
+	second        int64 // since 1970
+	turns         int32 // that ended
+	input, output int64 // tokens
 }
 
-// rates are what happened in the last seconds, by second modulo rateTerm.
+// rates has the counts of the last rateTerm seconds, by second modulo rateTerm.
 type rates [rateTerm]rate
 
-// add counts something in a second.
+// add adds to the counts of a second.
 func (r *rates) add(second int64, turns int32, input, output int64) {
 	at := &r[second%rateTerm]
 	if at.second != second {
@@ -34,7 +34,7 @@ func (r *rates) add(second int64, turns int32, input, output int64) {
 	at.output += output
 }
 
-// sum returns what was counted in the rateTerm seconds up to now.
+// sum returns the sums of the counts of the rateTerm seconds up to now.
 func (r *rates) sum(now time.Time) (turns int32, input, output int64) {
 	for _, at := range r {
 		if at.second > now.Unix()-rateTerm {
@@ -46,7 +46,8 @@ func (r *rates) sum(now time.Time) (turns int32, input, output int64) {
 	return turns, input, output
 }
 
-// count counts an event of the agent plane.
+// count adds an event of the agent plane to the rates of its namespace, if it ends a turn or reports tokens. It
+// counts the event in the second in which the index reads it.
 func (x *index) count(namespace, eventType string, line journal.Line) {
 	turns, input, output := int32(0), int64(0), int64(0)
 	switch eventType {

@@ -18,11 +18,12 @@ import (
 )
 
 const (
-	// maxContains bounds the text that ids are searched for, in characters, as an id is bounded.
+	// maxContains bounds the text that ids must contain, in characters. Ids have the same bound.
 	maxContains = 128
-	// maxChosen bounds the postures and reasons of a filter.
+	// maxChosen bounds the postures of a filter, and its reasons.
 	maxChosen = 20
-	// maxWaits is how many waits of an agent are returned, and maxWaitBytes how many bytes of all of a page.
+	// maxWaits is how many waits of one agent are returned at most, and maxWaitBytes how many bytes the waits of all
+	// agents of a page have at most.
 	maxWaits     = 10
 	maxWaitBytes = 1 << 20
 )
@@ -36,7 +37,7 @@ var attentions = []fleetv1.Attention{
 // filter says which agents are wanted.
 type filter struct {
 	postures   []agentv1.Posture
-	attentions uint8 // a bit for each; 0: all agents
+	attentions uint8 // bit n for the reason with number n; 0: all agents
 	contains   string
 	private    bool
 }
@@ -46,13 +47,13 @@ func (f *filter) wants(e *entry) bool {
 	return f.wantsKind(e.kind()) && strings.Contains(e.id, f.contains)
 }
 
-// wantsKind reports whether the filter selects agents of a kind, if their id contains what it must.
+// wantsKind reports whether the filter selects the agents of a kind whose ids contain f.contains.
 func (f *filter) wantsKind(k kind) bool {
 	return (f.private || !k.private) && (len(f.postures) == 0 || slices.Contains(f.postures, k.posture)) &&
 		(f.attentions == 0 || k.attentions&f.attentions != 0)
 }
 
-// filterOf checks a request.
+// filterOf returns the filter of a request, or an error for the first field that is not valid.
 func filterOf(req *fleetv1.SearchAgentsRequest) (filter, error) {
 	f := filter{postures: req.GetPostures(), contains: req.GetContains(), private: req.GetIncludePrivate()}
 	if err := fault.Entries("postures", len(req.GetPostures()), maxChosen); err != nil {
@@ -78,7 +79,8 @@ func filterOf(req *fleetv1.SearchAgentsRequest) (filter, error) {
 	return f, nil
 }
 
-// SearchAgents finds agents in the index, and reads those of the page (SPEC G16).
+// SearchAgents finds agents in the index, and reads those of the page from the agent plane (SPEC G16). The response
+// is marked as incomplete if the index is not current.
 func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsRequest) (*fleetv1.SearchAgentsResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner); err != nil {
 		return nil, err
@@ -126,12 +128,12 @@ func (s *Service) SearchAgents(ctx context.Context, req *fleetv1.SearchAgentsReq
 	return resp, nil
 }
 
-// search returns the agents of a page that a filter selects, and one more if there are more, how many
-// there are on all pages, and whether all agents were looked at.
+// search returns the agents of a page that a filter selects, and one more if there is another page; how many
+// agents it selects in all; and whether the index is whole.
 func (x *index) search(namespace string, f filter, list page.List) (found []entry, total int, whole bool) {
 	x.mu.Lock()
 	s := x.of(namespace)
-	agents := s.agents.Clone() // shares everything that does not change meanwhile
+	agents := s.agents.Clone() // cheap: the clones share nodes until one of them changes
 	for k, n := range s.kinds {
 		if f.wantsKind(k) {
 			total += int(n)
@@ -140,7 +142,7 @@ func (x *index) search(namespace string, f filter, list page.List) (found []entr
 	whole = x.whole
 	x.mu.Unlock()
 	if f.contains == "" {
-		left := total // of those after the page before; more than there are, unless it is the first page
+		left := total // at least how many agents are still to be found, so that the search can stop early
 		agents.AscendGreaterOrEqual(&entry{id: list.After}, func(e *entry) bool {
 			if e.id != list.After && f.wants(e) {
 				found = append(found, *e)
@@ -163,8 +165,8 @@ func (x *index) search(namespace string, f filter, list page.List) (found []entr
 	return found, total, whole
 }
 
-// shown returns an agent as the overview shows it: what it does now, and why it needs a person as the index
-// knows.
+// shown returns an agent as the overview shows it: what it does according to a, which was read now, and why it
+// needs a person according to e, its entry in the index.
 func shown(e entry, a *agentv1.Agent) *fleetv1.FleetAgent {
 	out := &fleetv1.FleetAgent{
 		AgentId: a.GetAgentId(), Posture: a.GetPosture(), PostureReason: a.GetPostureReason(), Queued: a.GetLane().GetQueued(), Quarantined: a.GetLane().GetQuarantined(),
@@ -178,7 +180,8 @@ func shown(e entry, a *agentv1.Agent) *fleetv1.FleetAgent {
 	return out
 }
 
-// CountAgents counts the agents of the index (SPEC G16).
+// CountAgents returns the counts of the caller's namespace in the index (SPEC G16). The response is marked as
+// incomplete if the index is not current.
 func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsRequest) (*fleetv1.CountAgentsResponse, error) {
 	if err := rpc.RequireRole(ctx, rpc.RoleAdmin, rpc.RoleOperator, rpc.RoleRunner); err != nil {
 		return nil, err
@@ -193,7 +196,7 @@ func (s *Service) CountAgents(ctx context.Context, req *fleetv1.CountAgentsReque
 	return resp, nil
 }
 
-// counts returns the counts of a namespace.
+// counts returns the counts of a namespace; private says whether private agents are included.
 func (x *index) counts(namespace string, private bool) *fleetv1.CountAgentsResponse {
 	x.mu.Lock()
 	defer x.mu.Unlock()

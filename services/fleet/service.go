@@ -30,7 +30,7 @@ type Boards interface {
 
 // Deps is what the service needs of its process and of other planes.
 type Deps struct {
-	// Sources returns the partitions of a plane, to follow.
+	// Sources returns the journals of a plane's partitions, which the index follows.
 	Sources func(plane string) ([]journal.Source, error)
 	Agents  Agents
 	Boards  Boards
@@ -48,8 +48,8 @@ type Service struct {
 	deps Deps
 
 	mu      sync.Mutex
-	index   *index // nil while nobody asks
-	used    time.Time
+	index   *index    // nil until a call, and after it has expired
+	used    time.Time // when the last call arrived
 	stopped bool
 }
 
@@ -70,7 +70,7 @@ func New(deps Deps) (*Service, error) {
 // Register puts the service on a server.
 func (s *Service) Register(srv grpc.ServiceRegistrar) { fleetv1.RegisterFleetServiceServer(srv, s) }
 
-// Stop ends the index. It is idempotent; calls are refused afterwards.
+// Stop ends the index. Later calls return NOT_READY. It is idempotent.
 func (s *Service) Stop() {
 	s.mu.Lock()
 	x := s.index
@@ -81,7 +81,7 @@ func (s *Service) Stop() {
 	}
 }
 
-// current returns the index, which it begins if there is none.
+// current returns the index, which it creates if there is none. It returns NOT_READY after Stop.
 func (s *Service) current(ctx context.Context) (*index, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,8 @@ func (s *Service) current(ctx context.Context) (*index, error) {
 	return s.index, nil
 }
 
-// expired ends an index that nobody has used for keptFor, and reports whether it did.
+// expired ends x if no call has used it for keptFor. It reports whether x has ended or is not the current index any
+// more.
 func (s *Service) expired(x *index) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
-// planes has, by kind, the planes whose journals are read to count it.
+// planes has, for each kind of quota that is counted from journals, the planes whose journals are read for it.
 var planes = map[string][]string{
 	Agents: {"agent"}, OpenItems: {"work", "agent"}, MiB: {"agent", "work", "task", "waiting", "board"},
 }
@@ -33,18 +33,18 @@ var deltas = map[string]map[string]struct {
 type counts struct {
 	mu   sync.Mutex
 	held map[string]map[string]int64 // by namespace and kind
-	// items are the open items of each agent by the hashes of their ids, and deleted the agents that are deleted: their items
-	// stay open and are not counted. The journals of agents and of items are read independently of
-	// each other, so an agent may be deleted here before its items are known. A journal may have the completion of an item and not
-	// its creation, which was removed because it is old: such an item counts for nothing.
+	// items has the open items of each agent, by the hashes of their ids. deleted has the agents that are deleted,
+	// whose items stay open and are not counted. The journals of agents and of items are read independently of each
+	// other, so an agent may be deleted here before its items are known. A completion of an item whose creation was
+	// removed from the journal, because it is old, changes nothing.
 	items   map[owner]map[uint64]struct{}
 	deleted map[owner]bool
-	// bytes are those of the lines of each journal, by namespace, up to the event with the wal_seq in through.
+	// bytes has the bytes of the lines of each journal, by namespace, up to the event whose wal_seq is in through.
 	bytes   map[journal.Source]map[string]int64
 	through map[journal.Source]uint64
 
-	archived Archived // nil: nothing is ever removed
-	names    map[journal.Source]map[uint64]string
+	archived Archived                             // nil: nothing is ever removed
+	names    map[journal.Source]map[uint64]string // what archived returned before the bytes were counted
 	logger   *zap.Logger
 	ctx      context.Context //nolint:containedctx // ends what runs in the background
 	cancel   context.CancelFunc
@@ -98,7 +98,8 @@ func (c *counts) follow(ctx context.Context, sources func(plane string) ([]journ
 				if c.archived == nil {
 					break
 				}
-				// Names from before the journal is read: a segment that is stored anew meanwhile is counted again. Without them all are.
+				// The names are read before the journal, so that a segment that is rewritten meanwhile is counted
+				// again. If they cannot be read, recount counts the whole journal again.
 				if names, err := c.archived(ctx, src.Plane(), src.Partition()); err == nil {
 					c.names[src] = names
 				}
@@ -113,14 +114,14 @@ func (c *counts) follow(ctx context.Context, sources func(plane string) ([]journ
 	return nil
 }
 
-// of returns the journals of a plane, nil if they are not followed.
+// of returns the journals of a plane; nil if they are not followed yet.
 func (c *counts) of(plane string) []journal.Source {
 	c.following.Lock()
 	defer c.following.Unlock()
 	return c.sources[plane]
 }
 
-// close ends following. It is idempotent.
+// close stops following the journals, and waits until nothing of it runs. It is idempotent.
 func (c *counts) close() {
 	c.cancel()
 	c.looking.Wait()
@@ -166,7 +167,8 @@ func (c *counts) frame(src journal.Source, lines []journal.Line) {
 	}
 }
 
-// changeItem adds an item to the open ones of an agent, or removes it, and reports whether that changed them.
+// changeItem adds an item to the open ones of an agent if by is positive, and removes it otherwise. It reports
+// whether that changed them. The caller holds mu.
 func (c *counts) changeItem(who owner, item uint64, by int64) bool {
 	open := c.items[who]
 	if _, is := open[item]; is == (by > 0) {
@@ -186,7 +188,7 @@ func (c *counts) changeItem(who owner, item uint64, by int64) bool {
 	return true
 }
 
-// aboveShare reports whether a namespace has written more bytes than the average of all namespaces.
+// aboveShare reports whether the journals hold more bytes of a namespace than of the namespaces on average.
 func (c *counts) aboveShare(namespace string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,14 +199,14 @@ func (c *counts) aboveShare(namespace string) bool {
 	return len(c.held) > 0 && c.held[namespace][MiB]*int64(len(c.held)) > all
 }
 
-// get returns what a namespace holds of a kind; bytes for MiB.
+// get returns how many agents, open items or, for MiB, bytes a namespace holds.
 func (c *counts) get(namespace, kind string) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held[namespace][kind]
 }
 
-// all returns what each namespace holds.
+// all returns what each namespace holds, in no particular order.
 func (c *counts) all() []*identityv1.NamespaceUse {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,8 +219,8 @@ func (c *counts) all() []*identityv1.NamespaceUse {
 
 var errNotFollowed = errors.New("quota: not started")
 
-// catchUp waits until everything that the journals of a kind contain now is counted. Of a journal that is damaged, what
-// follows the damage is not.
+// catchUp waits until everything that the journals of a kind contain now is counted. If a journal is damaged, what is
+// behind the damage is not counted, and that is no error. It returns errNotFollowed if a journal is not followed.
 func (c *counts) catchUp(ctx context.Context, kind string) error {
 	for _, plane := range planes[kind] {
 		sources := c.of(plane)

@@ -54,7 +54,8 @@ func (g *Gate) Delivery(namespace, triggerID string, bytes int) error {
 	return g.delivery(namespace, triggerID, bytes, (*admission.Rates[string]).Take)
 }
 
-// delivery applies use to each rate of a delivery.
+// delivery checks the memory and the bytes of the namespace, and then calls use with each rate that limits a
+// delivery, its key and the amount. It returns an error for the first for which use returns a time to wait.
 func (g *Gate) delivery(namespace, triggerID string, bytes int, use func(r *admission.Rates[string], key string, n int) time.Duration) error {
 	if g == nil {
 		return nil

@@ -54,8 +54,8 @@ var repeats = map[string]bool{
 const (
 	// catchUpTerm is how long a request near a limit may wait until the journal is read.
 	catchUpTerm = 5 * time.Second
-	// retryFull is the time after which a request that was refused because of a limit may
-	// be repeated: somebody has to remove something first.
+	// retryFull is after which time a client should repeat a request that was refused because of
+	// a limit. It is long, since somebody has to remove something first.
 	retryFull = 30 * time.Second
 )
 
@@ -65,7 +65,8 @@ type Config struct {
 	Sources func(plane string) ([]journal.Source, error)
 	// Serves reports whether this process serves a plane.
 	Serves func(plane string) bool
-	// Archived tells of which journals events were removed; nil: of none. Bytes that were removed count no more a few minutes later.
+	// Archived says from which journals events were removed. The bytes of these events are subtracted a few minutes
+	// later. nil: nothing is removed from journals.
 	Archived Archived
 	Logger   *zap.Logger
 	// Memory is the memory that the process may use, in bytes; 0: not bounded. See Observe.
@@ -79,15 +80,15 @@ type Gate struct {
 	cfg      Config
 	counts   *counts
 	refusals *prometheus.CounterVec
-	// deliveries and bodies are the rates of deliveries and of their KiB, by namespace and limit.
+	// deliveries and bodies are the rates of deliveries and of the KiB of their bodies.
 	deliveries, bodies deliveryRates
 	streams            *admission.Held
 	turns              *admission.Turns
-	turnLimit          prometheus.Gauge
-	live               atomic.Uint64 // see Observe
+	turnLimit          prometheus.Gauge // of turns
+	live               atomic.Uint64    // see Observe
 
 	mu      sync.Mutex
-	tallies map[tallyKey]*tally      // of the kinds that makes has
+	tallies map[tallyKey]*tally      // of the kinds in makes
 	rates   map[string]*rate.Limiter // of requests, by namespace
 	ready   bool                     // Start has counted everything
 }
@@ -100,8 +101,8 @@ type tallyKey struct{ namespace, kind string }
 type tally struct {
 	mu      sync.Mutex
 	base    int64 // what the journal said
-	since   int64 // requests admitted since then
-	running int64 // of those, still being executed
+	since   int64 // requests admitted since then, and those that were being executed then
+	running int64 // admitted requests that are still being executed
 }
 
 // NewGate returns a Gate that has not started.
@@ -117,10 +118,11 @@ func NewGate(cfg Config) *Gate {
 	}
 }
 
-// Name implements life.Service.
+// Name returns the module's name.
 func (g *Gate) Name() string { return "quota" }
 
-// Start counts what the journals hold, and begins to follow them.
+// Start counts what the journals hold, for the kinds that have a limit and that this process enforces,
+// and continues to follow these journals. It blocks until everything is counted.
 func (g *Gate) Start(ctx context.Context) error {
 	var kinds []string
 	for _, kind := range Kinds {
@@ -159,8 +161,8 @@ func (g *Gate) Ready() error {
 }
 
 // Unary wraps the handler of every unary call (rpc.Config.Around). It calls handle unless a
-// quota refuses the call. A refused request that was executed before still gets its first
-// response, which handle then only recalls.
+// quota refuses the call. If a refused request repeats one that was executed before, it
+// returns the first response: it calls handle with a context in which handle only recalls that.
 func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.UnaryHandler) (any, error) {
 	a := rpc.ActorFrom(ctx)
 	err := g.written(a.Namespace, method)
@@ -183,7 +185,8 @@ func (g *Gate) Unary(ctx context.Context, method string, req any, handle grpc.Un
 	return nil, err
 }
 
-// Request counts a request of a namespace, and refuses it beyond the limit per second.
+// Request counts a request of a namespace, or returns RATE_LIMITED if the namespace sends more per second than its
+// limit.
 func (g *Gate) Request(namespace string) error {
 	limit := g.cfg.Limits.limit(namespace, Requests)
 	if limit == 0 {
@@ -208,8 +211,8 @@ func (g *Gate) Request(namespace string) error {
 		"quota", Requests, "limit", n, "namespace", namespace).WithRetryAfter(wait)
 }
 
-// written refuses the methods in writes for a namespace whose journals hold as many bytes as
-// its limit. The bytes are those counted so far, so a few requests more may pass.
+// written returns the error of stored for the methods in writes, and nil for others. The
+// bytes are those that were counted so far, so a few requests beyond the limit may pass.
 func (g *Gate) written(namespace, method string) error {
 	if !writes[method] {
 		return nil
@@ -223,11 +226,11 @@ const (
 	fairShare = 0.45
 	// allShare is the share from which no namespace may add anything.
 	allShare = 0.55
-	// memoryAfter is the time after which what was refused for lack of memory may be repeated.
+	// memoryAfter is after which time a client should repeat what was refused for lack of memory.
 	memoryAfter = 5 * time.Second
 )
 
-// Observe reports the size of the live heap of the process, in bytes. It is called a few times per second.
+// Observe sets the size of the live heap of the process, in bytes. The process should call it a few times per second.
 func (g *Gate) Observe(live uint64) { g.live.Store(live) }
 
 // memory returns OVERLOADED while the live heap is large: from fairShare of Config.Memory for a namespace that
@@ -241,8 +244,8 @@ func (g *Gate) memory(namespace string) error {
 	return fault.Overloaded.New("the server has little memory left and takes nothing new now; delete or complete something, or repeat the request later", "bound", "memory").WithRetryAfter(memoryAfter)
 }
 
-// stored returns QUOTA_EXCEEDED for a namespace whose journals hold as many bytes as its limit, and the error
-// of memory.
+// stored returns OVERLOADED if memory is short (see memory), QUOTA_EXCEEDED if the journals hold as many bytes of the
+// namespace as its limit or more, and otherwise nil.
 func (g *Gate) stored(namespace string) error {
 	if err := g.memory(namespace); err != nil {
 		return err
@@ -258,9 +261,9 @@ func (g *Gate) stored(namespace string) error {
 	return nil
 }
 
-// room admits the creation of one more of a kind, or returns QUOTA_EXCEEDED; NOT_READY if the
-// journal must be read to its end and that takes longer than catchUpTerm. The caller calls
-// done when the request was executed.
+// room admits the creation of one more record of a kind, or returns QUOTA_EXCEEDED; NOT_READY if
+// the journal must be read to its end and that takes longer than catchUpTerm. If the error is
+// nil, the caller must call done once the request was executed.
 func (g *Gate) room(ctx context.Context, namespace, kind string) (done func(), err error) {
 	limit := g.cfg.Limits.limit(namespace, kind)
 	if limit == 0 {

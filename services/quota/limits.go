@@ -12,15 +12,15 @@ import (
 
 // The kinds of quotas.
 const (
-	Agents    = "agents"     // that are not deleted, children included
+	Agents    = "agents"     // agents that are not deleted, including children
 	OpenItems = "open-items" // work items that are not completed
-	MiB       = "mib"        // of journals: what was written and not removed
-	Requests  = "requests"   // a second, at each process that they come to
-	// Deliveries and DeliveryKiB are those of triggers and their bodies, a second, at each process
-	// that stores them.
+	MiB       = "mib"        // MiB of journal lines that were written and not removed
+	Requests  = "requests"   // requests per second, for each process that receives them
+	// Deliveries and DeliveryKiB are the deliveries of triggers, and the KiB of their bodies, per second, for
+	// each process that stores them.
 	Deliveries  = "deliveries"
 	DeliveryKiB = "delivery-kib"
-	Streams     = "streams" // that are open, at each process
+	Streams     = "streams" // open streams, for each process
 )
 
 // Kinds are all kinds of quotas.
@@ -34,7 +34,7 @@ type Limits struct {
 	Of map[string]map[string]int
 }
 
-// limit returns the limit of a namespace for a kind: its own, otherwise the default; 0: none.
+// limit returns the limit of a namespace for a kind: its own if it has one, otherwise the default. 0 is no limit.
 func (l *Limits) limit(namespace, kind string) int64 {
 	if of, ok := l.Of[namespace][kind]; ok {
 		return int64(of)
@@ -55,8 +55,8 @@ func (l *Limits) any(kind string) bool {
 	return false
 }
 
-// Parse returns the limits of settings: def are those of all namespaces, by kind; single has
-// those of single ones, as "acme.agents": "100".
+// Parse returns the limits that the settings give: def has the default limits by kind, and single
+// the limits of single namespaces, as "acme.agents": "100". It keeps def.
 func Parse(def map[string]int, single map[string]string) (*Limits, error) {
 	l := &Limits{Default: def, Of: map[string]map[string]int{}}
 	for kind, n := range def {

@@ -14,15 +14,16 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// recountPeriod is how often it is looked whether archives have segments anew. What is removed is old, or was deleted a day ago, so that nobody
-// waits for it; and each look reads the catalogs of all partitions.
+// recountPeriod is how often the gate checks whether segments in archives were rewritten. It is long, since each
+// check reads the catalogs of all partitions, and nobody waits for the result: what is removed is old or was
+// deleted a day ago.
 const recountPeriod = 5 * time.Minute
 
-// Archived returns the names of the segments that are in the archive of a partition, by their numbers. A segment of which events were removed has
-// another name from then on.
+// Archived returns the names of the segments that are in the archive of a partition, by their numbers. When events
+// are removed from a segment, it is stored under another name.
 type Archived func(ctx context.Context, plane string, partition int) (map[uint64]string, error)
 
-// lookAgain counts the bytes of the partitions again of which events were removed, again and again until ctx ends.
+// lookAgain calls recount every recountPeriod until ctx ends.
 func (c *counts) lookAgain(ctx context.Context) {
 	wall := clock.System()
 	for {
@@ -39,7 +40,8 @@ func (c *counts) lookAgain(ctx context.Context) {
 	}
 }
 
-// recount counts the bytes of those partitions again of which the archive has segments anew since they were counted. At most one call at a time.
+// recount counts the bytes again of each partition in whose archive a segment was rewritten since they were counted.
+// Only one goroutine may call it at a time.
 func (c *counts) recount(ctx context.Context) error {
 	c.following.Lock()
 	known := maps.Clone(c.names)
@@ -65,7 +67,7 @@ func (c *counts) recount(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// anew reports whether a segment has another name than before.
+// anew reports whether a segment that is in both has another name in now than in before.
 func anew(before, now map[uint64]string) bool {
 	for number, name := range before {
 		if other, has := now[number]; has && other != name {
@@ -75,10 +77,11 @@ func anew(before, now map[uint64]string) bool {
 	return false
 }
 
-// errCounted ends following.
+// errCounted ends the reading of a source by recountBytes when everything is counted. It is no failure.
 var errCounted = errors.New("quota: everything is counted")
 
-// recountBytes counts the bytes of a source again, from its beginning to where it was counted, while following goes on.
+// recountBytes counts the bytes of a source again, from its beginning to where it is counted now, and adds the
+// differences to the counts. The source may be followed at the same time.
 func (c *counts) recountBytes(ctx context.Context, src journal.Source) error {
 	c.mu.Lock()
 	through, before := c.through[src], maps.Clone(c.bytes[src])
@@ -103,7 +106,7 @@ func (c *counts) recountBytes(ctx context.Context, src journal.Source) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for namespace, was := range before { // no line is added to what was counted
+	for namespace, was := range before { // complete: lines may be removed from what was counted, and none is added
 		c.bytes[src][namespace] += now[namespace] - was
 		of := c.held[namespace]
 		of[MiB] += now[namespace] - was
@@ -117,5 +120,5 @@ func (c *counts) recountBytes(ctx context.Context, src journal.Source) error {
 	return nil
 }
 
-// size returns what a line counts for.
+// size returns for how many bytes a line counts: those of its text and a newline.
 func size(line journal.Line) int64 { return int64(len(line.Text)) + 1 }

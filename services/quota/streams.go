@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// streamsTotal is how many streams may be open at a process, of all namespaces.
+	// streamsTotal is how many streams of all namespaces together may be open at a process.
 	streamsTotal = 4000
-	// streamAfter is the time after which a stream that was refused may be opened again: somebody
-	// has to close one first.
+	// streamAfter is after which time a client should try again to open a stream that was refused:
+	// somebody has to close one first.
 	streamAfter = 5 * time.Second
 )
 
-// credential names the credential of an actor, to count what it uses.
+// credential returns a name for the credential of an actor, by which its streams are counted.
 func credential(a rpc.Actor) string { return a.Namespace + "/" + a.Principal + "/" + a.KeyID }
 
-// Stream counts a stream of an actor until release is called, or refuses it with OVERLOADED: a namespace has
-// the streams of its quota, one credential half of them, and all namespaces together streamsTotal. Streams of
-// services themselves are not counted.
+// Stream counts a stream of an actor until the caller calls release, or returns OVERLOADED if memory is short or
+// there are too many streams: a namespace may have as many as its quota, one credential half of that, and all
+// namespaces together streamsTotal. Streams of services are not counted.
 func (g *Gate) Stream(a rpc.Actor) (release func(), err error) {
 	if a.Role == rpc.RoleService {
 		return func() {}, nil

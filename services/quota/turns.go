@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// delayTarget is how long a goroutine should wait for a processor at most. Calls of namespaces wait for their
-	// turns while goroutines wait longer. It is more than the millisecond that the runtime itself may take to wake
-	// a goroutine.
+	// delayTarget is how long a goroutine should wait for a processor at most. While goroutines wait longer, calls
+	// of namespaces wait in a queue (see admission.Turns). It is more than the millisecond that the runtime itself
+	// may take to wake a goroutine.
 	delayTarget = 2 * time.Millisecond
-	// turnAfter is the time after which a call may be repeated for which there was no room to wait.
+	// turnAfter is after which time a client should repeat a call that was refused because too many wait.
 	turnAfter = time.Second
 )
 
-// Enter waits until a call of an actor may run (see admission.Turns). The caller ends the turn when the call has
-// ended. Calls of services, which are parts of calls that have a turn, do not wait.
+// Enter waits until a call of an actor may run (see admission.Turns). The caller must end the admission.Turn when the
+// call has ended. Calls that services make do not wait, because they are parts of calls that have waited; for them it
+// returns nil and a nil error. It returns OVERLOADED if too many calls of the namespace wait already.
 func (g *Gate) Enter(ctx context.Context, a rpc.Actor) (*admission.Turn, error) {
 	if a.Role == rpc.RoleService || rpc.Via(ctx) != "" {
 		return nil, nil //nolint:nilnil // the nil Turn is that of a call that is not counted
@@ -34,13 +35,14 @@ func (g *Gate) Enter(ctx context.Context, a rpc.Actor) (*admission.Turn, error) 
 	return turn, err
 }
 
-// Step waits a little until a stream of a namespace may handle one more message (see admission.Turns).
+// Step waits until a stream of a namespace may handle one more message, for a bounded time (see
+// admission.Turns.Step).
 func (g *Gate) Step(ctx context.Context, namespace string) *admission.Turn {
 	return g.turns.Step(ctx, namespace)
 }
 
-// ObserveDelay observes how long goroutines wait for a processor, if several namespaces call. It is called 50 times
-// per second.
+// ObserveDelay measures how long goroutines wait for a processor, if several namespaces make calls, and sets the
+// limit of calls that run at a time accordingly. The process should call it 50 times per second.
 func (g *Gate) ObserveDelay(context.Context) {
 	waited := time.Duration(0)
 	if g.turns.Contended() {

@@ -13,12 +13,12 @@ import (
 // usageTerm is how long Usage may read the journals.
 const usageTerm = 20 * time.Second
 
-// counted are the kinds whose use is the same at every process.
+// counted are the kinds that are counted from the journals, so that every process knows their use.
 var counted = []string{Agents, OpenItems, MiB}
 
-// Usage returns the quotas of a namespace in the order of Kinds, and how much of those in counted it uses. The first
-// call begins to read the journals that the gate does not follow yet, to their ends; it returns NOT_READY if that
-// takes longer than usageTerm, and goes on reading.
+// Usage returns the quotas of a namespace in the order of Kinds, and how much of those in counted it uses. The
+// first call begins to follow the journals that the gate does not follow yet. Usage returns NOT_READY if reading
+// the journals to their ends takes longer than usageTerm; the gate then continues to read them.
 func (g *Gate) Usage(ctx context.Context, namespace string) ([]*identityv1.QuotaUse, error) {
 	if err := g.count(ctx); err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (g *Gate) Usage(ctx context.Context, namespace string) ([]*identityv1.Quota
 	return out, nil
 }
 
-// count reads the journals to their ends, as Usage says.
+// count waits until the journals of the kinds in counted are read to their ends. It returns NOT_READY as Usage does.
 func (g *Gate) count(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, usageTerm)
 	defer cancel()
@@ -52,8 +52,9 @@ func (g *Gate) count(ctx context.Context) error {
 // maxLargest is how many namespaces Largest returns at most.
 const maxLargest = 100
 
-// Largest returns the namespaces that have written most, first whoever has written most, and how many namespaces there are. It reads the
-// journals as Usage does.
+// Largest returns the at most maxLargest namespaces of which the journals hold the most bytes, in descending order,
+// and how many namespaces there are in all. It reads the journals as Usage does, and returns NOT_READY as Usage
+// does.
 func (g *Gate) Largest(ctx context.Context) ([]*identityv1.NamespaceUse, int, error) {
 	if err := g.count(ctx); err != nil {
 		return nil, 0, err

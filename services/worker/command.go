@@ -38,30 +38,30 @@ const outputDelay = 50 * time.Millisecond
 type command struct {
 	w      *Worker
 	task   *taskv1.Task
-	gen    int64 // of the lease
+	gen    int64 // generation of the lease
 	buf    *spool.Buffer
 	limits limits
-	// namespace of the task, which with its agent says whose sandbox it runs in.
+	// namespace is the namespace of the task. With the task's agent it identifies the sandbox.
 	namespace string
 	sandbox   *confine.Sandbox // nil if commands are not confined
 	leave     func()           // leaves the sandbox; nil if the command is in none
 
-	prev *command      // the same task's command under an earlier lease; it ends first
+	prev *command      // the same task's command under an earlier lease; run first waits for its end
 	done chan struct{} // closed when run returned: no process of the command is left
 
 	mu        sync.Mutex
 	proc      *process             // nil before it was spawned and after it was reaped
-	exited    bool                 // it ended by itself, or was not spawned: it cannot be stopped any more
+	exited    bool                 // the process has ended, or will not be spawned: stop has no effect any more
 	cause     taskv1.TaskEndReason // why the worker ended it, if it did; the first reason counts
 	written   int64                // bytes of output, for the limit
 	detail    string               // which limit was exceeded and by how much
 	killer    *time.Timer
 	flusher   *time.Timer
 	inputs    []*taskv1.CommandInput // accepted and not yet written
-	lastSeq   int64                  // of the last input accepted
-	wroteSeq  int64                  // of the last input written
+	lastSeq   int64                  // sequence number of the last input accepted
+	wroteSeq  int64                  // sequence number of the last input written
 	moreInput chan struct{}          // capacity 1: inputs is not empty
-	started   bool                   // it was spawned
+	started   bool                   // the process was spawned
 	ended     *taskv1.CommandEnded   // its end, as it is reported; nil before
 }
 
@@ -145,7 +145,7 @@ func (c *command) run() {
 	c.finish(c.result(status, true))
 }
 
-// spawn starts the process. It returns nil and no error if the command was stopped already.
+// spawn starts the process. If the command was stopped before, it starts none and returns nil and a nil error.
 func (c *command) spawn() (*process, error) {
 	space, err := c.w.workspaceOf(c.namespace, c.task.GetAgentId())
 	if err != nil {
@@ -176,8 +176,8 @@ func (c *command) spawn() (*process, error) {
 
 // stop ends the process group (SPEC T3): with TERM and, after the grace period,
 // KILL; with force, with KILL at once. The first cause counts, and a further stop has an
-// effect only with force. A command that was not spawned yet never is, and one that ended
-// by itself before is left alone. stop does not wait for the end.
+// effect only with force. A command that is not spawned yet will not be spawned. A command whose
+// process has ended is not affected. stop does not wait for the end.
 func (c *command) stop(cause taskv1.TaskEndReason, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,16 +216,15 @@ func (c *command) kill() {
 	}
 }
 
-// abandon kills and forgets a command whose lease is not this worker's any more. It does not
-// wait for the end. What the open session still sends of it is refused as stale by the task
-// plane.
+// abandon kills and forgets a command whose lease this worker has lost. It does not wait for the
+// end. If the open session still sends reports of the command, the task plane refuses them as stale.
 func (c *command) abandon() {
 	c.buf.Discard()
 	c.stop(causeStopped, true)
 	c.w.forget(c)
 }
 
-// result returns how the command ended. status counts if it ran.
+// result returns how the command ended. ran says that a process was spawned; only then status is used.
 func (c *command) result(status syscall.WaitStatus, ran bool) *taskv1.CommandEnded {
 	c.mu.Lock()
 	cause, detail := c.cause, c.detail
@@ -256,8 +255,8 @@ func (c *command) result(status syscall.WaitStatus, ran bool) *taskv1.CommandEnd
 	return end
 }
 
-// finish records the end and has it reported, which the sessions repeat until it is
-// acknowledged.
+// finish records the end and tells the session to report it. Each later session reports it
+// again until the task plane acknowledges it.
 func (c *command) finish(end *taskv1.CommandEnded) {
 	end.TaskId, end.LeaseGeneration = c.task.GetTaskId(), c.gen
 	end.OutputBytes = c.buf.Total()
@@ -299,9 +298,9 @@ func (c *command) read(p *process, out output) {
 	}
 }
 
-// emit buffers output and has it sent: at once if a whole chunk waits, and else after
-// outputDelay. It blocks while the buffer is full. Output beyond the command's limit is
-// dropped, and the command is killed.
+// emit buffers output and tells the session to send it: at once if the buffer has a whole chunk, otherwise
+// after outputDelay. It blocks while the buffer is full. It drops output beyond the command's limit and
+// kills the command.
 func (c *command) emit(stream taskv1.OutputStream, data []byte) {
 	data, over := c.limitOutput(data)
 	if over {
@@ -324,8 +323,8 @@ func (c *command) emit(stream taskv1.OutputStream, data []byte) {
 	}
 }
 
-// input accepts input in the order of its numbers. Input that was accepted before
-// is ignored, and so is input whose predecessor is missing: both are sent again.
+// input accepts input in the order of its numbers. It ignores input that was accepted before, and
+// input whose predecessor is missing: the task plane sends input again until it is reported as taken.
 func (c *command) input(in *taskv1.CommandInput) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -340,9 +339,9 @@ func (c *command) input(in *taskv1.CommandInput) {
 	}
 }
 
-// write writes the command's input to the process and counts it as taken. At the end of the input
-// it closes a pipe, or sends end-of-transmission to a terminal. It returns then, or when the process
-// ends or closes its input; with a terminal only in the latter cases.
+// write writes the command's input to the process and has it reported as taken. At the end of the
+// input it closes a pipe and returns, or sends end-of-transmission to a terminal and goes on, since a
+// terminal accepts more input. It also returns when the process ends or closes its input.
 func (c *command) write(p *process) {
 	for {
 		c.mu.Lock()

@@ -17,18 +17,18 @@ import (
 // minutes.
 const gitTimeout = 10 * time.Minute
 
-// gitOwner begins the owners of the sandboxes of git, one for each directory: what a repository
-// configures must not reach git in another.
+// gitOwner is the prefix of the names under which git has sandboxes. There is one for each directory, so
+// that what one repository configures does not affect git in another repository.
 const gitOwner = "git:"
 
 // gitSettings keep git from running programs that a repository configures: hooks, a
 // file system monitor, and garbage collection in the background.
 var gitSettings = []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"}
 
-// git runs git in a directory and returns its output without the final newline. Git
-// has the environment of a command, so that it inherits no secrets, a sandbox of its own, since a
-// repository can configure programs that git runs, and the marks of a command, so that the
-// worker's next process ends it if this process dies.
+// git runs git in a directory and returns its output without the final newline. Git runs with the
+// environment of a command, so that it inherits no secrets; in a sandbox of its own, since a
+// repository can configure programs that git runs; and with the marks of a command (see proctree), so that
+// the worker's next process ends it if this process dies.
 func (w repositories) git(ctx context.Context, dir string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
@@ -76,8 +76,8 @@ func (e *gitError) Unwrap() error { return e.err }
 // ended by a signal.
 func refused(err error) bool { return exitCode(err) > 0 }
 
-// exitCode returns the exit code of a git command that ran to its end and failed; otherwise
-// it returns 0 or less.
+// exitCode returns the exit code of a git command that ran to its end and failed, -1 for one that
+// was ended by a signal, and 0 for any other error and for nil.
 func exitCode(err error) int {
 	var e *gitError
 	var exit *programs.ExitError

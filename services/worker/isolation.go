@@ -14,9 +14,9 @@ import (
 // Isolation says which agents share the directories in which commands of a worker may run.
 type Isolation string
 
-// The isolations. With all but IsolateNone a worker has one root, and commands run in a directory
-// below it, which is created for the first of them, never removed, and the only one of the root
-// that a confined command can reach.
+// The isolations. With all but IsolateNone a worker has exactly one root, and each command runs in the
+// directory below it that its namespace or agent has. The worker creates that directory with the first
+// command and never removes it. A confined command can reach no other directory of the root.
 const (
 	// IsolateNone: all agents share the roots.
 	IsolateNone Isolation = "none"
@@ -39,12 +39,12 @@ func ParseIsolation(name string) (Isolation, error) {
 	}
 }
 
-// workspace is the directories in which some commands may run: real paths, the first of which is
-// where they run by default.
+// workspace has the directories in which the commands of an agent or a namespace may run, as real
+// paths. By default commands run in the first one.
 type workspace []string
 
-// workspaceOf returns the workspace of an agent, and creates it where it is the agent's or its
-// namespace's own.
+// workspaceOf returns the workspace of an agent. Unless all agents share the roots, it creates the
+// agent's or namespace's directory if that is missing.
 func (w *Worker) workspaceOf(namespace, agentID string) (workspace, error) {
 	var dir string
 	switch w.cfg.Isolate {
@@ -61,8 +61,8 @@ func (w *Worker) workspaceOf(namespace, agentID string) (workspace, error) {
 	return w.makeWorkspace(dir)
 }
 
-// workspaceOfNamespace returns the workspace that the agents of a namespace share. It is an error
-// if they share none.
+// workspaceOfNamespace returns the workspace that the agents of a namespace share. With IsolateAgents
+// they share none, and it returns an error.
 func (w *Worker) workspaceOfNamespace(namespace string) (workspace, error) {
 	switch w.cfg.Isolate {
 	case IsolateNone:
@@ -107,8 +107,9 @@ func (s workspace) around(path string) string {
 	return s[i]
 }
 
-// open opens the directory of the workspace that a clean path is below, and returns it with the
-// path's name in it. What is done there does not leave the directory, wherever symbolic links lead.
+// open opens the directory of the workspace that a clean path is in, and returns it with the path
+// relative to it. Operations on the os.Root cannot leave the directory through symbolic links. The caller
+// must close it.
 func (s workspace) open(path string) (*os.Root, string, error) {
 	dir := s.around(path)
 	if dir == "" {

@@ -21,7 +21,7 @@ type limits struct {
 	processes      int
 }
 
-// limitsOf returns the limits of a command: its own, within those of this worker.
+// limitsOf returns the limits of a command: for each, the lower of the command's own and this worker's.
 func (w *Worker) limitsOf(t *taskv1.Task) limits {
 	own := t.GetCommand().GetLimits()
 	return limits{
@@ -81,8 +81,8 @@ func (c *command) checkUsage(u proctree.Usage) {
 // mebibytes returns a number of bytes as text in MiB.
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// monitor measures the commands that have limits, all of them at once. It runs
-// while there are such commands.
+// monitor measures the commands that have limits of memory or processes, all of them in one pass. Its
+// goroutine runs while there are such commands.
 type monitor struct {
 	mu       sync.Mutex
 	commands map[proctree.Mark]*command

@@ -18,9 +18,9 @@ type orders struct {
 	lanes map[string][]*taskv1.WorktreeOrder
 }
 
-// add queues an order and reports whether the caller has to begin to work on its
-// lane. An order replaces the last waiting one if that is of the same kind, because its
-// caller has repeated it.
+// add queues an order and reports whether no goroutine works on its lane, so that the caller must
+// start one. If the last waiting order of the lane has the same verb, the task plane has repeated the
+// order, and the new one replaces it.
 func (o *orders) add(order *taskv1.WorktreeOrder) (lane string, begin bool) {
 	lane = cmp.Or(order.GetWorktree().GetPath(), "plan:"+order.GetWorkspaceRoot())
 	o.mu.Lock()
@@ -36,7 +36,8 @@ func (o *orders) add(order *taskv1.WorktreeOrder) (lane string, begin bool) {
 	return lane, !running
 }
 
-// next removes and returns the oldest order of a lane, or nil if none is left.
+// next removes and returns the oldest order of a lane. If none is left, it removes the lane and returns
+// nil, and the calling goroutine must stop working on it.
 func (o *orders) next(lane string) *taskv1.WorktreeOrder {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,9 +50,9 @@ func (o *orders) next(lane string) *taskv1.WorktreeOrder {
 	return waiting[0]
 }
 
-// order has an order carried out in the background. A worker that is stopping
-// ignores it: the order is repeated to the next process. The report is lost if no session
-// is open.
+// order starts to carry out an order in the background. A worker that is stopping ignores it, since the
+// task plane repeats the order to the worker's next process. If no session is open afterwards, the report
+// is lost.
 func (w *Worker) order(order *taskv1.WorktreeOrder) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -34,14 +34,14 @@ type process struct {
 	mark    proctree.Mark // of all processes that it starts
 	began   time.Time
 	tty     bool
-	stdin   *os.File // nil without input, unless there is a terminal
+	stdin   *os.File // nil if the command accepts no input and has no terminal
 	outputs []output
 	exited  chan struct{} // closed when the process has ended; it is reaped later
 
 	drain    time.Duration // see beginDrain
 	draining atomic.Bool
 	closing  sync.Once
-	status   syscall.WaitStatus // once it is reaped
+	status   syscall.WaitStatus // valid once the process is reaped
 }
 
 // output is the worker's end of a pipe or terminal, and the stream that its bytes belong to.
@@ -50,9 +50,9 @@ type output struct {
 	file   *os.File
 }
 
-// start spawns a command in a sandbox, or without one if that is nil. Its process leads its
-// own process group, so that a signal reaches its children as well, and is killed if the
-// worker dies.
+// start spawns a command in the sandbox s, or without a sandbox if s is nil. The process leads its
+// own process group, so that a signal to the group reaches its children as well. The system or the guard
+// kills it if the worker dies (see proctree).
 func (w *Worker) start(s *confine.Sandbox, spec *taskv1.CommandSpec, dir string, env []string) (*process, error) {
 	argv := spec.GetArgv()
 	if len(argv) == 0 {
@@ -134,7 +134,8 @@ func (p *process) signal(sig unix.Signal) {
 const pidReuseTime = 2 * time.Second
 
 // endTree kills what is left of all processes that the process started, including
-// those that left its group. The process must have ended and not have been reaped.
+// those that left its group. The process must have ended and not have been reaped. Its pid limits the
+// search (see proctree.Host.End) only if it began less than pidReuseTime ago.
 func (p *process) endTree(ctx context.Context, on *proctree.Host) error {
 	leader := p.pid
 	if time.Since(p.began) > pidReuseTime {
@@ -144,7 +145,7 @@ func (p *process) endTree(ctx context.Context, on *proctree.Host) error {
 	return err
 }
 
-// beginDrain makes reads of the outputs end once no output arrived for d.
+// beginDrain makes each read of the outputs time out once no output arrived for d.
 func (p *process) beginDrain(d time.Duration) {
 	p.drain = d
 	p.draining.Store(true)

@@ -24,8 +24,8 @@ const (
 
 type stream = grpc.BidiStreamingClient[taskv1.ConnectRequest, taskv1.ConnectResponse]
 
-// session is one stream to the task plane. Sent reports may be lost with it: only
-// what was acknowledged has arrived, and the next session repeats the rest.
+// session is one stream to the task plane. If the stream breaks, reports that were sent may be lost: only
+// those that were acknowledged have certainly arrived, and the next session repeats the others.
 type session struct {
 	w      *Worker
 	stream stream
@@ -36,7 +36,7 @@ type session struct {
 	worktreeReports []*taskv1.WorktreeReport
 	more            chan struct{} // capacity 1: there is something to send
 
-	sent map[*command]*sentReports // used by sendAll alone
+	sent map[*command]*sentReports // only the goroutine of sendAll uses it
 }
 
 // sentReports is what was reported of a command in a session.
@@ -129,8 +129,8 @@ func (w *Worker) serveSession() error {
 	return fault.From(<-broken)
 }
 
-// streamError returns the status of a stream that has ended, since a failed send only says
-// that it has, or err if there is none. It blocks if the stream has not ended.
+// streamError returns the status with which the stream has ended, or err if there is none. A failed send
+// does not return the status. The stream must have ended: otherwise streamError blocks until it ends.
 func (l *session) streamError(err error) error {
 	if _, status := l.stream.Recv(); status != nil {
 		return fault.From(status)
@@ -208,9 +208,8 @@ func (l *session) prune() {
 // send sends a message, and reports false if the stream broke. Only one goroutine may call it.
 func (l *session) send(m *taskv1.ConnectRequest) bool { return l.stream.Send(m) == nil }
 
-// flush sends what a command has to report and was not reported in this session:
-// its start, input that was written, output, and, after all output, its end. It
-// reports false if the stream broke.
+// flush sends the reports of a command that were not sent in this session: its start, which input was
+// written, output, and, after all output, its end. It returns false if the stream broke.
 func (l *session) flush(c *command) bool {
 	t := l.sent[c]
 	if t == nil {

@@ -21,7 +21,7 @@ import (
 	"quartet/pkg/tracing"
 )
 
-// Config of a worker. ID, Roots and Dial are required.
+// Config is the configuration of a worker. ID, Roots and Dial are required.
 type Config struct {
 	// ID is the worker's lasting name. Two processes must not share one.
 	ID string
@@ -33,17 +33,17 @@ type Config struct {
 	// Capacity is how many commands run at once; default 4. The task plane observes it, the
 	// worker does not refuse a lease beyond it.
 	Capacity int
-	// Dial returns a connection to the task plane. It is called for every
-	// attempt, and the connection is not closed.
+	// Dial returns a connection to the task plane. The worker calls it for every
+	// attempt to connect, and never closes the connection.
 	Dial func() (grpc.ClientConnInterface, error)
 	// StateDir distinguishes workers of one host that have the same ID, as those of two
 	// installations may: a worker ends only the processes that earlier processes of the
 	// worker with the same StateDir left. It is created if it does not exist, and a lock
 	// file is held in it. Default: the system's temporary directory.
 	StateDir string
-	// Labels are announced to the plane; commands may require them (SPEC T4).
+	// Labels are sent to the task plane; a command may require labels of its worker (SPEC T4).
 	Labels map[string]string
-	// Pools are the pools that it serves. Empty: the pool "default".
+	// Pools are the pools that the worker serves. Empty: the pool "default".
 	Pools []string
 	// MaxMemory and MaxProcesses bound every command, whatever limits the command has
 	// (SPEC T7). 0: no bound.
@@ -87,12 +87,12 @@ type Worker struct {
 	host  *proctree.Host
 	lock  *os.File // held from Start to Stop
 
-	ctx    context.Context //nolint:containedctx // of the connection; ends with Stop
+	ctx    context.Context //nolint:containedctx // of the connection; Stop cancels it after the commands have ended
 	cancel context.CancelFunc
-	done   chan struct{} // the connection loop ended
+	done   chan struct{} // closed when connect has returned
 	// ordersCtx is the context of orders about worktrees. It ends as soon as the worker
 	// begins to stop.
-	ordersCtx    context.Context //nolint:containedctx // as above
+	ordersCtx    context.Context //nolint:containedctx // of work that outlives calls
 	cancelOrders context.CancelFunc
 	orders       orders
 	sandboxes    *sandboxes.Pool
@@ -106,9 +106,9 @@ type Worker struct {
 	session   *session            // the open stream, or nil
 	stopping  bool
 	started   bool
-	running   sync.WaitGroup // grows under mu, not once stopping
-	lastErr   error
-	idle      chan struct{} // closed and replaced whenever a command is forgotten
+	running   sync.WaitGroup // commands and orders, which are added under mu and not once stopping; and the monitor
+	lastErr   error          // why the last session ended
+	idle      chan struct{}  // closed and replaced whenever a command is forgotten
 }
 
 // New checks the configuration. Nothing runs before Start.
@@ -227,9 +227,9 @@ func (w *Worker) takeOver(ctx context.Context) error {
 // owner returns the mark of the commands of all processes of this worker.
 func (w *Worker) owner() string { return w.cfg.ID + "@" + w.cfg.StateDir }
 
-// Stop ends the running commands, reports their ends, and waits until those are
-// acknowledged, at most the grace period and reportTimeout, or until ctx ends. It returns
-// an error if they were not, after it has killed what was left. It is idempotent.
+// Stop ends the running commands, reports their ends, and waits until the task plane has acknowledged
+// them, for at most the grace period and reportTimeout, or until ctx ends. If some are not acknowledged by
+// then, it kills the commands that still run and returns an error. It is idempotent.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	if !w.started {
@@ -290,7 +290,7 @@ func (w *Worker) awaitIdle(ctx context.Context) error {
 	}
 }
 
-// Ready is nil while the worker is connected.
+// Ready returns nil while the worker is connected, otherwise an error that says why it is not.
 func (w *Worker) Ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -338,9 +338,8 @@ func (w *Worker) holding() []string {
 	return ids
 }
 
-// accept starts a leased command. A lease that was seen before starts nothing, nor does
-// any while the worker stops. A command of the same task under an earlier lease is
-// abandoned.
+// accept starts a leased command. It ignores a lease of a generation that it has seen or an older one,
+// and any lease while the worker stops. It abandons a command of the same task under an earlier lease.
 func (w *Worker) accept(l *taskv1.CommandLease) {
 	taskID := l.GetTask().GetTaskId()
 	w.mu.Lock()

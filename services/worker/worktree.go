@@ -55,15 +55,16 @@ func (w *Worker) carryOut(ctx context.Context, o *taskv1.WorktreeOrder) *taskv1.
 	return r
 }
 
-// repositories is a worker that does what an order about a worktree says, in the workspace that the
-// agents of the order's namespace share.
+// repositories carries out the orders about worktrees of one namespace, in the workspace that the agents
+// of the namespace share.
 type repositories struct {
 	*Worker
 	space workspace
 }
 
-// planWorktree reports from what a worktree of the repository around a directory
-// would be created.
+// planWorktree finds the repository that the directory root is in. It sets in r the repository and the
+// commit of its HEAD, from which a worktree would be created, the directory for worktrees, and the path of
+// root within the repository.
 func (w repositories) planWorktree(ctx context.Context, root string, r *taskv1.WorktreeReport) error {
 	dir, err := w.workdir(w.space, root)
 	if err != nil {
@@ -96,7 +97,8 @@ func (w repositories) worktreesOf(top string) string {
 	return filepath.Join(top, worktreesDir)
 }
 
-// admit refuses a worktree that this worker would not have planned.
+// admit returns an error unless the worktree is one that this worker could have planned: its repository,
+// path, branch and base commit must have the form and place that the worker gives them.
 func (w repositories) admit(wt *taskv1.Worktree) error {
 	name := filepath.Base(wt.GetPath())
 	switch top := wt.GetRepository(); {
@@ -259,7 +261,7 @@ func (w repositories) headOf(ctx context.Context, wt *taskv1.Worktree) (string, 
 	return head, unlessAbsent(err)
 }
 
-// unlessRefused drops the error of a git command that was refused.
+// unlessRefused returns nil if err says that git ran and failed (see refused), and err otherwise.
 func unlessRefused(err error) error {
 	if refused(err) {
 		return nil
@@ -267,8 +269,8 @@ func unlessRefused(err error) error {
 	return err
 }
 
-// unlessAbsent drops the error with which git says, under --quiet, that there is no such
-// reference.
+// unlessAbsent returns nil if err is that of exit code 1, with which git says, under --quiet, that there
+// is no such reference. Otherwise it returns err.
 func unlessAbsent(err error) error {
 	if exitCode(err) == 1 {
 		return nil
@@ -324,8 +326,8 @@ func (w repositories) deleteBranch(ctx context.Context, wt *taskv1.Worktree, at 
 
 // removeWorktree removes a worktree without changes, and its branch. One that does not exist
 // counts as removed, and one whose creation was interrupted is discarded. Any other one is
-// kept, and the reason is reported. An error says that neither was achieved: a git command was
-// ended before it was done, or a file could not be read or removed.
+// kept, and the reason is reported. If removeWorktree returns an error, the worktree is neither removed
+// nor reported as kept: git was ended before it was done, or a file could not be read or removed.
 func (w repositories) removeWorktree(ctx context.Context, wt *taskv1.Worktree) error {
 	kept := func(format string, args ...any) error { //nolint:unparam // it is returned where it is called
 		wt.State, wt.Reason = taskv1.WorktreeState_WORKTREE_STATE_KEPT, fmt.Sprintf(format, args...)

@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// run bundles the sources and writes all files, after it removed those of before.
+// run bundles the sources, removes the directory out with the files of an earlier run, and writes all files to it.
 func run(source, out string) error {
 	source, err := filepath.Abs(source)
 	if err != nil {
@@ -92,7 +92,7 @@ func run(source, out string) error {
 	return nil
 }
 
-// bundle returns the scripts and styles by name.
+// bundle returns the bundled scripts and styles, by name.
 func bundle(source string) (map[string][]byte, error) {
 	result := api.Build(api.BuildOptions{
 		AbsWorkingDir: source, EntryPoints: []string{"src/main.tsx", "src/layout.worker.ts", "src/style.css"},
@@ -115,15 +115,15 @@ func bundle(source string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// withHash returns a name with a hash of the content before its extension.
+// withHash returns name with a hash of content inserted before its extension.
 func withHash(name string, content []byte) string {
 	sum := sha256.Sum256(content)
 	ext := filepath.Ext(name)
 	return strings.TrimSuffix(name, ext) + "-" + hex.EncodeToString(sum[:6]) + ext
 }
 
-// licenses returns the license texts of the packages in bundled, sorted by package, as one text. A package
-// without a file LICENSE is left out.
+// licenses returns one text with the license texts of the packages in bundled, sorted by package. It leaves out a
+// package without a file LICENSE.
 func licenses(source string) ([]byte, error) {
 	found, err := filepath.Glob(filepath.Join(source, "node_modules", "*", "LICENSE"))
 	if err != nil {
@@ -157,7 +157,7 @@ func licenses(source string) ([]byte, error) {
 // bundled are the packages whose code is in the bundle.
 var bundled = []string{"@dagrejs/dagre", "@dagrejs/graphlib", "preact"}
 
-// compressed returns how many bytes a file has compressed with gzip.
+// compressed returns how many bytes content has when it is compressed with gzip.
 func compressed(content []byte) (int, error) {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)

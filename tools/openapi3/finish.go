@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// What the generator cannot know: the document's name, how the gateway words
-// its errors, the headers that it understands, and the route that it serves by
-// itself. They are said here once, in the document's own form.
+// The parts of the document that the generator cannot know, as JSON: the document's name, the
+// form of the gateway's errors, the headers that the gateway understands, and the route that the
+// gateway serves without the generator.
 const (
 	statusRef = "#/components/schemas/rpcStatus"
 	bodyRef   = "#/components/schemas/ErrorBody"
@@ -77,7 +77,7 @@ func parse(text string) (any, error) {
 	return v, nil
 }
 
-// finish completes the document in place.
+// finish adds the parts above to the document, in place.
 func finish(doc map[string]any) error {
 	parsed := map[string]any{}
 	for name, text := range map[string]string{
@@ -122,8 +122,8 @@ func finish(doc map[string]any) error {
 	return nil
 }
 
-// reword points every error at what the gateway really sends: whole answers
-// are wrapped, lines of a stream hold the body itself.
+// reword replaces the generator's schemas of errors in v, in place, by those of what the gateway sends: an
+// object Error for a call, and an ErrorBody in a line of a stream.
 func reword(v any) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -1,12 +1,12 @@
 // Command protogen compiles the protos of a directory and runs code generators on them, as
-// protoc does. It is built from a parser library alone, which takes seconds, so that a first
-// `make generate` does not have to build a whole lint and build tool.
+// protoc does. It needs only a parser library and is built in seconds. With a lint and build tool for protos, a
+// first `make generate` would have to build that.
 //
 // Usage, from the root of the repository:
 //
 //	protogen -tools bin/tools -out DIR [-image FILE] proto
 //
-// The generators, their parameters and where their output goes are the table in plugins.go.
+// The table in plugins.go has the generators, their parameters and the directories of their output.
 // -image additionally writes the compiled files with their comments as one
 // google.protobuf.FileDescriptorSet.
 package main
@@ -78,7 +78,7 @@ func run(ctx context.Context, tools, out, image, root string) error {
 	return nil
 }
 
-// sources lists the proto files below a directory, by their paths in it.
+// sources returns the proto files below root, sorted, by their paths relative to root.
 func sources(root string) ([]string, error) {
 	var names []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -95,7 +95,8 @@ func sources(root string) ([]string, error) {
 	return names, err
 }
 
-// add appends a file behind all that it imports, which is the order generators expect.
+// add appends f to set after all files that it imports, which is the order that generators expect. done has the
+// paths of the files in set.
 func add(set *descriptorpb.FileDescriptorSet, done map[string]bool, f protoreflect.FileDescriptor) {
 	if done[f.Path()] {
 		return
@@ -106,7 +107,7 @@ func add(set *descriptorpb.FileDescriptorSet, done map[string]bool, f protorefle
 		add(set, done, imports.Get(i).FileDescriptor)
 	}
 	fd := protodesc.ToFileDescriptorProto(f)
-	if fd.SourceCodeInfo == nil { // of the standard imports, whose comments nobody needs
+	if fd.SourceCodeInfo == nil { // for a standard import, whose comments are not needed
 		fd.SourceCodeInfo = &descriptorpb.SourceCodeInfo{}
 	}
 	set.File = append(set.File, fd)

@@ -22,8 +22,8 @@ type plugin struct {
 	program   string
 	dir       string // below the output directory
 	parameter string
-	// together: one request for all files. Otherwise one for each directory, which is what
-	// generators of Go code expect.
+	// together says that the generator gets one request for all files. Otherwise it gets one for each
+	// directory, which generators of Go code expect.
 	together bool
 }
 
@@ -43,8 +43,8 @@ func (p plugin) run(ctx context.Context, tools, out string, names []string, set 
 	return nil
 }
 
-// batches divides the files into requests. names is sorted, so a directory's files
-// are neighbours.
+// batches returns the files of each request (see together). names must be sorted, so that the files of
+// a directory are adjacent.
 func (p plugin) batches(names []string) [][]string {
 	if p.together {
 		return [][]string{names}
@@ -90,7 +90,8 @@ func (p plugin) generate(ctx context.Context, tools, out string, names []string,
 	return nil
 }
 
-// needed returns the files named and everything that they import, in the order of set.
+// needed returns the files with the given names and all files that they import, directly or indirectly, in the
+// order of set.
 func needed(names []string, set *descriptorpb.FileDescriptorSet) []*descriptorpb.FileDescriptorProto {
 	want := map[string]bool{}
 	for _, f := range slices.Backward(set.GetFile()) {

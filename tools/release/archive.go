@@ -10,7 +10,8 @@ import (
 	"io"
 )
 
-// tar writes an archive for Unix systems: a directory of the archive's name with the files, all of them root's and of the commit's time.
+// tar writes an archive for Unix systems. It has the files in one directory with the name of the archive. All
+// belong to root and have the time of the commit.
 func (r *release) tar(base string, files []file) error {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
@@ -33,7 +34,7 @@ func (r *release) tar(base string, files []file) error {
 	return r.write(base+".tar.gz", out.Bytes())
 }
 
-// zip writes an archive for Windows, with the same content.
+// zip writes an archive for Windows, with the files in one directory as in that of tar.
 func (r *release) zip(base string, files []file) error {
 	var out bytes.Buffer
 	z := zip.NewWriter(&out)

@@ -11,25 +11,25 @@ import (
 	"strings"
 )
 
-// documents are the files and directories of the repository that each archive has, beside its README. A directory with a slash at
-// its end is taken without those below it.
+// documents are the files and directories of the repository that each archive has in addition to its README. Of a
+// directory with a slash at its end, an archive has only the files directly in it.
 var documents = []string{
 	"LICENSE", "CHANGELOG.md", "SECURITY.md", "llms.txt", "docs/", "docs/guides/", "docs/pictures/",
 	"examples/typescript-runner", "deploy/openapi/quartet.openapi.json",
 }
 
-// readme is the README of the archives, whose reader has a program and no repository.
+// readme is the file that archives have as their README, for readers who have the program and not the repository.
 const readme = "deploy/release/README.md"
 
 var (
-	// testComment matches a comment that says how a test runs the block below it.
+	// testComment matches a comment that says how a test of the documents runs the code block below it.
 	testComment = regexp.MustCompile(`(?s)<!-- test:.*?-->\n?`)
 	// link matches a link or a picture of Markdown.
 	link = regexp.MustCompile(`(!?)\[([^\[\]]*)\]\(([^)\s]+)\)`)
 )
 
-// documents returns the documents of an archive: those that the repository tracks, without comments for tests, and with the text alone
-// of a link to what the archive does not have.
+// documents returns the documents of an archive: the README, and the files of documents that git tracks. In Markdown
+// it removes comments for tests, and replaces links to files that the archive does not have by their texts.
 func (r *release) documents(ctx context.Context) ([]file, error) {
 	listed, err := r.git(ctx, "ls-files", "-z", "--", ".")
 	if err != nil {
@@ -63,7 +63,8 @@ func (r *release) documents(ctx context.Context) ([]file, error) {
 	return out, nil
 }
 
-// isDocument reports whether a file of the repository is one of documents. Tests of examples are not.
+// isDocument reports whether a file of the repository is one of documents. Go files, such as the tests of examples,
+// and .gitignore are not.
 func isDocument(name string) bool {
 	if strings.HasSuffix(name, ".go") || path.Base(name) == ".gitignore" {
 		return false
@@ -77,10 +78,10 @@ func isDocument(name string) bool {
 	return false
 }
 
-// forReaders returns page, which is the file source in the repository, as an archive has it under name. has are the
-// files and directories of the archive. Comments for tests are removed. Of a link to what the archive does not have,
-// the text remains, and such a picture is removed. If name differs from source, it must be in the root, and links are
-// changed to lead from there.
+// forReaders returns page, the content of the file source in the repository, as an archive has it under name. has
+// is the set of the files and directories of the archive. It removes comments for tests, replaces links to files
+// that the archive does not have by their texts, and removes such pictures. If name differs from source, name must
+// be in the root of the archive, and forReaders changes the other links to be relative to the root.
 func forReaders(source, name string, page []byte, has map[string]bool) []byte {
 	page = testComment.ReplaceAll(page, nil)
 	return link.ReplaceAllFunc(page, func(all []byte) []byte {

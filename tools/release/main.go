@@ -1,8 +1,8 @@
 // Command release makes the files of a version: an archive for each platform, packages for Debian and RPM systems, a list of the
 // modules in each binary (SBOM), definitions of images, and the checksums of all.
 //
-// The same commit makes the same bytes: times are that of the commit, and nothing of the machine is recorded. It needs the go command
-// and git, and of the network the module proxy only.
+// The same commit gives the same bytes: all times are that of the commit, and nothing about the machine is
+// recorded. The command needs the go command, git, and network access to the module proxy only.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 
 func main() { os.Exit(command()) }
 
-// command runs the command line and returns the exit code.
+// command parses the command line, makes the release, and returns the exit code.
 func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

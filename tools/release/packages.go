@@ -13,17 +13,17 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm" // registers the format
 )
 
-// docDir is where a package has the documents of the archive, by the same names.
+// docDir is the directory in which a package has the documents of the archive, with the same names.
 const docDir = "/usr/share/doc/quartet/"
 
-// place is where a file of an archive is in a package.
+// place says where a package has a file of the archive: name is its name in the archive, to its path on the system.
 type place struct {
 	name, to, kind, group string
 	mode                  os.FileMode
 }
 
-// places are where the files of an archive are in a package, beside the documents. Those of /etc are the administrator's: an upgrade
-// keeps them.
+// places are the places of the files of an archive in a package, except for the documents. An upgrade of the package
+// keeps files in /etc that the administrator has changed.
 var places = []place{
 	{"quartet", "/usr/bin/quartet", "", "root", 0o755},
 	{"systemd/quartet.service", "/usr/lib/systemd/system/quartet.service", "", "root", 0o644},
@@ -38,7 +38,7 @@ var places = []place{
 	{"sbom.cdx.json", docDir + "sbom.cdx.json", "", "root", 0o644},
 }
 
-// withDocuments returns places and those of the documents.
+// withDocuments returns places and the places of the documents in pages.
 func withDocuments(pages []file) []place {
 	all := slices.Clone(places)
 	for _, f := range pages {
@@ -47,7 +47,8 @@ func withDocuments(pages []file) []place {
 	return all
 }
 
-// packages writes a deb and an rpm of the files of a platform's archive. pages are the documents among them.
+// packages writes a deb and an rpm with files of a platform's archive. all are the files of the archive, and pages
+// the documents among them. It writes temporary files below work.
 func (r *release) packages(work string, p platform, all, pages []file) error {
 	places := withDocuments(pages)
 	dir := filepath.Join(work, "package-"+p.arch)

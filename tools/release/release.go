@@ -21,10 +21,11 @@ import (
 // supported are the platforms of docs/platforms.md.
 var supported = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64"}
 
-// mark is the name of a file in a directory that this program wrote. Only such a directory is emptied.
+// mark is the name of the file by which a directory is recognised as a release that this program wrote. Only such a
+// directory is emptied.
 const mark = "SHA256SUMS"
 
-// release is one run.
+// release has the options of one run, and what identify found.
 type release struct {
 	repo, out     string
 	platforms     []string
@@ -56,7 +57,7 @@ type file struct {
 	data []byte
 }
 
-// parsePlatform returns a platform of supported.
+// parsePlatform returns the platform with a name such as linux/amd64, which must be one of supported.
 func parsePlatform(name string) (platform, error) {
 	goos, goarch, _ := strings.Cut(name, "/")
 	if !slices.Contains(supported, name) {
@@ -85,7 +86,7 @@ func (r *release) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }() // what is left is in the system's temporary directory
+	defer func() { _ = os.RemoveAll(work) }() // if this fails, files are left in the system's temporary directory
 	shells, err := r.completions(ctx, work)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (r *release) run(ctx context.Context) error {
 	return r.sums()
 }
 
-// identify finds version, revision and date.
+// identify sets version, revision and date. It returns an error if files differ from the commit, unless dirty is set.
 func (r *release) identify(ctx context.Context) error {
 	raw, err := os.ReadFile(filepath.Join(r.repo, "pkg", "version", "VERSION"))
 	if err != nil {
@@ -131,7 +132,7 @@ func (r *release) identify(ctx context.Context) error {
 	return nil
 }
 
-// git runs a command of git and returns its output.
+// git runs a git command in the repository and returns its output without white space around it.
 func (r *release) git(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", r.repo}, args...)...)
 	var errs bytes.Buffer
@@ -143,7 +144,8 @@ func (r *release) git(ctx context.Context, args ...string) (string, error) {
 	return string(bytes.TrimSpace(out)), nil
 }
 
-// empty makes the directory of the release, or empties it if an earlier run wrote it.
+// empty creates the directory of the release, or empties it if an earlier run wrote it. It returns an error if the
+// directory has other files.
 func (r *release) empty() error {
 	entries, err := os.ReadDir(r.out)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -160,7 +162,7 @@ func (r *release) empty() error {
 	return os.MkdirAll(r.out, 0o755) //nolint:gosec // what is published may be read
 }
 
-// build compiles the program for a platform, once, and returns its path.
+// build compiles the program for a platform, unless that was done before, and returns its path below work.
 func (r *release) build(ctx context.Context, work string, p platform) (string, error) {
 	to, err := filepath.Abs(filepath.Join(work, p.os+"-"+p.arch, p.binary()))
 	if err != nil {
@@ -180,7 +182,7 @@ func (r *release) build(ctx context.Context, work string, p platform) (string, e
 	return to, nil
 }
 
-// completions builds the program for this machine and returns its completions by the shell.
+// completions builds the program for this machine, and returns the completion scripts that it prints, by shell.
 func (r *release) completions(ctx context.Context, work string) (map[string][]byte, error) {
 	program, err := r.build(ctx, work, platform{runtime.GOOS, runtime.GOARCH})
 	if err != nil {
@@ -189,7 +191,7 @@ func (r *release) completions(ctx context.Context, work string) (map[string][]by
 	out := map[string][]byte{}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		cmd := exec.CommandContext(ctx, program, "completion", shell)
-		cmd.Env = []string{"HOME=" + work, "PATH=" + os.Getenv("PATH")} // nothing of this user's settings
+		cmd.Env = []string{"HOME=" + work, "PATH=" + os.Getenv("PATH")} // without the settings of this user
 		text, err := cmd.Output()
 		if err != nil {
 			return nil, fmt.Errorf("quartet completion %s: %w", shell, err)
@@ -199,7 +201,7 @@ func (r *release) completions(ctx context.Context, work string) (map[string][]by
 	return out, nil
 }
 
-// make writes what one platform gets: archive, SBOM and packages.
+// make writes the files of one platform: the archive, the SBOM and, for Linux, the packages.
 func (r *release) make(ctx context.Context, work string, p platform, shells map[string][]byte) error {
 	program, err := r.build(ctx, work, p)
 	if err != nil {
@@ -245,7 +247,7 @@ func (r *release) make(ctx context.Context, work string, p platform, shells map[
 	return err
 }
 
-// read returns the files of a directory of the repository, under another name.
+// read returns the files of the directory dir of the repository, with as in place of dir in their names.
 func (r *release) read(dir, as string) ([]file, error) {
 	entries, err := os.ReadDir(filepath.Join(r.repo, filepath.FromSlash(dir)))
 	if err != nil {
@@ -266,7 +268,7 @@ func (r *release) read(dir, as string) ([]file, error) {
 	return out, nil
 }
 
-// images writes the definitions of the images, which are built from the archives beside them.
+// images writes the Dockerfile, with the version set. The images are built from it and from the archives beside it.
 func (r *release) images() error {
 	raw, err := os.ReadFile(filepath.Join(r.repo, "deploy", "release", "Dockerfile"))
 	if err != nil {
@@ -295,7 +297,7 @@ func (r *release) sums() error {
 	return r.write(mark, []byte(text.String()))
 }
 
-// write writes a file of the release and says so.
+// write writes a file of the release, and prints its size and name to r.log.
 func (r *release) write(name string, data []byte) error {
 	if err := os.WriteFile(filepath.Join(r.out, name), data, 0o644); err != nil { //nolint:gosec // what is published may be read
 		return err

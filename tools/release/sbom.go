@@ -13,8 +13,9 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// bill returns the modules of a binary as a CycloneDX document: what the linker recorded in it, with versions and hashes, and the Go
-// release whose standard library it has. It has no serial number, which would be another one for the same content.
+// bill returns a CycloneDX document with the modules of a binary: those that the linker recorded in it, with
+// versions and hashes, and the Go release of its standard library. The document has no serial number, since that
+// would differ from run to run.
 func (r *release) bill(p platform, program string, binary []byte) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Command toolfields writes what the comments in the proto files say about the
-// fields of requests, so that a model that is offered a tool reads the same
-// words as a programmer who reads the API.
+// Command toolfields writes the comments of the fields of requests in the proto files to a
+// JSON file, by the full name of the field. The descriptions of tools use them, so that a model reads
+// the same words as a programmer who reads the API.
 //
-// Usage: toolfields IMAGE OUT.json, IMAGE being what buf build -o writes.
+// Usage: toolfields IMAGE OUT.json, where IMAGE is a file that protogen -image writes.
 package main
 
 import (

@@ -14,23 +14,23 @@ import (
 	"quartet/pkg/connlimit"
 )
 
-// listener accepts connections with TLS. The HTTP server takes them for plain ones: so the frames of HTTP/2 are
-// counted as they are after decryption, which a server that decrypts itself does not show.
+// listener accepts connections with TLS, and gives them to the HTTP server as connections without TLS. So it can
+// count the frames of HTTP/2 after decryption, which it could not if the server decrypted them.
 type listener struct {
 	net.Listener
 	config *tls.Config
 	logf   func(format string, args ...any)
 }
 
-// Listen returns a listener that accepts connections with TLS from lis, and changes srv, which must not serve anything
-// else, so that it speaks HTTP/2 and HTTP/1.1 over them and its requests have their TLS set. Handshakes that fail are logged to
-// its ErrorLog, if it has one. config is not changed.
+// Listen returns a listener that accepts connections with TLS from lis. It changes srv so that srv speaks HTTP/2 and
+// HTTP/1.1 over these connections and sets Request.TLS; srv must serve no other listener. Handshakes that fail are
+// logged to srv.ErrorLog, if it has one. Listen does not change config.
 func Listen(lis net.Listener, config *tls.Config, srv *http.Server) net.Listener {
 	config = config.Clone()
 	config.NextProtos = []string{"h2", "http/1.1"}
 	srv.Protocols = &http.Protocols{}
 	srv.Protocols.SetHTTP1(true)
-	srv.Protocols.SetUnencryptedHTTP2(true) // what is decrypted already
+	srv.Protocols.SetUnencryptedHTTP2(true) // srv receives what listener has decrypted
 	srv.Handler = withState(srv.Handler)
 	inner := srv.ConnContext
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
@@ -66,7 +66,7 @@ type conn struct {
 	secured  *tls.Conn
 	frames   *connlimit.Frames
 	logf     func(format string, args ...any)
-	failed   bool // the handshake, which was told; a server reads once more
+	failed   bool // the handshake failed and was logged; the server may read once more after that
 }
 
 // CloseWrite lets the server end its side first, so that a client whose request is refused can read the response.
@@ -100,7 +100,7 @@ func looksLikeHTTP(header [5]byte) bool {
 
 type connKey struct{}
 
-// withState sets the TLS of requests that arrive over a conn.
+// withState returns a handler that sets Request.TLS of requests that arrive over a conn, and calls next.
 func withState(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*tls.Conn); ok {

@@ -7,13 +7,13 @@ import (
 
 // Gap is a part of a block that cannot be read.
 type Gap struct {
-	From, To int    // bytes of the block
-	After    uint64 // sequence of the last record before it; 0: none
-	Before   uint64 // sequence of the first record behind it; 0: none
+	From, To int    // the bytes From to To-1 of the block
+	After    uint64 // sequence number of the last record before it that is no deletion; 0: none
+	Before   uint64 // sequence number of the first record behind it; 0: none
 	Cause    error  // why the record at From cannot be read
 }
 
-// Tail reports whether nothing intact is behind the gap in its block.
+// Tail reports whether no intact record is behind the gap in its block.
 func (g Gap) Tail() bool { return g.Before == 0 }
 
 // String describes the gap.
@@ -30,8 +30,9 @@ func (g Gap) String() string {
 // compressed begins a block that is compressed.
 var compressed = []byte("cmp")
 
-// Read calls fn for each intact record of a block, in order, and returns the parts between them that cannot be read.
-// Behind damage it goes on at the next record that is intact and whose subject begins with one of subjects.
+// Read calls fn for each intact record of a block, in order, and returns the parts that cannot be read. Behind damage
+// it goes on at the next intact record whose subject begins with one of subjects. It returns an error for a
+// compressed block, and if fn returns one; then gaps has those before.
 func Read(stream string, index int, block []byte, subjects []string, fn func(Record) error) ([]Gap, error) {
 	sum := NewSum(stream, index)
 	if bytes.HasPrefix(block, compressed) {
@@ -84,12 +85,12 @@ func (s *Sum) next(block []byte, from int, subjects []string) int {
 	return found
 }
 
-// MaxCorrected is the length of the longest record that Correct tries. It takes a few seconds for the longest.
+// MaxCorrected is the length of the longest record that Correct tries to correct, which takes a few seconds.
 const MaxCorrected = 64 << 10
 
-// Correct returns the record that damaged was if one bit was changed, and only one: with which bit the checksum is
-// right again. damaged is not changed; the record does not share its bytes. ok is false if there is none. Whoever uses
-// the record compares it with a hash that is stored elsewhere, since a checksum is no proof.
+// Correct returns the record that results from changing one bit of damaged so that the checksum is right. ok is false
+// if no single bit has that effect. It does not change damaged, and the record does not share its bytes. The caller
+// should compare the record with a hash that is stored elsewhere, since a checksum is no proof.
 func Correct(stream string, index int, damaged []byte) (r Record, ok bool) {
 	if len(damaged) > MaxCorrected {
 		return r, false

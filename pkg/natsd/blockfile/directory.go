@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// suffix of the names of block files.
+// suffix is the suffix of the names of block files.
 const suffix = ".blk"
 
 // File is a block file.
 type File struct {
-	Index int
+	Index int // its number in the stream, from 1
 	Path  string
 }
 
 // Name returns the name of the block file with an index.
 func Name(index int) string { return strconv.Itoa(index) + suffix }
 
-// Files returns the block files in a directory, in their order. A directory that does not exist has none.
+// Files returns the block files in a directory, sorted by index. A directory that does not exist has none.
 func Files(dir string) ([]File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +52,7 @@ func Stream(store, account, stream string) string {
 	return filepath.Join(store, "jetstream", account, "streams", stream)
 }
 
-// Streams returns the names of the streams in the store of a server that begin with a prefix, in order.
+// Streams returns the names of the streams in the store of a server that begin with a prefix, sorted.
 func Streams(store, account, prefix string) (names []string, err error) {
 	entries, err := os.ReadDir(Stream(store, account, ""))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -66,10 +66,12 @@ func Streams(store, account, prefix string) (names []string, err error) {
 	return names, nil
 }
 
-// indexFile is what a server knows of the blocks of a stream; without it, it reads them.
+// indexFile is the file in which a server keeps what it knows of the blocks of a stream. Without the file, the server
+// reads the blocks when it starts.
 const indexFile = "index.db"
 
-// DropIndex removes what a server has stored about the blocks of a directory, so that it reads them.
+// DropIndex removes the index file of a directory of blocks, so that the server reads the blocks when it starts. It
+// is no error if there is none. The server must not run.
 func DropIndex(dir string) error {
 	if err := os.Remove(filepath.Join(dir, indexFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("blockfile: %w", err)

@@ -1,6 +1,6 @@
 // Package blockfile reads and writes the block files in which a NATS server stores the messages of a stream
-// (msgs/N.blk), without a server: one that opens a damaged block cuts it at the first record that it cannot read,
-// and what is behind is gone.
+// (msgs/N.blk), without a server. A server that opens a damaged block cuts it at the first record that it cannot
+// read, and loses the records behind that.
 //
 // Owns: the format of a record, its checksum, finding the next intact record behind damage, and correcting a
 // single bit of a damaged one.

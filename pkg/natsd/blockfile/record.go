@@ -15,8 +15,8 @@ import (
 //
 //	length(4) sequence(8) time(8) subject length(2) subject [header length(4) header] body checksum(8)
 //
-// The highest bit of the length says that there is a header. The highest bits of the sequence mark
-// records that are no message: what was erased or skipped, and what records a deletion.
+// The highest bit of the length says that there is a header. The two highest bits of the sequence mark
+// records that are no message: of a message that was erased or skipped, and of the deletion of another one.
 const (
 	prefixBytes   = 22
 	checksumBytes = 8
@@ -37,8 +37,8 @@ type Record struct {
 	Subject string
 	Header  []byte // as on the wire; nil for none
 	Body    []byte
-	// Erased says that there is no message with this sequence any more; Deletion, that the record is about another
-	// one that was removed.
+	// Erased says that no message has this sequence number any more. Deletion says that the record is no message, but
+	// records that the message with this sequence number was removed.
 	Erased, Deletion bool
 }
 
@@ -51,7 +51,7 @@ type Sum struct {
 	out  [checksumBytes]byte
 }
 
-// NewSum returns the Sum of the block with an index of a stream.
+// NewSum returns the Sum for a block, given by the name of its stream and its index, which the checksums depend on.
 func NewSum(stream string, index int) *Sum {
 	key := sha256.Sum256(fmt.Appendf(nil, "%s-%d", stream, index))
 	h, err := highwayhash.New64(key[:])
@@ -61,7 +61,8 @@ func NewSum(stream string, index int) *Sum {
 	return &Sum{hash: h}
 }
 
-// ConfigSum returns the checksum of the configuration of a stream.
+// ConfigSum returns the checksum that a server stores beside the configuration of a stream. config is the content of
+// the configuration's file.
 func ConfigSum(stream string, config []byte) []byte {
 	key := sha256.Sum256([]byte(stream))
 	h, err := highwayhash.New64(key[:])
@@ -72,7 +73,8 @@ func ConfigSum(stream string, config []byte) []byte {
 	return h.Sum(nil)
 }
 
-// of returns the checksum of a record without its length and its checksum.
+// of returns the checksum of a record, given by its parts: fixed are its bytes from the sequence to the length of the
+// subject. The result is valid until the next call.
 func (s *Sum) of(fixed, subject, header, body []byte) []byte {
 	s.hash.Reset()
 	for _, part := range [...][]byte{fixed, subject, header, body} {
@@ -88,7 +90,8 @@ var (
 	errChecksum = errors.New("the checksum of a record is wrong")
 )
 
-// parse reads the record at the beginning of b and returns its length.
+// parse reads the record at the beginning of b and returns it and its length in bytes. The record's bytes point
+// into b.
 func (s *Sum) parse(b []byte) (r Record, n int, err error) {
 	if len(b) < prefixBytes+checksumBytes {
 		return r, 0, errShort

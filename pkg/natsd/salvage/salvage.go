@@ -1,8 +1,8 @@
 // Package salvage checks the block files of journals before a NATS server opens them, and keeps what the server would
-// remove: it cuts a block at the first record that it cannot read, without a word.
+// remove: a server cuts a damaged block at the first record that it cannot read, without reporting that.
 //
 // Owns: the copies of damaged blocks, below one directory for each stream.
-// Never does: decide what belongs to a journal; `quartet repair` does, with the frames' hashes.
+// Never does: decide which records belong to a journal; `quartet repair` decides that by the frames' hashes.
 package salvage
 
 import (
@@ -29,21 +29,21 @@ import (
 // Stream is a stream whose messages are never removed.
 type Stream struct {
 	Name     string
-	Subjects []string // with which its subjects begin
-	// Known is the last sequence number that the stream is known to have had. A record behind it that
-	// cannot be read is one that was being written and was not acknowledged.
+	Subjects []string // prefixes of the subjects of its messages
+	// Known is the highest sequence number that the stream is known to have had. If a record behind it, at
+	// the end of the stream, cannot be read, the record was being written and was not acknowledged.
 	Known uint64
-	// Closed says that nothing is written to the stream any more, so that no record of it is incomplete for a good reason.
+	// Closed says that nothing is written to the stream any more, so that an incomplete last record is damage.
 	Closed bool
 }
 
 // Config says what is checked.
 type Config struct {
-	Store   string // of the server, which must not run
-	Account string // of the streams
-	Dir     string // of the copies
+	Store   string // directory of the server's store; the server must not run
+	Account string // account of the streams
+	Dir     string // directory of the copies
 	Streams []Stream
-	Now     time.Time // names the copies
+	Now     time.Time // the time in the names of the copies
 	Logger  *zap.Logger
 }
 
@@ -58,11 +58,12 @@ type Found struct {
 // maxReaders is how many streams are checked at a time at most. Each has a block in memory, which has up to 8 MiB.
 const maxReaders = 4
 
-// Check reads all blocks of the streams, of several streams at a time. It copies a damaged one aside and then writes it again without the
-// records that cannot be read, so that the server keeps those behind them, with their sequence numbers. A stream that lost its end
-// goes on above the last known sequence number, so that none is used for two messages. A block without damage is not
-// touched. What was found is in the order of the streams. If Check is interrupted, or fails for one of the streams, calling it again completes
-// it.
+// Check reads all blocks of the streams, several streams at a time. It copies each damaged block aside, and then
+// rewrites the block without the records that cannot be read, so that the server keeps the records behind them,
+// with their sequence numbers. If the last block of a stream ends below the known sequence number, Check adds an
+// erased record with that number, so that the server does not use a number for two messages. It does not change
+// other blocks. found is in the order of the streams. If Check was interrupted or failed for a stream, it can be
+// called again.
 func Check(cfg Config) (found []Found, err error) {
 	began, size := time.Now(), int64(0)
 	all := make([]checked, len(cfg.Streams))
@@ -139,8 +140,9 @@ func (r *reader) check(s Stream) (c checked) {
 	return c
 }
 
-// checkBlock checks one block. end says that it is the last one of its stream, and last is the highest sequence number in the blocks before; the
-// one with this block is returned.
+// checkBlock checks one block, and adds to c what it found. end says that the block is the last one of its stream.
+// last is the highest sequence number in the blocks before; checkBlock returns the highest one up to the end of
+// this block.
 func (r *reader) checkBlock(s Stream, dir string, file blockfile.File, end bool, last uint64, c *checked) (uint64, error) {
 	b, err := r.read(file.Path)
 	if err != nil {
@@ -176,7 +178,7 @@ func (r *reader) checkBlock(s Stream, dir string, file blockfile.File, end bool,
 	return last, nil
 }
 
-// rewrite replaces a block by one with the given records.
+// rewrite replaces a block, durably, by one with the given records, and removes the server's index of the blocks.
 func rewrite(dir, stream string, file blockfile.File, records []blockfile.Record) error {
 	sum := blockfile.NewSum(stream, file.Index)
 	var b []byte
@@ -196,7 +198,7 @@ func rewrite(dir, stream string, file blockfile.File, records []blockfile.Record
 	return SyncDir(dir)
 }
 
-// CopyAside writes a copy of a block durably, below parent, and returns its path.
+// CopyAside writes b, the content of a block, durably to a file below parent, and returns the path of the file.
 func CopyAside(parent, stream string, index int, b []byte, now time.Time) (string, error) {
 	dir := filepath.Join(parent, stream)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -226,7 +228,7 @@ func Copies(dir, stream string) ([]blockfile.File, error) {
 	return files, nil
 }
 
-// Write writes a file and syncs it.
+// Write writes a file and syncs its content. The name of a new file is durable only after SyncDir.
 func Write(path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -236,7 +238,7 @@ func Write(path string, b []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// SyncDir syncs the names in a directory.
+// SyncDir syncs a directory, which makes the names of the files in it durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -14,15 +14,17 @@ import (
 	"quartet/pkg/natsd/blockfile"
 )
 
-// The files in which a server has the configuration of a stream, and the checksum of that.
+// The files in which a server has the configuration of a stream, and the checksum of the configuration.
 const (
 	configFile = "meta.inf"
 	configSum  = "meta.sum"
 )
 
-// Finish completes the streams that a server was creating when it died. It writes the configuration of a stream and then its checksum,
-// and never again: a stream without a checksum takes messages as soon as it is created once more, and is left out at every later
-// start, with all of them. A stream of which only a part of the configuration was written, and that has no messages, is removed.
+// Finish completes the streams that a server was creating when it died. The server must not run. A server writes the
+// configuration of a stream and then its checksum, and does not write a missing checksum later. A stream without a
+// checksum accepts messages when it is created once more, but every later start of the server ignores the stream with
+// all its messages. Finish writes the missing checksum. If only a part of the configuration was written, it
+// removes the stream, unless that has messages.
 func Finish(store, account string, logger *zap.Logger) error {
 	dir := filepath.Dir(blockfile.Stream(store, account, "any"))
 	entries, err := os.ReadDir(dir)

@@ -1,5 +1,5 @@
-// Package varz verifies settings of NATS servers on which the durability of journals depends. A server tells them at its
-// monitoring port and to its system account only, not to other connections.
+// Package varz verifies the settings of NATS servers on which the durability of journals depends. It asks the
+// monitoring port of each server, since a server does not show these settings to ordinary connections.
 package varz
 
 import (
@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// term bounds the question to one server.
+// term bounds the request to one server.
 const term = 3 * time.Second
 
-// Server is what a server says of itself.
+// Server has the fields of a server's /varz that are verified.
 type Server struct {
 	Name       string `json:"server_name"`
 	MaxPayload int64  `json:"max_payload"`
@@ -49,9 +49,9 @@ func split(urls string) func(yield func(string) bool) {
 	}
 }
 
-// Verify asks the servers of urls, separated by commas. unknown says about those that cannot be asked why. wrong is an
-// error that names the settings that servers lack, and what to write into their configuration; messages of minPayload
-// bytes must be allowed.
+// Verify asks the servers at urls, which are separated by commas. unknown has, for each server that cannot be
+// asked, a text that says why. wrong is nil, or an error that names each missing setting and what to write into the
+// server's configuration. Each server must allow messages of minPayload bytes.
 func Verify(ctx context.Context, urls string, minPayload int64) (unknown []string, wrong error) {
 	var errs []error
 	for address := range split(urls) {

@@ -21,18 +21,19 @@ const (
 
 // Config is what an operator sets.
 type Config struct {
-	// ClientID is the id of this server at the provider; empty: there is no sign-in with it.
+	// ClientID is the id of this server as a client of the provider; empty: there is no sign-in with a provider.
 	ClientID string
-	// SecretFile contains the client's secret; empty: the client is a public one. It is read for each exchange.
+	// SecretFile is the file with the client's secret; empty: the client is a public one. It is read for each
+	// sign-in.
 	SecretFile string
 	// Scopes are requested of the provider; openid is always among them.
 	Scopes []string
-	// RedirectURL is where the provider sends browsers back: the address of CallbackPath, below a prefix if a proxy
-	// adds one. Empty: that of the host to which the request was sent, which then must be loopback.
+	// RedirectURL is the address to which the provider sends browsers back: that of CallbackPath, below a prefix if a
+	// proxy adds one. Empty: CallbackPath at the host to which the request was sent, which then must be loopback.
 	RedirectURL string
 }
 
-// Check returns an error that names a setting that is wrong.
+// Check returns nil if the settings are valid, and otherwise an error that names the setting that is wrong.
 func (c *Config) Check() error {
 	if c.ClientID == "" {
 		if c.SecretFile != "" || c.RedirectURL != "" {
@@ -58,7 +59,7 @@ func (c *Config) Check() error {
 	return checkRedirect(c.RedirectURL)
 }
 
-// checkRedirect returns an error unless the address is one of CallbackPath that browsers reach safely.
+// checkRedirect returns an error unless the address ends in CallbackPath, and is an https address or one on loopback.
 func checkRedirect(address string) error {
 	u, err := url.Parse(address)
 	switch {

@@ -26,7 +26,7 @@ const (
 
 // failure is why a sign-in failed. It contains nothing of the request.
 type failure struct {
-	Status  int    `json:"s"` // of HTTP
+	Status  int    `json:"s"` // the HTTP status
 	Reason  string `json:"r"` // from docs/errors.md
 	Message string `json:"m"`
 	Retry   int    `json:"t,omitempty"` // seconds after which it may succeed
@@ -34,7 +34,7 @@ type failure struct {
 	ID      string `json:"i"`           // random; no two failures have the same
 }
 
-// failureOf returns the failure of an error, and reports a refusal as UNAUTHENTICATED.
+// failureOf returns the failure for an error. For an error that is UNAUTHENTICATED it also calls Deps.Refused.
 func (f *Flow) failureOf(ctx context.Context, err error) failure {
 	if errors.Is(err, fault.Unauthenticated) && f.deps.Refused != nil {
 		f.deps.Refused(ctx)
@@ -48,8 +48,8 @@ func (f *Flow) failureOf(ctx context.Context, err error) failure {
 	return out
 }
 
-// leave sends the browser from the callback, whose address has the provider's code, to FailedPath, with the failure in its
-// cookie, which replaces that of the sign-in.
+// leave redirects the browser from the callback to FailedPath, so that the address that the browser shows does not
+// have the provider's code. It puts the failure into the browser's cookie, in place of the sign-in.
 func (f *Flow) leave(w http.ResponseWriter, r *http.Request, why failure) {
 	value, err := ticket.Seal(f.deps.Keys(), failedPurpose, why)
 	if err != nil || len(value) > maxCookie {
@@ -61,7 +61,8 @@ func (f *Flow) leave(w http.ResponseWriter, r *http.Request, why failure) {
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// failed shows the failure in the browser's cookie, once. Without one it leads to the sign-in page.
+// failed shows the failure in the browser's cookie, and removes the cookie. Without a failure it redirects the
+// browser to the sign-in page.
 func (f *Flow) failed(w http.ResponseWriter, r *http.Request) {
 	var why failure
 	cookie, err := f.cookie(r)
@@ -74,7 +75,7 @@ func (f *Flow) failed(w http.ResponseWriter, r *http.Request) {
 	f.show(w, why)
 }
 
-// page is the page of a failure, in which {{…}} stand for its parts. It has no script.
+// page is the page of a failure, in which show replaces {{message}} and {{reason}}. It has no script.
 const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Sign-in failed – Quartet</title>
 <style>body{font:16px/1.6 system-ui,sans-serif;max-width:36rem;margin:4rem auto;padding:0 1rem;color:#222;background:#fff}

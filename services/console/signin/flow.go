@@ -25,29 +25,30 @@ const (
 	cookieBase  = "quartet-signin" // name of the cookie; see CookieName
 	// maxCookie bounds the value of the cookie. Browsers keep 4 096 bytes with its name and attributes.
 	maxCookie = 3800
-	// maxCode bounds what the provider sends with the browser, and maxIDToken its token, in bytes.
+	// maxCode bounds the provider's code, which the browser brings, and maxIDToken the provider's ID token, in bytes.
 	maxCode, maxIDToken = 4 << 10, 16 << 10
 	// maxView bounds the view that is shown after the sign-in, in bytes.
 	maxView = 1 << 10
 )
 
-// progress is a sign-in that a browser has begun. It is in that browser's cookie, encrypted, and nowhere else.
+// progress is the state of a sign-in that a browser has begun. It is kept only in that browser's cookie, encrypted.
 type progress struct {
 	State    string `json:"s"`
 	Nonce    string `json:"n"`
 	Verifier string `json:"v"` // of PKCE
 	Redirect string `json:"r"` // the address to which the provider sends the browser back
-	View     string `json:"w"` // the view to show then, without "#/"
+	View     string `json:"w"` // the view to show after the sign-in, without "#/"
 	Ends     int64  `json:"e"` // seconds since 1970
 }
 
-// view is what follows "#/" in the address of a view of the console: path and parameters, percent-encoded.
+// view matches what follows "#/" in the address of a view of the console: path and parameters, percent-encoded.
 var view = regexp.MustCompile(`^[A-Za-z0-9_.~!$&'()*+,;=:@?%/-]*$`)
 
-// codeName is a code of an error of OAuth 2.0, as the registered ones are written.
+// codeName matches an error code of OAuth 2.0, in the form that the registered codes have.
 var codeName = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// offer responds with the provider's address, for the sign-in page; without one where there is no sign-in with a provider.
+// offer responds with a JSON object for the sign-in page, which has the provider's address as issuer, or no issuer if
+// there is no sign-in with a provider.
 func (f *Flow) offer(w http.ResponseWriter) {
 	var out struct {
 		Issuer string `json:"issuer,omitempty"`
@@ -59,7 +60,7 @@ func (f *Flow) offer(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(out) // the client may have left
 }
 
-// start sends the browser to the provider.
+// start begins a sign-in: it sets the browser's cookie and redirects the browser to the provider.
 func (f *Flow) start(w http.ResponseWriter, r *http.Request) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -121,11 +122,11 @@ func (f *Flow) client(ctx context.Context, redirect string) (*oauth2.Config, err
 	return &oauth2.Config{ClientID: f.cfg.ClientID, ClientSecret: secret, Endpoint: endpoint, RedirectURL: redirect, Scopes: f.cfg.scopes()}, nil
 }
 
-// errForeign is why a callback is refused that belongs to no sign-in of the browser.
+// errForeign is the error for a callback that belongs to no sign-in that the browser has begun and that is not over.
 var errForeign = fault.Unauthenticated.New("this browser has not begun this sign-in, or more than 10 minutes ago, or at another address of this server; sign in again, and stay at one address and in one tab")
 
-// callback ends a sign-in: it exchanges the code that the provider sent with the browser for a token, and begins a
-// session with that. What it shows afterwards comes from the browser's sealed cookie, and not from the request.
+// callback ends a sign-in: it exchanges the code that the provider sent with the browser for a token, begins a
+// session with the token's credential, and redirects the browser to the view in the browser's sealed cookie.
 func (f *Flow) callback(w http.ResponseWriter, r *http.Request, begin Begin) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil || len(query["state"]) != 1 {
@@ -166,16 +167,16 @@ func (f *Flow) callback(w http.ResponseWriter, r *http.Request, begin Begin) err
 		return err
 	}
 	http.SetCookie(w, cookieOf(r, "", -1, secure(p.Redirect)))
-	// Relative, so that it also leads there below the prefix of a proxy; the view is behind the #, so that it is
-	// one of this page, whatever it says.
+	// The location is relative, so that it is also right below the prefix of a proxy. The view is behind the #, so
+	// that the browser goes to this console's page, whatever the view is.
 	w.Header().Set("Location", "../#/"+p.View)
 	w.WriteHeader(http.StatusSeeOther)
 	return nil
 }
 
-// unused returns an error if a sign-in has succeeded before; otherwise it is remembered as such if use is true.
-// Others are not remembered, so that who has no token of the provider takes no memory; the provider accepts
-// a code once.
+// unused returns an error if the sign-in p has succeeded before. Otherwise, if use is true, it remembers that p has
+// succeeded now. Sign-ins that have not succeeded are not remembered, so that a caller without a token of the
+// provider cannot fill the memory; the provider itself accepts a code only once.
 func (f *Flow) unused(p progress, use bool) error {
 	now := f.deps.Clock.Now()
 	f.mu.Lock()
@@ -198,7 +199,8 @@ func (f *Flow) unused(p progress, use bool) error {
 	return nil
 }
 
-// exchange returns the ID token for a code. The errors contain nothing of the response but a registered code.
+// exchange returns the provider's ID token for a code. Of the provider's response its errors contain only an error
+// code that codeName matches.
 func (f *Flow) exchange(ctx context.Context, p progress, code string) (string, error) {
 	client, err := f.client(ctx, p.Redirect)
 	if err != nil {
@@ -227,7 +229,7 @@ func (f *Flow) exchange(ctx context.Context, p progress, code string) (string, e
 	return idToken, nil
 }
 
-// refusal returns the error for a code of an error of the provider, of which only registered forms are repeated.
+// refusal returns the error for an error code of the provider. Its text has the code only if codeName matches it.
 func refusal(reason string) error {
 	switch reason {
 	case "access_denied", "login_required", "consent_required", "interaction_required", "account_selection_required":
@@ -243,24 +245,25 @@ func refusal(reason string) error {
 	return fault.NotReady.New("the identity provider refuses this server as its client (" + reason + "); an operator compares oidc-client-id, oidc-client-secret-file, oidc-scopes and oidc-redirect-url with the client that is registered there")
 }
 
-// secure reports whether the browser uses https, which the address to which it comes back says.
+// secure reports whether the browser uses https, given the address to which the provider sends it back.
 func secure(redirect string) bool { return strings.HasPrefix(redirect, "https:") }
 
-// cookie returns the cookie of a request. Where browsers use https it is only the one that this host has set.
+// cookie returns the cookie of a sign-in on a request. If the browser uses https, the cookie's name says that this
+// host has set it (see CookieName).
 func (f *Flow) cookie(r *http.Request) (*http.Cookie, error) {
 	return r.Cookie(CookieName(cookieBase, r.Host, f.overTLS(r)))
 }
 
-// overTLS reports whether the browser uses https, also to a proxy that speaks http to this server.
+// overTLS reports whether the browser uses https, also if a proxy speaks http to this server.
 func (f *Flow) overTLS(r *http.Request) bool {
 	to, err := f.redirect(r)
 	return err == nil && secure(to)
 }
 
-// cookieOf returns the cookie of a sign-in that is in progress or has failed. It is SameSite=Lax and not Strict:
-// the provider's page sends the browser back, and browsers send no strict cookie with a request that another site
-// caused. Lax sends it with the navigation of a whole tab only, and what it contains works but once, together
-// with the state in the address.
+// cookieOf returns the cookie of a sign-in that is in progress or has failed. It is SameSite=Lax and not Strict,
+// because the provider's site redirects the browser to the callback, and browsers send no strict cookie with a
+// request that another site caused. They send a lax one only with the navigation of a whole tab. Its content can be
+// used only once, and only together with the state in the address.
 func cookieOf(r *http.Request, value string, maxAge int, secure bool) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure where the browser uses TLS: over plain HTTP it would not send a secure cookie
 		Name: CookieName(cookieBase, r.Host, secure), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode,

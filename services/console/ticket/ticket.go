@@ -1,8 +1,8 @@
-// Package ticket seals what a browser keeps for the console, so that the console keeps nothing itself.
+// Package ticket encrypts state of the console that the browser keeps, so that the console stores nothing itself.
 //
 // Owns: the form of a ticket: the id of a key of the installation, and JSON encrypted under a key that is derived
 // from that one for the purpose of the ticket.
-// Never does: decide how long a ticket is valid; its content says that.
+// Never does: decide how long a ticket is valid; that is part of its content.
 // Reads: the keys of the installation that it is given.
 // Emits: nothing.
 package ticket
@@ -17,12 +17,12 @@ import (
 	"quartet/pkg/sealed"
 )
 
-// ErrInvalid is why a text is no ticket: it was changed, or sealed for another purpose, for another installation,
-// or with a key that was retired.
+// ErrInvalid is the error for a text that is no valid ticket: it was changed, or sealed for another purpose, by
+// another installation, or with a key that was retired.
 var ErrInvalid = errors.New("ticket: not valid")
 
-// Seal returns v as JSON, encrypted for a purpose under the active key. The text is fit for a cookie. v should
-// contain something random: equal values have equal tickets.
+// Seal returns v as JSON, encrypted for a purpose under the active key, in characters that a cookie may have. v
+// should contain something random, because equal values have equal tickets.
 func Seal(keys keyfile.Ring, purpose string, v any) (string, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
