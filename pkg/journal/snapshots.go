@@ -78,8 +78,8 @@ func (p *Partition[S]) restored(ctx context.Context, from []*snapshot.Snapshot) 
 	return c, err
 }
 
-// readStore calls read until it succeeds, ctx ends, the lease is not held any more, which is ErrNotHeld, or the store does not have what
-// is read, which is ErrNoObject.
+// readStore calls read, with pauses, until it returns nil or an error that is ErrNoObject, and returns that. After
+// another error it returns ErrNotHeld if the lease is not held any more, or the error of ctx if that ends in a pause.
 func (p *Partition[S]) readStore(ctx context.Context, read func() error) error {
 	pacer := framelog.NewPacer()
 	for {

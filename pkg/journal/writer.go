@@ -30,7 +30,7 @@ func (p *Partition[S]) writer(work <-chan pendingWrite, results chan<- framelog.
 	}
 }
 
-// witness records an end of the log. It must be called before anybody learns what is in the frame at that end.
+// witness tells the Witness that the log reaches end. Call it before anybody learns what is in the last frame.
 func (p *Partition[S]) witness(end framelog.End) {
 	if p.cfg.Witness != nil && !end.Hash.IsZero() {
 		p.cfg.Witness.Record(end)

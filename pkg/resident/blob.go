@@ -58,7 +58,7 @@ func (b Blob) Free() {
 	}
 }
 
-// Comparable returns the bytes, wherever they are, which tests compare.
+// Comparable implements pagestest.Comparable: tests compare Blobs by their bytes, in the file or in memory.
 func (b Blob) Comparable() any { return b.Bytes() }
 
 // The first byte of what Ref returns.

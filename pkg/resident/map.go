@@ -85,7 +85,7 @@ func (m *Map[K, V, S]) Counts() Counts {
 	return Counts{Resident: len(m.resident), Evicted: len(m.evicted), Reads: m.loads.Load()}
 }
 
-// Comparable returns all values by key, which tests compare.
+// Comparable implements pagestest.Comparable: tests compare Maps by all their values by key, resident or evicted.
 func (m *Map[K, V, S]) Comparable() any {
 	all := make(map[K]*V, m.Len())
 	for k := range m.Keys() {

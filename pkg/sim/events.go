@@ -76,8 +76,8 @@ func (e *Events) Lose(n int) {
 	}
 }
 
-// EventsTarget is Events as one process sees them: what is sent until an answer is awaited is a crossing, and so is the
-// answer.
+// EventsTarget is Events as one process sees them. The messages of a window, up to the one whose answer is awaited,
+// are one Crossing of the simulation, the answer is another, and so is a request for a position.
 type EventsTarget struct {
 	Queue  *Queue
 	Of     *Process

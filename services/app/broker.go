@@ -164,8 +164,8 @@ func checkPayload(allowed int64) error {
 	return fmt.Errorf("the NATS server allows messages of %d bytes, and a journal needs %d: set max_payload: 8MB in the server's configuration", allowed, minPayload)
 }
 
-// checkServers returns an error that names the settings which the servers of nats-url lack, as far as they tell; what they
-// do not tell is logged.
+// checkServers returns an error that names wrong settings of the servers of nats-url, as nats-monitor-url shows them.
+// Settings that it cannot read, such as all without nats-monitor-url, and a cluster with replicas 1 are only logged.
 func (b *broker) checkServers(ctx context.Context) error {
 	if b.cfg.NATSURL == "" {
 		return nil // natsd.Start has verified it

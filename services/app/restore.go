@@ -217,9 +217,9 @@ func checkTarget(cfg Config, m archive.Manifest) error {
 	return nil
 }
 
-// undo renames the directories back that an interrupted restore had begun to put into place,
-// so that it can be repeated. The journals are put into place last, so that an installation
-// has none until it is complete. If there are journals, undo changes nothing.
+// undo renames the directories back that an interrupted restore had begun to rename to their places (see place), so
+// that the restore can be repeated. If the journals are in their place, undo changes nothing: place renames them
+// last, so the restore was complete, or a server was started since.
 func undo(cfg Config) error {
 	store, home := filepath.Join(cfg.DataDir, "nats"), cfg.HomeDir
 	if _, err := os.Lstat(store); err == nil {

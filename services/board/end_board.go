@@ -13,8 +13,8 @@ import (
 	"quartet/services/board/rules"
 )
 
-// CompleteBoard ends a board as completed and cancels its optional steps that have not begun. It refuses a board of
-// which a required step is not completed or any step is held (S2-425 to S2-427).
+// CompleteBoard ends a board as completed and cancels its optional steps that are pending or ready. It refuses a
+// board of which a required step is not completed, or any step is claimed or running (S2-425 to S2-427).
 func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardRequest) (*boardv1.CompleteBoardResponse, error) {
 	if err := fault.First(
 		s.mayEnd(ctx, "board_complete", req.GetSessionId(), false),

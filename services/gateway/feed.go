@@ -177,8 +177,8 @@ func (r *reading) send(ctx context.Context, b batch) bool {
 	return false
 }
 
-// unblock waits until what blocked readOn does so no more, and then, if frames were written meanwhile, for a place to
-// read them. It returns false when ctx ends.
+// unblock waits until the blocked batch is sent, or the needed bytes are held. If the journal then has unread frames,
+// it also waits for a place among the streams that read (see events.turn). It returns false when ctx ends.
 func (r *reading) unblock(ctx context.Context) bool {
 	if r.blocked != nil {
 		select {

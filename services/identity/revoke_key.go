@@ -33,7 +33,8 @@ func (s *Service) RevokeKey(ctx context.Context, req *identityv1.RevokeKeyReques
 	})
 }
 
-// decideRevokeKey is the rule of RevokeKey.
+// decideRevokeKey is the rule of RevokeKey. For a key that is revoked already it sets the reply and makes no event;
+// otherwise the reply is made from its event.
 func decideRevokeKey(st *State, env journal.Env, actor rpc.Actor, keyID string) (journal.Decision[*identityv1.RevokeKeyResponse], error) {
 	var d journal.Decision[*identityv1.RevokeKeyResponse]
 	r := st.keys[keyID]

@@ -18,8 +18,8 @@ func newModel(cfg Config, hc *http.Client) (Model, error) {
 	return newAnthropic(cfg, hc), nil
 }
 
-// streamError returns the JSON of the error event that a provider sent within a stream; ok
-// is false for other errors.
+// streamError returns the JSON of the error event of a stream that err wraps; ok is false if it wraps none. An answer
+// with an error status is never an *anthropic.Error here: the HTTP client returns a *refusal in its place.
 func streamError(err error) (event string, ok bool) {
 	var a *anthropic.Error
 	var o *ssestream.StreamError

@@ -56,9 +56,9 @@ func (c *conversation) addSummary(ctx context.Context, reply *client.Reply) {
 	}
 }
 
-// wordsToSumUp returns what the model is to sum up: the conversation as the context shows it, with the
-// previous summary if there is one, followed by the newest utterances that concern the turn, oldest first.
-// The messages of the turn itself are left out.
+// wordsToSumUp returns what the model is to sum up: the conversation as the context shows it, with the previous
+// summary if there is one, followed by the newest utterances, at most wordsMax bytes, oldest first. It leaves out
+// utterances about another work item than the turn's, the message that began the turn, and its interjections.
 func (c *conversation) wordsToSumUp(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, s := range c.t.Context.GetSections() {

@@ -47,7 +47,7 @@ func (s *State) living(fn func(k plane.Key, a *agentWaits)) {
 	}
 }
 
-// deletedAgents calls fn with the deleted agents, in no order.
+// deletedAgents calls fn with each deleted agent, resident or evicted, in no order.
 func (s *State) deletedAgents(fn func(k plane.Key, a *agentWaits)) {
 	for k, a := range s.agents.Resident() {
 		if a.deleted {

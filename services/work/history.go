@@ -5,8 +5,8 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
-// index adds an event to the history of every item that it is about. The focus is no field of
-// an item, but a move of the focus belongs to the history of both items.
+// index adds the wal_seq of an event to the history of every item that the event is about. A move of the focus
+// changes no field of an item, but is in the histories of the item that had the focus and of the one that gets it.
 func (s *State) index(ev *journal.Event) error {
 	add := func(itemID string) {
 		if it := s.edited(ev.Namespace, itemID); it != nil {

@@ -35,8 +35,8 @@ func Gone(walSeq uint64) *Event {
 	return &Event{WalSeq: walSeq, Type: TypeLineErased, Payload: &structpb.Struct{}}
 }
 
-// Removed reports whether this stands for an event that the journal does not have any more: its agent was erased, or it was older than
-// history is kept. Nothing but its WalSeq is known of it.
+// Removed reports whether ev stands for an event that the journal no longer has: its agent was erased, or it was
+// older than history is kept. Then only the WalSeq of ev has a meaning.
 func (ev *Event) Removed() bool { return ev.Type == TypeLineErased }
 
 // Retaining is a state that says what it needs of its journal, so that the rest can be removed once it is old.

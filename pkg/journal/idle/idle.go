@@ -62,7 +62,8 @@ func (l *look) due(end framelog.End, now time.Time) bool {
 	return true
 }
 
-// doubts returns a channel that is closed when the log did not have what somebody had read.
+// doubts returns the channel that the next call of doubt closes. A follower calls doubt when it finds that the log
+// does not have the frame that it read last.
 func (l *look) doubts() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

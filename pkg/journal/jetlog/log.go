@@ -246,7 +246,9 @@ func (l *Log) Scan(ctx context.Context, from uint64, fn func(uint64, framelog.Fr
 	}
 }
 
-// scan reads what there is in the segments from from on, up to last.
+// scan calls fn, in order, with the frames in the segments whose sequence numbers are at least from and at most last.
+// It returns the sequence number from which to continue, also with an error. Numbers without a frame are skipped, but
+// if the last frame of a segment in that range is not delivered, the error is ErrIncomplete.
 func (l *Log) scan(ctx context.Context, all []*segment, from, last uint64, fn func(uint64, framelog.Frame) error) (next uint64, err error) {
 	for i := max(holds(all, from), 0); i < len(all) && from <= last; i++ {
 		end := last

@@ -105,7 +105,7 @@ func (r *rig) live(t *testing.T) *State {
 	return s
 }
 
-// requireOutcome checks for UNAVAILABLE STORAGE with an outcome (SPEC X1).
+// requireOutcome fails the test unless err has the code UNAVAILABLE, the reason STORAGE and this outcome (SPEC X1).
 func requireOutcome(t *testing.T, err error, outcome string) {
 	t.Helper()
 	var f *fault.Error

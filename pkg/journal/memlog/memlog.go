@@ -99,7 +99,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	return l.first[number+1], nil
 }
 
-// Size implements framelog.Segmented.
+// Size implements framelog.Segmented. It returns 0 for a segment without a frame, and for a dropped one what it had.
 func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

@@ -155,9 +155,10 @@ type Into interface {
 	AddFrame(f Frame)
 }
 
-// Read reads the snapshot s into into, and returns the Base for the next snapshot. older are the snapshots before s,
-// the newest first; the Base keeps the first Kept-1 of them. ErrNoObject means that s cannot be used; any other error
-// is one of the store, and reading may succeed later.
+// Read adds what the snapshot s has to into, and returns the Base for the next snapshot. older are the snapshots
+// before s, the newest first; the Base remembers s and the first Kept-1 of them, whose objects Clean does not remove.
+// After an error into may have a part of s. ErrNoObject means that s cannot be used; any other error is one of the
+// store, and reading may succeed later.
 func Read(ctx context.Context, store Store, s *Snapshot, older []*Snapshot, into Into) (*Base, error) {
 	b := &Base{kept: append([]*Snapshot{s}, older[:min(len(older), Kept-1)]...), owners: map[ownerHash]owned{}, live: map[uint64]int64{}}
 	if err := b.readPages(ctx, store, s, into); err != nil {

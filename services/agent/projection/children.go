@@ -40,8 +40,8 @@ func (s *Service) addChildren(ctx context.Context, k ref.Agent, p *Projection) e
 	return nil
 }
 
-// standingOf returns the posture of a child in a word, as far as this plane knows it: starting
-// if the child does not exist yet, and waiting for a child between two turns.
+// standingOf returns one word for what a child does or waits for, as far as this plane knows: "starting" if the child
+// does not exist yet (a is nil), and "waiting" if it is between two turns and no other word applies.
 func standingOf(a *state.Agent, d *agentv1.Delegation) string {
 	switch {
 	case a == nil:

@@ -151,8 +151,8 @@ func (a *Agent) Stalled() []*agentv1.StalledItem {
 	return items
 }
 
-// fingerprint identifies a call with what came of it. Ids, times and revisions of the result
-// differ with every call and are left out.
+// fingerprint identifies a call with what came of it. The fields of the result with ids, times and revisions differ
+// with every call and are left out. The summary text is used only if there is no result, and as it is.
 func fingerprint(tool string, args *structpb.Struct, r *agentv1.ToolResult) uint64 {
 	h := fnv.New64a()
 	part := func(v any) {

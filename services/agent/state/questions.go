@@ -102,8 +102,8 @@ func (a *Agent) dropQuestion(env journal.Env, q *agentv1.ChildQuestion, why stri
 	return []*journal.Event{lane.Dropped(m, env, OverReason+": "+why)}
 }
 
-// LastArrival returns the wal_seq of the event that queued the newest message of the agent that
-// is not finished, 0 if there is none.
+// LastArrival returns the wal_seq of the event that queued the newest of the agent's messages that are queued or in
+// the open turn; 0 if there is none, or if the agent is nil.
 func (a *Agent) LastArrival() uint64 {
 	if a == nil {
 		return 0

@@ -34,8 +34,8 @@ func (p Profile) Find(name string) (Tool, error) {
 	return t, nil
 }
 
-// Named returns the tool with a name or former name, whatever its family, and false if there is none. Dots in
-// name count as underscores.
+// Named returns the tool with a name or former name, whether or not a profile has its family, and false if there is
+// none. Dots in name count as underscores.
 func Named(name string) (Tool, bool) {
 	plain := strings.ReplaceAll(name, ".", "_")
 	for _, t := range Table {

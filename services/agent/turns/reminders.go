@@ -65,8 +65,8 @@ func dueReminder(t *state.Turn) *reminder {
 	return nil
 }
 
-// roundsWithout returns how many rounds of a turn follow the last one with a successful call that is
-// about the item and that counts accepts. If no round has such a call, it returns the number of all rounds.
+// roundsWithout returns how many rounds of a turn follow the last round that has a successful call about the item for
+// which counts returns true. If no round has such a call, it returns the number of all rounds.
 func roundsWithout(t *state.Turn, itemID string, counts func(c *agentv1.ToolCall) bool) int {
 	n := 0
 	for i := len(t.Rounds) - 1; i >= 0; i-- {

@@ -19,9 +19,9 @@ import (
 // connection.
 const Keepalive = 15 * time.Second
 
-// WatchTurn streams to a runner that an operator's message waits to be interjected, and
-// that the turn has ended (SPEC A7, A9). It only announces messages; the response of
-// SubmitRound delivers them.
+// WatchTurn tells a turn's runner which messages of operators wait to be interjected, each once, and that the turn
+// has ended, after which it returns nil (SPEC A7, A9). It only announces messages; the response of SubmitRound
+// delivers them. The first response is empty, and so is one that is sent after Keepalive without another.
 func (s *Service) WatchTurn(req *agentv1.WatchTurnRequest, stream grpc.ServerStreamingServer[agentv1.WatchTurnResponse]) error {
 	ctx := stream.Context()
 	actor := rpc.ActorFrom(ctx)

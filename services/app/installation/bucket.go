@@ -68,7 +68,8 @@ func (b Bucket) Put(ctx context.Context, report *identityv1.Process) error {
 	return err
 }
 
-// Withdraw removes the report of a process that ends. If that fails, the report expires.
+// Withdraw removes the report of the process with the id, which is about to end. It ignores errors: a report that is
+// not removed expires.
 func (b Bucket) Withdraw(ctx context.Context, processID string) {
 	if kv, err := b.open(ctx); err == nil {
 		_ = kv.Delete(ctx, processID)

@@ -36,7 +36,7 @@ type event struct {
 	from   string // the place
 }
 
-// newKnown returns a known without records.
+// newKnown returns a known in which nothing is recorded yet.
 func newKnown() *known {
 	return &known{seq: map[partition]uint64{}, walSeq: map[partition]uint64{}, events: map[string][]event{}}
 }

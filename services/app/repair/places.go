@@ -39,7 +39,7 @@ type stream struct {
 	copies     map[int][]*copyOf         // by partition
 	gaps       map[jetlog.Place][]string // what cannot be read in the blocks of the store
 	newest     map[int]uint64            // highest sequence number in any of the places, by partition
-	wanted     map[int][]span            // the frames of which copies are needed, by partition; nil: all
+	wanted     map[int][]span            // the frames of which copies are needed, by partition; no entry: all
 }
 
 // add adds a copy if it is wanted. It leaves out those whose subject is not that of a partition of the plane.
@@ -76,7 +76,7 @@ func (s *stream) behind(partition int, seq uint64) (all []*copyOf) {
 	return all
 }
 
-// wants reports whether copies of the frames between two sequence numbers may be needed.
+// wants reports whether copies of any of the frames first to last, both included, of a partition may be needed.
 func (s *stream) wants(partition int, first, last uint64) bool {
 	wanted, known := s.wanted[partition]
 	return !known || slices.ContainsFunc(wanted, func(w span) bool { return first <= w.last && last >= w.first })

@@ -42,7 +42,7 @@ func (s *State) Quarantine(d journal.Damage) error {
 	return nil
 }
 
-// hadBoard reports whether a board of the session with the id has ended.
+// hadBoard reports whether one of the ended boards of session k has the board id id.
 func (s *State) hadBoard(k Key, id string) bool {
 	se := s.Sessions[k]
 	return se != nil && slices.ContainsFunc(se.Ended, func(b *Board) bool { return b.ID == id })

@@ -61,8 +61,8 @@ func DecideComplete(b *model.Board, reason string) ([]*journal.Event, error) {
 // endBatch bounds the steps that end in one write.
 const endBatch = 4000
 
-// EndSteps ends the steps that have not ended, at most endBatch of them, and then,
-// if none is left, the board.
+// EndSteps ends the steps that have not ended, at most endBatch of them. If all have ended then, it
+// ends the board; if not, the caller must call it again in a later command.
 func (f *Transition) EndSteps(to model.BoardStatus, reason string) {
 	n := 0
 	for _, s := range f.Board.Order {

@@ -282,8 +282,9 @@ func (s *session) decide(p *journal.Partition[*model.State], batch rules.Batch) 
 	return out, err
 }
 
-// renewLeases renews the leases of the runs that are in progress on this worker, and tells the worker to stop all others: they have
-// ended, are unknown or are another worker's. It returns an error only if the state of a partition cannot be read.
+// renewLeases renews the leases of the runs of ids that are in progress on this worker, and tells the worker to stop
+// the other runs of ids: they have ended, are unknown or are another worker's. It returns an error only if the state
+// of a partition cannot be read; then it has told the worker nothing, and some leases may be renewed.
 func (s *session) renewLeases(ids []string) error {
 	ended := map[string]bool{}
 	for _, id := range ids {

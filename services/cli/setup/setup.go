@@ -152,7 +152,7 @@ func keepingOf(f target, old []byte, w wanted, remove bool) keeping {
 	return keepFirst
 }
 
-// plan returns what is entered where.
+// plan returns what setup enters (w), and the files into which it enters that or from which it removes it.
 func plan(cmd *cobra.Command, t tool, o options) (w wanted, files []target, err error) {
 	dir := o.dir
 	if dir == "" {

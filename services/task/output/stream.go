@@ -76,12 +76,12 @@ type Stream struct {
 	ends map[string]tail // of tasks that were appended to recently, by subject
 }
 
-// tail is the end of a subject as remembered. Another writer may have appended since;
+// tail is what is remembered of the output of a subject. Another writer may have appended since;
 // the expected sequence of every append detects that.
 type tail struct {
 	seq    uint64 // of the last message, 0 if none
-	end    int64
-	oldest int64 // offset of the oldest byte that is kept
+	end    int64  // offset behind the last byte
+	oldest int64  // offset of the oldest byte that is kept
 }
 
 // OpenStream creates or updates the stream, see StreamConfig, and returns a Store on it. Append returns STORAGE_FULL
@@ -143,8 +143,8 @@ func (o *Stream) Append(ctx context.Context, namespace, taskID string, chunk *ta
 	return 0, storageFault("output of task "+taskID+" could not be stored", err)
 }
 
-// findTail returns the end of a subject, as remembered or else from the broker; the zero tail
-// if there is no output.
+// findTail returns the tail of a subject from o.ends or, if it is not there, from the broker. It does not put it into
+// o.ends. If the broker has no output of the subject, findTail returns the zero tail and no error.
 func (o *Stream) findTail(ctx context.Context, subject string) (tail, error) {
 	o.mu.Lock()
 	at, known := o.ends[subject]

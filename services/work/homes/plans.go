@@ -72,7 +72,7 @@ func unambiguous(st fs.FileInfo) bool {
 // validated, so the path stays in the home; os.Root would refuse it otherwise.
 func planName(itemID string) string { return filepath.Join("work-items", itemID, "plan.md") }
 
-// Seed writes the first text of a plan. It is on disk when Seed returns. A file that
+// Seed writes the first text of a plan. The text that it writes is on disk when it returns. A file that
 // exists stays as it is, because a repeated request must not undo the agent's edits.
 func (p *Plans) Seed(namespace, agentID, itemID, text string) error {
 	name := planName(itemID)
@@ -217,8 +217,9 @@ func (h *Home) ensurePlan(name string) {
 	}
 }
 
-// describe makes the descriptor of a plan file and caches it with the file's identity, so
-// that the next read sees an edit by another program (SPEC W3).
+// describe returns the descriptor of a plan file, with a problem if the file cannot be shown. It caches that of a
+// regular file with the file's identity, so that the next read sees an edit by another program (SPEC W3), unless the
+// file was written so recently that such an edit might not show (see unambiguous).
 func (p *Plans) describe(h *Home, k item, name string) *workv1.PlanArtifact {
 	path := filepath.Join(h.path, name)
 	st, err := h.root.Lstat(name)

@@ -275,7 +275,8 @@ func (s *Store) Remove(_ context.Context, name string) error {
 	return nil
 }
 
-// Catalog implements archive.Store. It reads the next one if the catalog is replaced meanwhile.
+// Catalog implements archive.Store. If the newest catalog cannot be read because a newer one has replaced it
+// meanwhile, Catalog reads that one.
 func (s *Store) Catalog(context.Context) ([]byte, uint64, error) {
 	for { // again if it is replaced meanwhile
 		name, version, err := s.newest()

@@ -191,7 +191,7 @@ func copied(v reflect.Value) reflect.Value {
 	return p
 }
 
-// differ returns an error at a path unless same.
+// differ returns nil if same is true, and otherwise an error that names the path and shows a and b.
 func differ(path string, same bool, a, b reflect.Value) error {
 	if same {
 		return nil

@@ -120,8 +120,8 @@ func (b *Bucket) begin(ctx context.Context) error {
 	}
 }
 
-// observe records an entry of the bucket, unless a newer one is known. A value that cannot be read counts as the zero
-// End.
+// observe records an entry of the bucket in b.stored, unless that has the same or a later revision. A deletion, or a
+// value that cannot be read, counts as the zero End.
 func (b *Bucket) observe(e jetstream.KeyValueEntry) {
 	end, err := framelog.ParseEnd(string(e.Value()))
 	if err != nil || e.Operation() != jetstream.KeyValuePut {
@@ -275,7 +275,8 @@ func (w witness) Record(end framelog.End) {
 	}
 }
 
-// Or returns a witness, only to be read, whose Last is that of local or known, whichever is newer.
+// Or returns a witness whose Last is the newer of local's Last and known: that of the later incarnation, then of the
+// higher sequence number. Use it only to read: its Record is that of local.
 func Or(local framelog.Witness, known framelog.End) framelog.Witness { return either{local, known} }
 
 // either implements framelog.Witness.
