@@ -82,6 +82,10 @@ func Resident(pid int) (int64, error) {
 		return 0, err
 	}
 	_, rest, _ := strings.Cut(string(raw), "VmRSS:")
-	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	return kib << 10, err
+	kib, _, ok := strings.Cut(strings.TrimSpace(rest), " ")
+	if !ok {
+		return 0, fmt.Errorf("process %d has ended", pid) // and is not yet waited for
+	}
+	n, err := strconv.ParseInt(kib, 10, 64)
+	return n << 10, err
 }

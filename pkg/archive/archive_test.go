@@ -3,6 +3,7 @@ package archive_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -96,6 +97,31 @@ func TestRoundTrip(t *testing.T) {
 		require.EqualValues(t, len(want.files), totals.Files)
 		require.EqualValues(t, len(want.messages), totals.Streams["a"].Messages+totals.Streams["b-c"].Messages)
 	})
+}
+
+// A journal of many segments is a backup of many streams.
+func TestManyStreams(t *testing.T) {
+	names := make([]string, 10_000)
+	for i := range names {
+		names[i] = fmt.Sprintf("quartet-journal-waiting-%d-%d", i%6, i)
+	}
+	_, m, totals, err := read(write(t, manifest(names...), content{}))
+	require.NoError(t, err)
+	require.Equal(t, names, m.Streams)
+	require.Len(t, totals.Streams, len(names))
+
+	// What would be refused when it is read is refused when it is written.
+	long := func(n int) (names []string) {
+		for i := range n {
+			names = append(names, strings.Repeat("x", 1<<20)+fmt.Sprint(i))
+		}
+		return names
+	}
+	_, m, _, err = read(write(t, manifest(long(63)...), content{}))
+	require.NoError(t, err)
+	require.Len(t, m.Streams, 63)
+	_, err = archive.NewWriter(io.Discard, manifest(long(64)...))
+	require.ErrorContains(t, err, "for 64 streams")
 }
 
 // Cut at any byte it is refused, and so is each changed byte that changes what

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// maxDocument bounds the size of the manifest and of the totals.
-	maxDocument = 1 << 20
+	// maxDocument bounds the sizes of the manifest and of the totals, which have some 220 bytes for each stream. Each
+	// segment of a journal is a stream, so there may be 300 000 of them.
+	maxDocument = 64 << 20
 	// maxWindow bounds the memory for decompression, whatever a file claims to need.
 	maxWindow = 64 << 20
 )

@@ -57,6 +57,9 @@ func (w *Writer) document(name string, v any) error {
 	if err != nil {
 		return err
 	}
+	if len(raw) > maxDocument { // Read would refuse it
+		return fmt.Errorf("%s would have %d bytes for %d streams; at most %d are read again", name, len(raw), len(w.streams), maxDocument)
+	}
 	return w.entry(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(raw)), ModTime: w.at}, raw)
 }
 

@@ -1,6 +1,7 @@
 package connlimit
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -143,6 +144,32 @@ func TestG8_AgedConnectionsWithoutACredential(t *testing.T) {
 	closed(t, first)
 	open(t, second, a)
 	open(t, third, b)
+}
+
+// TestG8_AgedConnectionsOfManySources: also when the source with the most connections has none that is old.
+func TestG8_AgedConnectionsOfManySources(t *testing.T) {
+	d := newDoor(t, Limits{Unproven: 3, Grace: 10 * time.Minute, Idle: 2 * time.Hour})
+	var aged []net.Conn
+	for i := range 3 {
+		c, s := d.enter(fmt.Sprintf("127.0.0.%d", i+2))
+		aged = append(aged, c)
+		s.listener.mu.Lock()
+		s.since = s.since.Add(-time.Duration(60-i) * time.Minute)
+		s.listener.mu.Unlock()
+	}
+	one, a := d.enter("127.0.0.9")
+	two, b := d.enter("127.0.0.9")
+	d.sweep(time.Now())
+	open(t, one, a)
+	open(t, two, b)
+	require.Equal(t, 2, d.count(displaced), "three are left")
+	d.mu.Lock()
+	left := d.unproven
+	d.mu.Unlock()
+	require.Equal(t, 3, left)
+	for _, c := range aged {
+		_ = c.Close()
+	}
 }
 
 // TestG8_ConnectionsOfASourceAndInAll are refused at the limit if no unproven connection can be closed.

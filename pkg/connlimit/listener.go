@@ -102,7 +102,7 @@ func (l *Listener) admit(raw net.Conn) *Conn {
 		leaving = append(leaving, l.takeOldest(s))
 	}
 	if l.total >= l.limits.Total || l.unproven >= l.limits.Burst {
-		largest := l.largest()
+		largest := l.largest(c.since)
 		if largest == nil {
 			l.mu.Unlock()
 			return nil
@@ -119,22 +119,27 @@ func (l *Listener) admit(raw net.Conn) *Conn {
 	return c
 }
 
-// largest returns the source with the most unproven connections, nil if there are none. The caller
-// holds mu.
-func (l *Listener) largest() *source {
+// largest returns the source with the most unproven connections among those whose oldest one was accepted by then;
+// nil if there is none. The caller holds mu.
+func (l *Listener) largest(then time.Time) *source {
 	var most *source
 	for _, s := range l.sources {
-		if s.unproven.Len() > 0 && (most == nil || s.unproven.Len() > most.unproven.Len()) {
+		if s.unproven.Len() > 0 && (most == nil || s.unproven.Len() > most.unproven.Len()) && !s.oldest().since.After(then) {
 			most = s
 		}
 	}
 	return most
 }
 
+// oldest returns the oldest unproven connection; there must be one.
+func (s *source) oldest() *Conn {
+	return s.unproven.Front().Value.(*Conn) //nolint:forcetypeassert // it holds nothing else
+}
+
 // takeOldest removes the oldest unproven connection of a source from the table; the source must have one.
 // The caller holds mu, and must close the connection after it has unlocked mu.
 func (l *Listener) takeOldest(s *source) *Conn {
-	c := s.unproven.Front().Value.(*Conn) //nolint:forcetypeassert // it holds nothing else
+	c := s.oldest()
 	l.remove(c)
 	return c
 }
@@ -180,8 +185,8 @@ func (l *Listener) sweepUntilClosed() {
 }
 
 // sweep closes the unproven connections that have been idle for Limits.Idle at now. While there are more than
-// Limits.Unproven, it also closes the oldest one of the source with the most of them, unless that one is
-// younger than Limits.Grace.
+// Limits.Unproven, it also closes one that is older than Limits.Grace: the oldest one of the source with the most
+// unproven connections among the sources that have one so old.
 func (l *Listener) sweep(now time.Time) {
 	var silent, many []*Conn
 	l.mu.Lock()
@@ -196,8 +201,8 @@ func (l *Listener) sweep(now time.Time) {
 		}
 	}
 	for l.unproven > l.limits.Unproven {
-		s := l.largest()
-		if now.Sub(s.unproven.Front().Value.(*Conn).since) < l.limits.Grace { //nolint:forcetypeassert // as above
+		s := l.largest(now.Add(-l.limits.Grace))
+		if s == nil {
 			break
 		}
 		many = append(many, l.takeOldest(s))
