@@ -65,7 +65,7 @@ type Segmented interface {
 	// Prepare makes sure that the segment behind number exists, and returns the sequence number at which it begins. It
 	// is idempotent.
 	Prepare(ctx context.Context, number uint64) (first uint64, err error)
-	// Size returns how many bytes the frames of a segment have in the log.
+	// Size returns how many bytes the frames of a segment have in the log; ErrSegmentGone if it does not have the segment.
 	Size(ctx context.Context, number uint64) (int64, error)
 	// Segments returns the segments that the log has, in order. Their numbers have gaps where an accepted loss left segments out.
 	Segments(ctx context.Context) ([]Segment, error)

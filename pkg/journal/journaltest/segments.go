@@ -107,6 +107,17 @@ func logSegments(t *testing.T, log framelog.Log) {
 	f, _ = w.Seal(framelog.End{Seq: end.Seq, Segment: segments + 5}, framelog.Frame{ID: "ahead", Generation: 1}, framelog.NewContent(w.Salt("ahead")))
 	_, err = log.Append(t.Context(), end.Seq, f)
 	require.ErrorIs(t, err, framelog.ErrSegmentGone)
+
+	require.Error(t, s.Drop(t.Context(), 1), "it is not the first one")
+	for range 2 {
+		require.NoError(t, s.Drop(t.Context(), 0))
+		_, err = s.Size(t.Context(), 0)
+		require.ErrorIs(t, err, framelog.ErrSegmentGone)
+		all, err := s.Segments(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, segments-1)
+		require.EqualValues(t, 1, all[0].Number)
+	}
 }
 
 // followNext tests that a follower receives what write writes, if it has read the frame that closed a segment and the

@@ -99,13 +99,16 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	return l.first[number+1], nil
 }
 
-// Size implements framelog.Segmented. It returns 0 for a segment without a frame, and for a dropped one what it had.
+// Size implements framelog.Segmented. It returns 0 for a segment without a frame.
 func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if number < l.dropped {
+		return 0, fmt.Errorf("%w: segment %d", framelog.ErrSegmentGone, number)
+	}
 	return l.sizes[number], nil
 }
 

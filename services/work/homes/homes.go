@@ -175,15 +175,15 @@ func (h *Home) Write(p string, content []byte, mode fs.FileMode, staged string) 
 		_ = h.root.Remove(tmp)
 		return nil, err
 	}
-	for {
-		if err := h.syncDir(dir); err != nil {
-			return nil, err
-		}
-		if !made || dir == "." {
-			return h.root.Stat(name)
-		}
-		dir = filepath.Dir(dir)
+	if made {
+		err = h.syncDirs(dir)
+	} else {
+		err = h.syncDir(dir)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return h.root.Stat(name)
 }
 
 // Stat describes a file or directory, following links within the home.
@@ -196,6 +196,16 @@ func (h *Home) syncDir(name string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// syncDirs writes the entries of a directory and of those above it in the home to disk.
+func (h *Home) syncDirs(name string) error {
+	for {
+		if err := h.syncDir(name); err != nil || name == "." {
+			return err
+		}
+		name = filepath.Dir(name)
+	}
 }
 
 // Describe returns a file or directory as the API shows it, without its hash.

@@ -72,8 +72,9 @@ func unambiguous(st fs.FileInfo) bool {
 // validated, so the path stays in the home; os.Root would refuse it otherwise.
 func planName(itemID string) string { return filepath.Join("work-items", itemID, "plan.md") }
 
-// Seed writes the first text of a plan. The text that it writes is on disk when it returns. A file that
-// exists stays as it is, because a repeated request must not undo the agent's edits.
+// Seed writes the first text of a plan, which is on disk when it returns. A file that exists stays as it is, because
+// a repeated request must not undo the agent's edits. Since the first request may have ended before the directories
+// of the file were on disk, Seed also syncs those of a file that exists.
 func (p *Plans) Seed(namespace, agentID, itemID, text string) error {
 	name := planName(itemID)
 	h, err := p.dir.Open(namespace, agentID, true)
@@ -82,6 +83,9 @@ func (p *Plans) Seed(namespace, agentID, itemID, text string) error {
 	}
 	defer h.Close()
 	if _, err := h.root.Lstat(name); err == nil {
+		if err := h.syncDirs(filepath.Dir(name)); err != nil {
+			return seedError(name, err)
+		}
 		return nil
 	}
 	if _, err := h.Write(name, []byte(text), 0o640, itemID); err != nil {
