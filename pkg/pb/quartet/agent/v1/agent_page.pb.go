@@ -40,7 +40,7 @@ type AgentPage struct {
 	Decisions []*Decision `protobuf:"bytes,5,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// The tick that is queued or in the open turn; empty if there is none.
 	PendingTick string `protobuf:"bytes,6,opt,name=pending_tick,json=pendingTick,proto3" json:"pending_tick,omitempty"`
-	// Whether the last tick was dropped as stale.
+	// Whether a tick was dropped since the last decision: it may come again.
 	TickDropped bool `protobuf:"varint,7,opt,name=tick_dropped,json=tickDropped,proto3" json:"tick_dropped,omitempty"`
 	// What woke the agent itself and no completed turn has shown; unset if there is nothing.
 	Wake *AgentWoken `protobuf:"bytes,8,opt,name=wake,proto3" json:"wake,omitempty"`
