@@ -27,7 +27,7 @@ const (
 	nameUpdate   = "Quartet UpdateWorkItem"
 )
 
-// fsyncFigure returns the figure of writes by one writer, each synced, on this disk, and a function that ends it.
+// fsyncFigure returns the figure of writes to one file, each of them synced, and a function that closes the file.
 func fsyncFigure(o options) (figure, func(), error) {
 	f, err := os.Create(filepath.Join(o.dir, "fsync"))
 	if err != nil {

@@ -84,7 +84,7 @@ func startRiver(ctx context.Context, dir string, known figures) (func() error, e
 	return closing, nil
 }
 
-// answers waits until a server answers a query, for at most 30 s. A server accepts connections some time before that.
+// answers waits up to 30 s until a server answers queries, which is later than when it begins to accept connections.
 func answers(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

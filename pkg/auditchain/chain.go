@@ -20,9 +20,9 @@ import (
 
 // Hash returns the hash of an entry, which depends on all its fields except hash: SHA-256, in hex, of
 // the fields in the order of their numbers, each as its length in bytes in decimal, a colon and
-// the field. A number is decimal, a kind its name in the API, a time RFC 3339 in UTC with six digits of
-// fraction or, if it is not set, empty. target is one field: its entries, sorted by name, each as name and value in
-// the same form of length, colon and text.
+// the field, with nothing between fields. A number is decimal, a kind is the name of its constant such as
+// AUDIT_KIND_ATTEMPT, and a time is RFC 3339 in UTC with six digits of fraction or, if it is not set, empty. target
+// is one field: its entries, sorted by name, each as name and value in the same form of length, colon and text.
 func Hash(e *auditv1.AuditEntry) string {
 	var b strings.Builder
 	field := func(s string) { fmt.Fprintf(&b, "%d:%s", len(s), s) }

@@ -68,8 +68,8 @@ func Released(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTC
 // Fatal returns an error with which a turn fails permanently: its message is quarantined at once.
 func Fatal(err error) error { return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_FATAL} }
 
-// OverBudget returns an error which says that the required part of the context does not fit the model.
-// The message is quarantined at once, because another attempt would fail as well.
+// OverBudget returns an error with which a turn fails because the sections that its context must have do not fit
+// the model. The turn's message is quarantined at once, because another attempt would fail as well.
 func OverBudget(err error) error {
 	return ended{err, agentv1.TurnOutcome_TURN_OUTCOME_BASELINE_OVER_BUDGET}
 }

@@ -222,9 +222,11 @@ func (m *Map[K, V, S]) Summaries() iter.Seq2[K, S] {
 	}
 }
 
-// Evict looks at the next most resident values, beginning where the last call ended, and evicts those that were not
-// used since they were last looked at, or all that can be if unused is false. It returns how many it evicted, and
-// more false once it has come to the end. An error is one of the file; nothing is lost by it.
+// Evict looks at the next resident values, at most as many as the number most, beginning where the last call ended.
+// If unused is set, it evicts those that were not used since they were last looked at, otherwise all. Values that
+// the codec cannot evict stay. Evict returns how many values it evicted, and with more whether it stopped because of
+// most: more is false after the last value, with an error, and without a File. A value that could not be written to
+// the file stays resident.
 func (m *Map[K, V, S]) Evict(most int, unused bool) (n int, more bool, err error) {
 	if m.file == nil {
 		return 0, false, nil

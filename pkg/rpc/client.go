@@ -11,13 +11,13 @@ import (
 	"quartet/pkg/fault"
 )
 
-// FaultsUnary rebuilds faults from the wire, for connections that Network did
-// not make: the CLI's, a runner's, a worker's.
+// FaultsUnary rebuilds faults from the wire, for connections that Network did not make: of a CLI, runner or worker.
 func FaultsUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	return rebuild(invoke(ctx, method, req, reply, cc, opts...))
 }
 
-// FaultsStream is FaultsUnary for streams.
+// FaultsStream does what FaultsUnary does, for streams: it rebuilds the fault of a stream that
+// could not be opened, and those that Header, SendMsg and RecvMsg of the stream return.
 func FaultsStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"quartet/pkg/journal/archive"
 )
 
-// Archive is a store of an archive as one process sees it: each call is a crossing.
+// Archive is a store of an archive as one process sees it. Each call is a crossing, at which the simulation may delay
+// it, let it fail or end the process. Only Begin is none.
 type Archive struct {
 	Queue *Queue
 	Of    *Process
@@ -33,7 +34,7 @@ type simDraft struct {
 	what  string
 }
 
-// Begin implements archive.Store.
+// Begin implements archive.Store. It is no crossing, but Add and Commit of the draft are.
 func (s *Archive) Begin(ctx context.Context, segment uint64) (archive.Draft, error) {
 	if s.Of.isDead() {
 		return nil, ErrDead

@@ -22,7 +22,9 @@ func (d *Disk) Fill(full bool) { d.full.Store(full) }
 // Full reports whether there is no room.
 func (d *Disk) Full() bool { return d.full.Load() }
 
-// Log is a log as one process sees it: an append is a crossing, and so is its answer; a read is one crossing.
+// Log is a log as one process sees it. An append is a crossing, at which the simulation may delay it, let it fail or
+// end the process, and the answer to the append is another one. A read is one crossing, but Tail, Size and Follow
+// are none.
 type Log struct {
 	Queue *Queue
 	Of    *Process

@@ -37,7 +37,8 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 	return &boardv1.CompleteBoardResponse{Board: b, EventIds: out.ids, EventsWritten: out.count}, plane.Stored(err)
 }
 
-// FailBoard stops the workers of a board and ends it as failed (S2-428 to S2-436).
+// FailBoard ends a board as failed. If workers hold steps of it, FailBoard first asks them to stop their runs and
+// waits for that, but not longer than CancelWait (S2-428 to S2-436).
 func (s *Service) FailBoard(ctx context.Context, req *boardv1.FailBoardRequest) (*boardv1.FailBoardResponse, error) {
 	out, err := s.end(ctx, endRequest{
 		method: "FailBoard", tool: "board_fail", status: model.BoardFailed,
@@ -49,8 +50,7 @@ func (s *Service) FailBoard(ctx context.Context, req *boardv1.FailBoardRequest) 
 	return &boardv1.FailBoardResponse{Board: out.board, EventIds: out.ids, EventsWritten: out.count, TimedOutRunIds: out.timedOut}, nil
 }
 
-// CancelBoard stops the workers of a board and ends it as cancelled (S2-429 to
-// S2-436).
+// CancelBoard ends a board as cancelled. It treats the board's workers as FailBoard does (S2-429 to S2-436).
 func (s *Service) CancelBoard(ctx context.Context, req *boardv1.CancelBoardRequest) (*boardv1.CancelBoardResponse, error) {
 	out, err := s.end(ctx, endRequest{
 		method: "CancelBoard", tool: "board_cancel", status: model.BoardCancelled,

@@ -28,7 +28,8 @@ const (
 	codePurpose    = "console code"
 )
 
-// held is the content of a ticket: a credential, and until when the ticket is valid.
+// held is the content of a ticket, which is the encrypted text that a browser has in place of a credential (see
+// package ticket). It says which credential that is, and until when the ticket is valid.
 type held struct {
 	Credential string `json:"c"`
 	Ends       int64  `json:"e"` // seconds since 1970
@@ -64,7 +65,7 @@ func (c *Console) open(purpose, text string) (held, error) {
 	return t, nil
 }
 
-// ticketOf returns the content of a new ticket with a credential, which is valid for term.
+// ticketOf returns the content of a new ticket with a credential. The ticket is valid for term from now.
 func (c *Console) ticketOf(credential string, term time.Duration) held {
 	return held{Credential: credential, Ends: c.deps.Clock.Now().Add(term).Unix(), ID: rand.Text()}
 }

@@ -228,7 +228,8 @@ func actorOf(key *identityv1.Key) rpc.Actor {
 	return a
 }
 
-// Authenticate implements rpc.Authenticator for the secrets of API keys.
+// Authenticate implements rpc.Authenticator: it returns the actor of the API key with this secret, or an error of
+// check.
 func (k *Keys) Authenticate(ctx context.Context, secret string) (rpc.Actor, error) {
 	c, err := k.check(ctx, secret)
 	if err != nil {

@@ -150,7 +150,7 @@ func (g *Gate) Stop(context.Context) error {
 	return nil
 }
 
-// Ready returns nil once everything is counted.
+// Ready returns an error until Start has counted what the journals hold, and nil from then on.
 func (g *Gate) Ready() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

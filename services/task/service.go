@@ -145,8 +145,8 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 }
 
 // Release ends the streams of workers and the waits of callers, so that a stop
-// need not wait for them. Workers keep their commands and connect to the next
-// process.
+// need not wait for them. The workers' commands continue, and the workers connect
+// to the next server process.
 func (s *Service) Release() {
 	s.watches.Stop()
 	s.workers.Release()

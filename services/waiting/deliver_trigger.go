@@ -27,11 +27,11 @@ const (
 	sourceTrigger = "trigger"
 )
 
-// DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its
-// credential, and decides the namespace and the agent. A trigger with a signature scheme
-// requires a valid signature as well. What is signed then decides whether a delivery repeats an earlier one (see
-// signature.SignedID), and the request's id is not used. For other triggers the request id
-// decides it. A delivery without one is written in a batch, and a repetition of it counts again.
+// DeliverTrigger accepts a delivery of an outside system (SPEC P2, P3). The token is its credential, and decides the
+// namespace and the agent. A trigger with a signature scheme requires a valid signature as well, and what is signed
+// decides whether a delivery repeats an earlier one (see signature.SignedID); the request's id is not used. Without
+// a scheme the request id decides that. A delivery that has neither a scheme nor a request id is written in a batch,
+// and a repetition of it counts as another delivery.
 func (s *Service) DeliverTrigger(ctx context.Context, req *waitingv1.DeliverTriggerRequest) (*waitingv1.DeliverTriggerResponse, error) {
 	if err := fault.First(
 		fault.RequestID(req.GetRequestId()),

@@ -33,8 +33,7 @@ func blockOf(k plane.Key, index int) pages.Owner {
 	return pages.Owner{Namespace: k.Namespace, ID: k.ID + "/" + strconv.Itoa(index/pageItems)}
 }
 
-// parseOwner returns the agent of a page and the number of its block of items, -1 for the page of headOf. It returns false for an
-// owner that has no page.
+// parseOwner returns a page's agent and block number, -1 for the page of headOf; false for an owner without a page.
 func parseOwner(o pages.Owner) (k plane.Key, block int, ok bool) {
 	at := strings.LastIndexByte(o.ID, '/')
 	if at < 0 {
@@ -138,7 +137,8 @@ func (a *agentWork) setHead(p *workv1.AgentWorkPage) {
 	}
 }
 
-// itemsPage returns the page with a block of items, nil if there is none. Steps are shared with the history, which only appends to them.
+// itemsPage returns the page with a block of items, nil if there is none. The records and HistorySteps of its entries
+// are shared with the state: records are replaced and never edited, and histories only append to their steps.
 func (s *State) itemsPage(a *agentWork, block int) proto.Message {
 	p := &workv1.AgentWorkPage{}
 	for n := block * pageGroups; n < min((block+1)*pageGroups, len(a.groups)); n++ {

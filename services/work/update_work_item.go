@@ -19,8 +19,8 @@ import (
 	"quartet/services/work/todos"
 )
 
-// UpdateWorkItem writes fields of an open item: of the item in focus if the request names none
-// (SPEC W5).
+// UpdateWorkItem writes fields of an open item, or of the item in focus if the request names none (SPEC W5). The
+// response has the cached descriptor of the plan, which may be old, or if none is cached a new one.
 func (s *Service) UpdateWorkItem(ctx context.Context, req *workv1.UpdateWorkItemRequest) (*workv1.UpdateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {

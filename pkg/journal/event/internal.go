@@ -14,9 +14,9 @@ func Opened(generation uint64) *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"generation": structpb.NewNumberValue(float64(generation))}}
 }
 
-// Consumed returns the payload of source_consumed: how far the journal of a partition was consumed. line is how many
-// lines of the frame at seq were consumed, 0 for all; consumed is the end of the log behind the last frame that was
-// consumed completely.
+// Consumed returns the payload of source_consumed, which says how far the journal of a partition of another plane was
+// consumed: up to the frame at seq, of which the first line lines were consumed, or all if line is 0. consumed is
+// End.String of the end of that log behind the last frame that was consumed completely.
 func Consumed(plane string, partition int, consumed string, seq uint64, line int) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"plane":     structpb.NewStringValue(plane),

@@ -292,7 +292,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	return l.Log.(framelog.Segmented).Prepare(ctx, number)
 }
 
-// Size implements framelog.Segmented, as Prepare does.
+// Size implements framelog.Segmented, as the inner log does, with the faults of reads.
 func (l *Log) Size(ctx context.Context, number uint64) (int64, error) {
 	if err := l.readFault(); err != nil {
 		return 0, err

@@ -297,9 +297,10 @@ func (l *Log) Follow(ctx context.Context, from uint64, fn func(uint64, framelog.
 	}
 }
 
-// followSegment reads the segment in which from is, and future frames of it, until it is closed or an error occurs. It
-// returns where to continue. A segment behind which there are frames is only read to its end, since its closing frame may be gone, and
-// one whose closing frame was read is passed over.
+// followSegment reads from the sequence number from on, and waits for future frames. It returns after the closing
+// frame of the last segment that has frames (closed is true), or with an error. next is the sequence number at which
+// to continue. If a later segment has frames, followSegment does not wait for more frames of a segment, whose closing
+// frame may be lost, but goes on to the next one. It skips a segment whose closing frame is before from.
 func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, framelog.Frame) error) (next uint64, closed bool, err error) {
 	all, err := l.refresh(ctx)
 	if err == nil {
@@ -327,7 +328,7 @@ func (l *Log) followSegment(ctx context.Context, from uint64, fn func(uint64, fr
 			}
 			continued = later > 0
 		}
-		// If there is a frame behind the segment, it does not grow any more since before this.
+		// If a later segment has frames, this one had stopped growing before its tail is read here, so the tail is final.
 		f, end, err := all[i].tail(ctx)
 		switch {
 		case err != nil:

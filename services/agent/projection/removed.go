@@ -58,10 +58,11 @@ func (c *removedCache) put(k ref.Agent, r removedBefore) {
 	c.byAgent[k] = r
 }
 
-// conversationSince returns the time of the oldest utterance that can still be read back, or zero if none was
-// removed. It returns what the cache has, or else searches for it. The oldest utterances may be in an archive that
-// cannot be reached now: if the search fails or takes longer than searchTerm, the result is that of the search
-// before.
+// conversationSince returns the time of the oldest utterance that can still be read back, or zero if no utterance
+// was removed. It searches if the cache has no entry, or one older than removedTerm, unless the namespace keeps its
+// history always: then an entry does not age. The oldest utterances may be in an archive that cannot be reached now:
+// if the search fails or takes longer than searchTerm, the result is that of the previous search, or zero if there
+// was none.
 func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time {
 	now := s.deps.Clock.Now()
 	r, known := s.removed.get(k)

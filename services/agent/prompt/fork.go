@@ -63,9 +63,10 @@ func Admit(message string, current *workv1.WorkItem) []Admitted {
 	return out
 }
 
-// Inherit renders the view. It is the same text for the same records, stays
-// within ForkBudget, and always has the current item's objective, the place of
-// its plan and its blocker; other items follow as far as the budget allows.
+// Inherit renders the view with which a forked child starts: what it inherits of its parent's work. The
+// text is the same for the same records and stays within ForkBudget. If there is a current item, it always
+// has the item's objective, the place of its plan and its blocker. Other items and, for a current item only,
+// reports and rounds follow as far as the budget allows.
 func Inherit(in Fork) string {
 	v := &view{room: ForkBudget * bytesPerToken}
 	it := in.Current

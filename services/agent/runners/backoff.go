@@ -30,8 +30,8 @@ type Backoff struct {
 	until map[ref.Agent]time.Time
 }
 
-// NewBackoff returns an empty Backoff. It calls onRetry for each agent whose pause has
-// ended.
+// NewBackoff returns an empty Backoff. Once started, the Backoff calls onRetry for each agent
+// whose pause has ended, from its own goroutine and without holding a lock.
 func NewBackoff(clk clock.Clock, onRetry func(ref.Agent)) *Backoff {
 	a := &Backoff{clk: clk, onRetry: onRetry, until: map[ref.Agent]time.Time{}}
 	a.due = clock.NewDue(clk, a.expire)

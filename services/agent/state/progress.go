@@ -47,8 +47,9 @@ func repeatable(tool string) bool {
 	return true
 }
 
-// recordEffect notes a call of the open turn that was recorded as a mutation: its fingerprint if the tool is repeatable, and otherwise
-// that the turn changed something. r may be nil.
+// recordEffect records for progressed a call of the open turn that the journal has as a mutation. If the tool is
+// repeatable, it keeps the fingerprint of the call, which is progress unless a recent turn had the same one. For
+// other tools it records that the turn changed something. r is the call's result; it may be nil.
 func (t *Turn) recordEffect(call *agentv1.ToolCall, r *agentv1.ToolResult) {
 	if repeatable(call.GetName()) {
 		t.effects = append(t.effects, fingerprint(call.GetName(), call.GetArguments(), r))

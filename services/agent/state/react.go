@@ -122,8 +122,8 @@ func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 	return events
 }
 
-// wakeByEnd returns the event that wakes the agent because its own wait ended, or reminds it of one. The
-// event names the wait among the ended ones, unless it names maxEndedWaits already.
+// wakeByEnd returns the one event that wakes the agent because a wait of its own ended, or as a reminder of a wait.
+// The event has the wait in EndedWaitIds in both cases, unless maxEndedWaits are there already.
 func (a *Agent) wakeByEnd(source, waitID string) []*journal.Event {
 	events := a.wakeEvents(source, waitID, nil)
 	if woken, ok := journal.Find[*agentv1.AgentWoken](events); ok && len(woken.GetEndedWaitIds()) < maxEndedWaits {

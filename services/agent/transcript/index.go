@@ -112,7 +112,7 @@ func (t *Index) Round(n int) []uint64 {
 	return out
 }
 
-// Turn returns the rounds of a turn, and false if the turn is unknown.
+// Turn returns which rounds a turn has, and false if the index does not have the turn.
 func (t *Index) Turn(turnID string) (Span, bool) {
 	i := slices.IndexFunc(t.Turns, func(s Span) bool { return s.TurnID == turnID })
 	if i < 0 {

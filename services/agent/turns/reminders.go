@@ -40,9 +40,10 @@ type reminder struct {
 	rounds int // rounds without a change
 }
 
-// dueReminder returns the reminder that is due after the newest round of a turn, or nil.
-// It depends on the rounds only, so a repetition finds the same. The todo list is stale
-// if the item was changed but its todo list was not.
+// dueReminder returns the reminder that is due after the newest round of a turn, or nil. It is about the
+// todo list if the last reminderAfter rounds changed the item but not its todo list, and about the item if
+// they did not change it at all. The result depends only on the turn's recorded rounds and notices, so a
+// repetition of a SubmitRound that was interrupted before the round was settled finds the same.
 func dueReminder(t *state.Turn) *reminder {
 	last, itemID := len(t.Rounds)-1, t.Record.GetWorkItemId()
 	if itemID == "" {

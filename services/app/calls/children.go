@@ -11,7 +11,7 @@ import (
 	"quartet/pkg/rpc"
 )
 
-// Children makes the task plane's calls about private children, whose tasks it owns.
+// Children makes the task plane's calls about private children. That plane owns their tasks.
 // The task plane has checked that the caller is the child's parent or may act for it.
 // The calls are made as the system, because a parent's credential gives no access to a
 // child.
@@ -45,8 +45,9 @@ func (c Children) FollowUp(ctx context.Context, childID, requestID, waitID, text
 	return err
 }
 
-// Progress returns a text of one to three lines: the child's posture, its worktree if it
-// has one, and the objective and todos of its current work item if it has one.
+// Progress returns a text of one to three lines, each ending with a newline: the child's posture, its
+// worktree if it has one, and, if it has a current work item, the item's objective and how many of its
+// todos are done. With an error the text is empty.
 func (c Children) Progress(ctx context.Context, childID string) (string, error) {
 	ctx = asSystem(ctx)
 	r, err := c.agents().GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: childID})

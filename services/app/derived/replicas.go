@@ -175,7 +175,8 @@ func (r *replica) missesBeginning(info *jetstream.StreamInfo) bool {
 	return r.of.gapless && r.of.Messages > 0 && info.State.Msgs > 0 && r.of.First > info.State.FirstSeq
 }
 
-// removed reports whether all messages of a range are among those that were deleted, which are in order.
+// removed reports whether deleted has all sequence numbers from the number from up to and including to. deleted must
+// be in ascending order, without repetitions.
 func removed(deleted []uint64, from, to uint64) bool {
 	i, _ := slices.BinarySearch(deleted, from)
 	j, found := slices.BinarySearch(deleted, to)

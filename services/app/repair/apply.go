@@ -123,7 +123,8 @@ type build struct {
 // its loss was accepted.
 func (j *journal) repaired() bool { return j.Status == Repairable || j.Status == Accepted }
 
-// content returns the frames that a journal has when it is repaired, in order.
+// content returns the frames that a journal has after the repair, in order. Those of a journal that is Lost, which is
+// not repaired, are the frames that the store has of it now. The caller must not change the slice.
 func (j *journal) content(s *stream) []*copyOf {
 	switch j.Status {
 	case Lost:

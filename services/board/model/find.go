@@ -64,10 +64,10 @@ func JoinIDs(ids []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:limit], ", "), len(ids)-limit)
 }
 
-// CallerRun returns the run that calls, or nil if runID is empty. It returns RUN_STALE for a run
-// that is no longer in memory, and PERMISSION_DENIED for a run of another board than b: a run may read
-// the board that it was dispatched to and no other (S2-365). If that board has ended, and b is another
-// board of the session with the same board id, the error is TASK_TERMINAL.
+// CallerRun returns the run by which a request about b is made, which may have ended, or nil if runID is
+// empty. It returns RUN_STALE for a run that is not in memory, and PERMISSION_DENIED for a run of another
+// board: a run may read only the board to which it was dispatched (S2-365). If the run's own board has ended
+// and b is a newer one of the same session with the same board id, the error is TASK_TERMINAL.
 func (s *State) CallerRun(b *Board, runID string) (*Run, error) {
 	if runID == "" {
 		return nil, nil

@@ -23,8 +23,10 @@ const (
 	aboutColumns = 60
 )
 
-// Complete lets a shell complete the arguments and flags of root and all commands below it that name records. connect
-// returns a connection to the server. Where it cannot be reached, nothing is completed and no error is shown.
+// Complete lets a shell complete those arguments and flags that name records, in root and in all commands below it.
+// connect is called when the shell completes, and returns a connection to the server. If the server cannot be
+// reached, nothing is completed and no error is shown. Complete replaces no completion that a command or flag
+// already has.
 func Complete(root *cobra.Command, connect func() (*grpc.ClientConn, error)) {
 	c := completer{connect}
 	for _, cmd := range root.Commands() {

@@ -122,7 +122,8 @@ func (s *State) evicted(_ Owner, of *ownerTasks) {
 	}
 }
 
-// loaded is called when an evicted agent becomes resident again: it undoes evicted.
+// loaded is called when an evicted agent becomes resident again. It is the reverse of the method evicted: it moves
+// the tasks that are in no packed group from State.packed back to State.Tasks.
 func (s *State) loaded(_ Owner, of *ownerTasks) {
 	for n := range of.groups {
 		records := of.groups[n].records

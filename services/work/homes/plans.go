@@ -161,12 +161,13 @@ func (p *Plans) Attach(namespace string, it *workv1.WorkItem, e Effort) {
 	it.PlanArtifact = p.describe(h, k, name)
 }
 
-// unchanged returns the cached descriptor if the file is still the one it was made from. If
-// there is no file and e does not make one, it returns a descriptor that says so; otherwise
-// nil. It takes one system call, where opening the file below the home takes twelve, which
-// were a seventh of the processor time of UpdateWorkItem. The call follows links out of the
-// home, but shows nothing of what it finds: it only compares it with the file that was read
-// below the home.
+// unchanged returns the cached descriptor if the file is still the one from which it was made. If there is no file,
+// it first puts back the plan of a completed item that is kept aside (see restore); if it did not, and e is an
+// Effort that creates no file, it returns a descriptor with the problem "missing". In all other cases it returns
+// nil, and the caller must read the file below the home. For a file that exists it takes one system call, where
+// opening it below the home takes twelve, which were a seventh of the processor time of UpdateWorkItem. The call
+// follows links out of the home, but shows nothing of what it finds: unchanged only compares that with the file that
+// was read below the home.
 func (p *Plans) unchanged(k item, it *workv1.WorkItem, path string, e Effort) *workv1.PlanArtifact {
 	d, ok := p.cached(k)
 	st, err := os.Lstat(path)
