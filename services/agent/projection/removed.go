@@ -32,8 +32,16 @@ type removedCache struct {
 }
 
 type removedBefore struct {
-	looked time.Time // when the entry was read
+	looked time.Time // when the entry was read, or the search failed
 	since  time.Time // of the oldest utterance that can be read; zero: nothing was removed
+	failed bool      // the search failed, and since is of an earlier one
+}
+
+// fresh reports whether an entry need not be read again at now. always is set if the namespace keeps its history
+// always: then only the entry of a search that failed ages.
+func (r removedBefore) fresh(now time.Time, always bool) bool {
+	age := now.Sub(r.looked)
+	return r.failed && age < searchAgain || !r.failed && (always || age < removedTerm)
 }
 
 func (c *removedCache) get(k ref.Agent) (removedBefore, bool) {
@@ -59,14 +67,13 @@ func (c *removedCache) put(k ref.Agent, r removedBefore) {
 }
 
 // conversationSince returns the time of the oldest utterance that can still be read back, or zero if no utterance
-// was removed. It searches if the cache has no entry, or one older than removedTerm, unless the namespace keeps its
-// history always: then an entry does not age. The oldest utterances may be in an archive that cannot be reached now:
-// if the search fails or takes longer than searchTerm, the result is that of the previous search, or zero if there
-// was none.
+// was removed. It searches if the cache has no entry that is fresh. The oldest utterances may be in an archive that
+// cannot be reached now: if the search fails or takes longer than searchTerm, the result is that of the previous
+// search, or zero if there was none.
 func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time {
 	now := s.deps.Clock.Now()
 	r, known := s.removed.get(k)
-	if known && (s.deps.History.Of(k.Namespace) == 0 || now.Sub(r.looked) < removedTerm) {
+	if known && r.fresh(now, s.deps.History.Of(k.Namespace) == 0) {
 		return r.since
 	}
 	ctx, cancel := context.WithTimeout(ctx, searchTerm)
@@ -74,9 +81,9 @@ func (s *Service) conversationSince(ctx context.Context, k ref.Agent) time.Time 
 	since, err := s.searchSince(ctx, k)
 	if err != nil {
 		s.deps.Logger.Warn("what was removed of a conversation is not known; contexts say what was known before", zap.String("namespace", k.Namespace), zap.String("agent_id", k.ID), zap.Error(err))
-		since, now = r.since, now.Add(searchAgain-removedTerm)
+		since = r.since
 	}
-	s.removed.put(k, removedBefore{looked: now, since: since})
+	s.removed.put(k, removedBefore{looked: now, since: since, failed: err != nil})
 	return since
 }
 

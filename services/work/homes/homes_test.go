@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -388,4 +389,19 @@ func TestA11_TheBudgetOfASearch(t *testing.T) {
 	require.True(t, s.spent())
 	s.files, s.bytes = 0, SearchBytes
 	require.True(t, s.spent())
+}
+
+// A search that ends at its limit says after which file, also if no file was one of the glob.
+func TestA11_ASearchThatOnlyVisitsSaysWhereItEnded(t *testing.T) {
+	_, h := open(t)
+	info, err := h.Write("a.log", []byte("needle\n"), 0o600, "1")
+	require.NoError(t, err)
+	s := &Search{Pattern: regexp.MustCompile("needle"), Glob: "*.md", Most: 10, Now: func() time.Time { return time.Unix(0, 0) }}
+	for i := range searchFiles {
+		require.NoError(t, s.Visit(t.Context(), Entry{Path: fmt.Sprintf("%d.log", i), Info: info}))
+	}
+	require.Empty(t, s.Found.GetStoppedAfter())
+	require.ErrorIs(t, s.Visit(t.Context(), Entry{Path: "z.md", Info: info}), ErrStop)
+	require.Equal(t, fmt.Sprintf("%d.log", searchFiles-1), s.Found.GetStoppedAfter())
+	require.True(t, s.Found.GetTruncated())
 }

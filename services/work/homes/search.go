@@ -37,7 +37,7 @@ type Search struct {
 	files int
 	bytes int64
 	until time.Time
-	last  string // the last file that was searched
+	last  string // the last file that was visited
 }
 
 // spent reports whether a search has read as many files or bytes, or taken as long, as it may. The time begins with
@@ -56,12 +56,12 @@ func (s *Search) Visit(ctx context.Context, e Entry) error {
 		return ErrStop
 	}
 	s.files++
+	s.last = e.Path
 	if ok, _ := path.Match(s.Glob, path.Base(e.Path)); s.Glob != "" && !ok || !e.Info.Mode().IsRegular() {
 		return nil
 	}
 	content, ok := e.Text()
 	s.bytes += int64(len(content))
-	s.last = e.Path
 	if !ok {
 		s.Found.Skipped++
 		return nil

@@ -761,7 +761,7 @@ type GrepFilesResponse struct {
 	// Files that were not searched since they are no text or larger than 4 MiB.
 	Skipped int32 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// Set if the search ended before all files were searched, because it had read 64 MiB, or visited
-	// 20 000 files, or taken 5 s: the path of the last file that was searched. Search a directory at a
+	// 20 000 files, or taken 5 s: the path of the last file that was visited. Search a directory at a
 	// time, or fewer files by glob.
 	StoppedAfter  string `protobuf:"bytes,4,opt,name=stopped_after,json=stoppedAfter,proto3" json:"stopped_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
