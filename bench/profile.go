@@ -35,7 +35,7 @@ func (o *options) profile() (stop func() error, err error) {
 	}, nil
 }
 
-// writeHeap writes a profile of the live heap.
+// writeHeap writes a heap profile, as of the last garbage collection, to a file, which it creates or truncates.
 func writeHeap(name string) error {
 	f, err := os.Create(name)
 	if err != nil {

@@ -145,7 +145,7 @@ type years struct {
 	conn   interface{ Close() error }
 	agents agentv1.AgentServiceClient
 	work   workv1.WorkServiceClient
-	items  []string // by number: item n belongs to agent n % len(agents)
+	items  []string // ids by number: item n belongs to agent n modulo the number of agents
 }
 
 func startYears(ctx context.Context, binary, dir string, more ...string) (*years, error) {
@@ -200,7 +200,7 @@ func objective(n int) string {
 	return fmt.Sprintf("Look at build %d of the service, find out what fails in it, and mend that", n)
 }
 
-// update changes the objective of one of the items.
+// update sets the objective of item n % len(y.items) to objective(n). There must be 10 agents.
 func (y *years) update(ctx context.Context, n int) error {
 	i := n % len(y.items)
 	text := objective(n)

@@ -185,7 +185,7 @@ func goEnv() map[string]any {
 	return env
 }
 
-// items reads every work item of the agent.
+// items reads every work item of the agent, also the completed ones.
 func (s *show) items(ctx context.Context) ([]*workv1.WorkItem, error) {
 	var all []*workv1.WorkItem
 	token := ""

@@ -135,7 +135,7 @@ func (w *Writer) Close() (Totals, error) {
 	return t, w.zip.Close()
 }
 
-// Abandon releases the resources of a Writer on which Close is not called, as after an error.
+// Abandon releases the resources of a Writer after an error, also one of Close. Nothing more is written.
 func (w *Writer) Abandon() {
 	w.zip.Reset(io.Discard)
 	_ = w.zip.Close() // nothing is written any more

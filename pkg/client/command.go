@@ -158,7 +158,8 @@ type outputWriter struct {
 }
 
 // Write queues output, which is kept until the server has stored it. It blocks while the queue is full.
-// It fails once the command was abandoned; the end of the command's context alone does not make it fail.
+// It fails once abandon was called, because the lease was lost or the worker has stopped. The end of the command's
+// context alone does not make it fail.
 func (w outputWriter) Write(p []byte) (int, error) {
 	for written := 0; written < len(p); {
 		n := spool.Cut(p[written:])

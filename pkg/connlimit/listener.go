@@ -170,7 +170,7 @@ func (l *Listener) end(reason string, conns []*Conn) {
 	}
 }
 
-// sweepUntilClosed calls sweep every sweepPeriod until the listener is closed.
+// sweepUntilClosed calls sweep, which closes unproven connections, every sweepPeriod until the listener is closed.
 func (l *Listener) sweepUntilClosed() {
 	tick := time.NewTicker(sweepPeriod)
 	defer tick.Stop()

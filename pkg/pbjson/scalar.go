@@ -150,7 +150,8 @@ func (d *decoder) natural(high uint64) (uint64, error) {
 	return n, nil
 }
 
-// small parses an integer of up to 18 digits without an allocation. ok is false for any other text.
+// small parses a number of up to 18 digits without fraction or exponent, without an allocation. It returns false for
+// any other number. The caller must have checked that text is a number of JSON.
 func small(text []byte) (int64, bool) {
 	digits, negative := text, false
 	if digits[0] == '-' {

@@ -179,8 +179,8 @@ func (t *trees) killBoot(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// killAll sends SIGKILL to the processes that find returns until it returns none
-// but the leader.
+// killAll sends SIGKILL to the processes that find returns, except leader and this process,
+// until find returns no other ones. It returns how many processes it killed, also with an error.
 func killAll(ctx context.Context, leader int, find func([]entry) map[int]int64) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()

@@ -117,7 +117,8 @@ func (f *File) put(plain []byte) (place, error) {
 	return p, nil
 }
 
-// get returns a blob. It uses the memory of into, which may be nil, if that is large enough.
+// get returns the blob at p. It overwrites the memory of into if the capacity is large enough, and allocates new
+// memory if not. into may be nil.
 func (f *File) get(p place, into []byte) ([]byte, error) {
 	buffer := buffers.Get().(*[]byte)
 	defer giveBack(buffer)

@@ -78,9 +78,9 @@ func NewNetwork(cfg NetworkConfig) *Network {
 	}
 }
 
-// Listen serves srv under name inside this process until srv is stopped or the
-// Network closed. The same server may be listened to under several names, and
-// on TCP as well.
+// Listen makes srv serve calls of name inside this process until srv is stopped or the Network is closed, and returns
+// at once. It returns an error if name is in use or the Network is closed. The same server may have several names,
+// and serve TCP as well.
 func (n *Network) Listen(name string, srv *Server) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

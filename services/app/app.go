@@ -97,8 +97,8 @@ func (a *App) Stop(ctx context.Context) error {
 	return err
 }
 
-// Ready returns nil when every module is ready, so that everything which this process serves can be
-// served.
+// Ready returns nil if every module is ready, so that everything which this process serves can be
+// served, and otherwise life.ErrNotStarted or an error that names all modules that are not ready.
 func (a *App) Ready() error { return a.group.Ready() }
 
 // GRPCAddr returns the address on which gRPC is served.

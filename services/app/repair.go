@@ -24,8 +24,8 @@ func newScrubber(w *wiring) *scrub.Scrubber {
 	})
 }
 
-// Repair repairs the journals of an embedded NATS server with these settings; see repair.Run. from is the backup that it
-// may take frames from; one without a File is none.
+// Repair repairs the journals of the embedded NATS server that cfg describes; see repair.Run, and repair.Config for
+// stores, acceptLoss and apply. It may take frames from the backup from, unless from.File is empty.
 func Repair(ctx context.Context, cfg Config, from Backup, stores, acceptLoss []string, apply bool) (repair.Result, error) {
 	if err := cfg.Complete(); err != nil {
 		return repair.Result{}, err

@@ -42,9 +42,9 @@ const (
 )
 
 // ExportBackup streams a backup: the journals and, unless omit_output is set, the output of
-// commands, as of the moment of the call, and the files of the homes as they are when they are
-// read. The file is sealed before it leaves the process. It returns STORAGE if the backup is
-// incomplete.
+// commands, as of one moment during the call, and the files of the homes as they are when they are
+// read. It encrypts and authenticates the file before the file leaves the process. It returns STORAGE
+// if it could not complete the backup; the client must discard what it received.
 func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.ServerStreamingServer[backupv1.ExportBackupResponse]) (failure error) {
 	ctx := out.Context()
 	if s.deps.Record != nil {
@@ -90,8 +90,8 @@ func contentsOf(m archive.Manifest, t archive.Totals, sum string) *backupv1.Back
 	return c
 }
 
-// export sends the sealed backup to to, and writes the same bytes to sum. After an error, what was sent is no
-// complete backup.
+// export sends the backup, encrypted and authenticated as archive.Seal does, to the client, and writes the same bytes
+// to sum. After an error, the bytes that were sent are no complete backup, and manifest and totals may be incomplete.
 func (s *Service) export(ctx context.Context, omitOutput bool, recipients []age.Recipient, to *sender, sum io.Writer) (archive.Manifest, archive.Totals, error) {
 	key := s.cfg.Key()
 	js, err := jetstream.New(s.deps.Conn())

@@ -22,8 +22,8 @@ type Console interface {
 	Bearer(r *http.Request) (credential string, ends time.Time)
 }
 
-// console adds the paths of the console. Links of other pages may lead to the pages, which tell nothing but
-// the version; sessions are begun and ended by pages of this server only.
+// console adds the paths of the console. Other sites may link to the files of the console, which show nothing but the
+// version. No web page but those of this server and of allowed origins can begin or end sessions.
 func (g *Service) console(all *http.ServeMux, loopback bool) {
 	pages := g.hosts(loopback, only(http.MethodGet, g.deps.Console.Pages(refuse)))
 	all.Handle("/ui", pages)
@@ -38,8 +38,8 @@ func (g *Service) console(all *http.ServeMux, loopback bool) {
 	})))
 	all.Handle("/ui/session", sessions)
 	all.Handle("/ui/code", sessions)
-	// The identity provider's page sends browsers back to what is below /ui/oidc, where the cookie of the sign-in guards
-	// it. A sign-in is begun by pages of this server, or in the address line.
+	// The identity provider's page sends browsers back to paths below /ui/oidc, where the cookie of the sign-in is
+	// checked. A sign-in is begun by a page of this server or of an allowed origin, or in the address line.
 	signIn := only(http.MethodGet, g.deps.Console.SignIn(refuse))
 	all.Handle("/ui/oidc/", g.hosts(loopback, signIn))
 	all.Handle("/ui/oidc", g.hosts(loopback, g.origins(signIn)))

@@ -140,8 +140,8 @@ func (in *input) guard(r protoreflect.Message) error {
 	return nil
 }
 
-// unquoted returns an idempotency key without the quotes of a structured field, which most
-// clients omit.
+// unquoted returns an idempotency key without the quotes around it. The header is a structured field, whose strings
+// are quoted, but most clients send the key without quotes.
 func unquoted(s string) string {
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
 		return s[1 : len(s)-1]

@@ -126,9 +126,9 @@ func (d *deliveries) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.deliver(ctx, w, r, source, req)
 }
 
-// deliveryKey returns the request id of a delivery, "" if its sender gives none. The value of
-// a known webhook may have any form and length; one that cannot be a request id is hashed. Such
-// an Idempotency-Key is refused.
+// deliveryKey returns the request id of a delivery, from the first header of deliveryKeys that it has; "" for none.
+// An Idempotency-Key that cannot be a request id is an error. The headers of known webhooks may have values of any
+// form and length: a value that cannot be a request id is replaced by its hash.
 func deliveryKey(h http.Header) (string, error) {
 	for i, name := range deliveryKeys {
 		value := strings.TrimSpace(h.Get(name))

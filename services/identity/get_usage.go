@@ -10,7 +10,7 @@ import (
 )
 
 // GetUsage returns the quotas of a namespace, and how much of them it uses (SPEC I18). The namespace is the
-// caller's unless the request names one.
+// caller's unless the request names one. With all_namespaces it returns the result of usageOfAll.
 func (s *Service) GetUsage(ctx context.Context, req *identityv1.GetUsageRequest) (*identityv1.GetUsageResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if req.GetAllNamespaces() {

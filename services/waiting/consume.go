@@ -126,8 +126,8 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event
 	return events
 }
 
-// taskEnded records that a task has ended, for waits that are registered later, and resolves
-// the active waits for it. It returns no events for a task whose end is recorded already.
+// taskEnded returns events that record the end of a task for later waits, resolve the active waits for it, and record
+// a mismatch for other waits of its item. It returns nil if the end is recorded already.
 func (a *agentWaits) taskEnded(env journal.Env, k plane.Key, t *taskv1.Task) []*journal.Event {
 	if a != nil && a.tasks.Has(t.GetTaskId()) {
 		return nil

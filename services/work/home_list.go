@@ -63,8 +63,8 @@ func (s *Service) GrepFiles(ctx context.Context, req *workv1.GrepFilesRequest) (
 	return &search.Found, err
 }
 
-// walk checks that the caller may read an agent's home, and visits what is below a path of it; see
-// homes.Home.Walk. An empty path is the home itself.
+// walk checks that the caller may read an agent's home, and visits what is below the directory at the path below, or
+// the file at that path; see homes.Home.Walk. An empty path is the home itself.
 func (s *Service) walk(ctx context.Context, agentID, below string, depth int, after string, visit func(homes.Entry) error) error {
 	start := "."
 	if below != "" {

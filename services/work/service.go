@@ -166,8 +166,8 @@ func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID strin
 }
 
 // exists returns nil if an agent exists, and otherwise the error of Agents.AgentExists. It
-// remembers the agents that exist, so that the agent plane is called once for each; it
-// returns nil for one that was deleted after that.
+// remembers the agents that exist and does not ask the agent plane about them again, so it
+// also returns nil for one that was deleted after it was remembered.
 func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	s.knownMu.RLock()
 	_, ok := s.known[k]

@@ -260,7 +260,7 @@ func (a *agentWork) byCompletion(rec *workv1.WorkItemRecord) *tree {
 	return &a.open
 }
 
-// openWaits returns 1 for an open item that has waits, otherwise 0.
+// openWaits returns 1 if an item is not completed and has waits or intents. It returns 0 if not, and for nil.
 func openWaits(rec *workv1.WorkItemRecord) int {
 	if rec == nil || derive.Completed(rec) || len(rec.GetWaits()) == 0 {
 		return 0

@@ -1,9 +1,11 @@
 package erasure
 
-// Tombstones is the part of a state that remembers who was erased, so that no name is used again. A state embeds it.
+// Tombstones is the part of a state that knows which owners were erased, so that the state can refuse new owners with
+// their names. A state embeds it.
 type Tombstones struct{ set *Set }
 
-// UseErased implements journal.Erasable.
+// UseErased implements journal.Erasable. The journal calls it once, while the state is empty, with a set that only
+// the journal changes.
 func (t *Tombstones) UseErased(erased *Set) { t.set = erased }
 
 // WasErased reports whether an owner was erased.

@@ -42,8 +42,8 @@ func (r *Raw) WithPayload(m proto.Message) *Event {
 // errLine is the cause of every error of ParseLine.
 var errLine = errors.New("journal: damaged line")
 
-// ParseLine reads the envelope of one line. It ignores unknown fields, so that an older
-// reader understands a newer writer, and only finds the end of the payload. A line without
+// ParseLine parses the envelope of one line. It ignores unknown fields, so that an older reader
+// understands a newer writer. It finds the end of the payload and does not parse it. A line without
 // wal_seq or event_type is an error; one without payload is not.
 func ParseLine(line []byte) (*Raw, error) {
 	r := &Raw{}

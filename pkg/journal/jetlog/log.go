@@ -45,7 +45,7 @@ func New(nc *nats.Conn, plane string, partition int) (*Log, error) {
 	return &Log{nc: nc, js: js, plane: plane, partition: partition}, nil
 }
 
-// MaxBody implements framelog.Bounded: what max_payload of the server that the connection has now leaves for a body.
+// MaxBody implements framelog.Bounded. It returns max_payload of the connected server less HeaderRoom, at least 0.
 func (l *Log) MaxBody() int { return int(max(l.nc.MaxPayload()-HeaderRoom, 0)) }
 
 // known returns the segments that are known, and looks them up if there are none.

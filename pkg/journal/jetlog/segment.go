@@ -85,7 +85,8 @@ func (s *segment) append(ctx context.Context, expect uint64, f framelog.Frame) (
 	return ack.Seq, nil
 }
 
-// gone reports whether the stream of the segment does not exist any more.
+// gone asks the broker whether the stream of the segment exists, and reports whether the answer is that it does not.
+// After any other error it returns false.
 func (s *segment) gone(ctx context.Context) bool {
 	_, err := s.js.Stream(ctx, s.Stream())
 	return errors.Is(err, jetstream.ErrStreamNotFound)

@@ -93,7 +93,7 @@ func (j *Journals) Read(plane string, reg *journal.Registry) (events []*journal.
 	return events, err
 }
 
-// Types returns the event types of Events, in order.
+// Types returns the type of each event, in order.
 func Types(events []*journal.Event) []string {
 	types := make([]string, len(events))
 	for i, ev := range events {

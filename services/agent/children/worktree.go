@@ -140,8 +140,9 @@ func (s *Service) clearWorktree(ctx context.Context, k ref.Agent, d *state.Deleg
 	return kept(fault.From(err).Message())
 }
 
-// awaitWorktree waits until the child exists in its worktree or it is known that it never will, at
-// most for readyTimeout.
+// awaitWorktree waits until the child exists, which is not created before its worktree is ready. It also returns when
+// the delegation is not open any more, so that there will be no child; after an error of reading; when ctx ends; and
+// after readyTimeout.
 func (s *Service) awaitWorktree(ctx context.Context, parent ref.Agent, delegationID string) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

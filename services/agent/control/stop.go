@@ -36,8 +36,8 @@ func stop(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, err
 	return append(events, state.AgentEvent(r, &agentv1.AgentStopped{Agent: r})), nil
 }
 
-// StartAgent ends a stop or a pause, so that runners get turns for queued messages again. It queues no
-// message itself and restarts no task (SPEC A8).
+// StartAgent lets an agent run that was stopped or paused, so that runners get turns for queued messages
+// again. It queues no message itself and restarts no task (SPEC A8).
 func (s *Service) StartAgent(ctx context.Context, req *agentv1.StartAgentRequest) (*agentv1.StartAgentResponse, error) {
 	return execute(ctx, s, "StartAgent", req, start, func(a *agentv1.Agent) *agentv1.StartAgentResponse {
 		return &agentv1.StartAgentResponse{Agent: a}

@@ -66,7 +66,7 @@ type Service struct {
 	removed removedCache
 }
 
-// New returns a Service over the partitions of engine.
+// New returns a Service that reads agents from the partitions of engine, and their work with deps.
 func New(engine *state.Engine, deps Deps) *Service {
 	return &Service{engine: engine, deps: deps, calls: deps.Calls}
 }

@@ -164,7 +164,8 @@ func bound(in Input) string {
 	return ""
 }
 
-// named returns what a line about a wait calls it: its reason and condition, else its resource, else its id.
+// named returns the text that names a wait in a line: its reason or, for an intent, its condition. Without them it is
+// the description of its resource, else the id of the resource, else the id of the wait.
 func named(w *waitingv1.Wait) string {
 	for _, text := range []string{w.GetReason() + w.GetCondition(), w.GetResourceDescription(), w.GetResource()} {
 		if text != "" {

@@ -229,7 +229,7 @@ func (s *Service) runCalls(ctx context.Context, k ref.Agent, runID string, round
 			}, call)
 		}
 		if err := ctx.Err(); err != nil {
-			return fault.From(err) // the result may be that of the expired deadline; a repetition asks again
+			return fault.From(err) // maybe the cause of the result; a repeated SubmitRound makes the call again
 		}
 		taken = tools.FitResult(&out, call, taken)
 		out.Result.WorkItemId = binding

@@ -219,7 +219,7 @@ func (c Planes) OwnsItem(ctx context.Context, agentID, workItemID string) error 
 	return err
 }
 
-// RunningTasks returns all tasks that still run for an item.
+// RunningTasks returns the tasks of a work item that have not ended.
 func (c Planes) RunningTasks(ctx context.Context, agentID, workItemID string) ([]work.RunningTask, error) {
 	tasks := taskv1.NewTaskServiceClient(c.To("task"))
 	req := &taskv1.ListTasksRequest{AgentId: agentID, WorkItemId: workItemID, PageSize: page.MaxSize}

@@ -32,7 +32,8 @@ func (t *trend) add(now time.Time, used int64) {
 	t.samples = append(t.samples, sample{now, used})
 }
 
-// full returns how long it will take until free bytes are used up; 0 if that is not known, or not to be expected.
+// full returns how long it will take until free bytes are used up. It returns 0 if that is not known or not to be
+// expected, and also if free is 0 or negative.
 func (t *trend) full(now time.Time, used, free int64) time.Duration {
 	if len(t.samples) == 0 {
 		return 0

@@ -94,7 +94,9 @@ func assemble(partition string, from framelog.End, copies []*copyOf, witnessed f
 	return c
 }
 
-// best returns the frame among those that name the end of a log as their predecessor that continues it, or nil.
+// best returns the frame that continues a log with the given end, or nil if none does. It chooses among frames, which
+// name that end as their predecessor; nil entries are skipped. It prefers the newest incarnation, then a frame in
+// lineage, which has those that lead to the witnessed frame, and then the place with the lowest number.
 func best(partition string, end framelog.End, frames []*copyOf, lineage map[*copyOf]bool) (next *copyOf) {
 	rank := func(f *copyOf) []int {
 		of := []int{-int(f.frame.Link.Incarnation), 1, f.place}
@@ -142,8 +144,8 @@ func walSeq(body []byte) (uint64, bool) {
 	return n, ok && err == nil
 }
 
-// lastWalSeq returns the wal_seq of the last line of a frame. If it has no line, it is the wal_seq before the frame,
-// or 0 if the frame does not say that.
+// lastWalSeq returns the wal_seq of the frame's last line. For a frame without lines it returns that of the last line
+// before the frame, or 0 if the frame has format 0, which does not state it.
 func (f *copyOf) lastWalSeq() uint64 {
 	n := uint64(len(lines.Split(f.frame.Body)))
 	if f.frame.Link.Format == 0 {

@@ -13,7 +13,8 @@ import (
 	"quartet/pkg/resident"
 )
 
-// CountUnfinished returns how many steps are not completed, failed or cancelled.
+// CountUnfinished returns how many steps are neither completed nor failed nor cancelled. The caller must not call it
+// for an ended board of a State: such a board has no steps in memory, nor has the result of Whole.
 func (b *Board) CountUnfinished() int {
 	return len(b.Steps) - b.Count[StepCompleted] - b.Count[StepFailed] - b.Count[StepCancelled]
 }

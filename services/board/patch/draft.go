@@ -171,10 +171,10 @@ func (d *draft) deleteStep(i int, n *node) error {
 	return nil
 }
 
-// changeStep changes texts, pool, required or dependencies of a step. Of a completed or
-// cancelled step only the texts can be changed; a completed one may also lose a dependency that
-// is not completed, which it got while a run held it: otherwise what it depends on could never
-// be deleted, and the board not be completed.
+// changeStep applies operation i, which changes the title, summary, pool, field required or dependencies of step n.
+// Of a completed or cancelled step, only title and summary can be changed. A completed step may also lose a
+// dependency on a step that is not completed, which was added while a run held the step: otherwise the other one
+// could never be deleted, and the board could not be completed.
 func (d *draft) changeStep(i int, n *node, op *boardv1.Operation) error {
 	id, f := n.rec.GetStepId(), op.GetFields()
 	textOnly := op.GetOp() == model.OpUpdateStep && f.Required == nil && f.WorkerPoolId == nil && f.GetDependsOnStepIds() == nil

@@ -133,8 +133,8 @@ func (d *patched) record(id string) *boardv1.Step {
 	return nil
 }
 
-// apply applies one operation. Operations on steps that do not exist are left to Board.Apply,
-// which refuses them.
+// apply applies one operation. It ignores operations on steps that do not exist: Board.Apply, which is called after
+// checkFollows, refuses them, except cancel_step and reopen_step, which it ignores too.
 func (d *patched) apply(op *boardv1.Operation) error {
 	if op.GetOp() == model.OpAddStep {
 		id := op.GetStep().GetStepId()
@@ -164,7 +164,7 @@ func (d *patched) apply(op *boardv1.Operation) error {
 			return fmt.Errorf("it deletes step %s, which is %s", id, model.StepStatusName(rec.GetStatus()))
 		}
 	default:
-		// The others change the board.
+		// The others change the board and no step.
 	}
 	d.records[id] = n
 	return nil

@@ -31,11 +31,12 @@ const (
 // reader reads what is shown.
 type reader struct{ conn grpc.ClientConnInterface }
 
-// fleet reads all agents. Where they are more than maxAgents, it reads those that do something or wait for something first,
-// then the idle ones, and those whose id contains a text, which may be empty.
+// fleet reads the agents to show. If there are more than maxAgents, it reads the counts and at most maxAgents agents:
+// those that are not idle and, if there is room, idle ones. Unless contains is empty, it also reads up to pageSize
+// agents whose id contains it. If there are no more, or they cannot be counted, it returns the result of first.
 func (r reader) fleet(ctx context.Context, contains string) (fleet, error) {
 	count, err := fleetv1.NewFleetServiceClient(r.conn).CountAgents(ctx, &fleetv1.CountAgentsRequest{})
-	if err != nil || count.GetAgents() <= maxAgents { // also for a caller who may list agents only
+	if err != nil || count.GetAgents() <= maxAgents { // also if the caller may only list them
 		return r.first(ctx)
 	}
 	out := fleet{counts: count, more: true}
@@ -87,7 +88,7 @@ func agentOf(a *fleetv1.FleetAgent) *agentv1.Agent {
 	}
 }
 
-// first reads the first agents in order of id, and whether there are more.
+// first reads agents in order of id until it has maxAgents or there are no more, and says whether there are more.
 func (r reader) first(ctx context.Context) (fleet, error) {
 	var out fleet
 	token := ""

@@ -333,7 +333,7 @@ func triggerGet(s *session.Session) *cobra.Command {
 	}
 }
 
-// triggerList returns `quartet trigger list`.
+// triggerList returns the command `quartet trigger list`.
 func triggerList(s *session.Session) *cobra.Command {
 	req := &waitingv1.ListExternalTriggersRequest{}
 	cmd := &cobra.Command{

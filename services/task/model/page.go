@@ -84,7 +84,8 @@ func (s *State) trimmedBy(ns string, t *taskv1.Task, touch func(pages.Owner)) {
 // NewPage implements journal.Paged.
 func (s *State) NewPage() proto.Message { return &taskv1.AgentTasksPage{} }
 
-// Page implements journal.Paged.
+// Page implements journal.Paged. The page has one block of an agent's tasks, and that of the first block also has
+// whether the agent is deleted. Page returns nil if there is nothing of this, or if o owns no such page.
 func (s *State) Page(o pages.Owner) proto.Message {
 	agent, block, ok := blockOf(o)
 	if !ok {

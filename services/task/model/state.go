@@ -56,8 +56,8 @@ const KeptInputs = 64
 // modified, so that readers may keep them. They have no derived fields (SPEC X6).
 type State struct {
 	erasure.Tombstones
-	// Tasks has, by task id, which is unique over all namespaces, the tasks of resident agents that are in no packed
-	// group, among them all tasks that have not ended. The method Task finds all tasks.
+	// Tasks has, by task id, which is unique over all namespaces, the tasks that are in no packed group and whose
+	// agent is not evicted. It has all tasks that have not ended. The method Task finds all tasks.
 	Tasks   map[string]*Record
 	packed  *resident.Index                           // where all other tasks are, by the hash of the id; see packedAt
 	agents  *resident.Map[Owner, ownerTasks, summary] // the tasks of each agent

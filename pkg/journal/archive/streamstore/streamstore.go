@@ -154,7 +154,8 @@ func (d *draft) Close() {
 	_ = d.store.Remove(ctx, d.name) // what is left takes room only
 }
 
-// message returns a message, or ErrNoObject.
+// message returns the message that get reads from the archive's stream, or an error that wraps ErrNoObject if message
+// or stream does not exist. It may call get several times; see jetlog.Patiently.
 func (s *Store) message(ctx context.Context, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
 	stream, err := s.find(ctx)
 	if err != nil {

@@ -99,7 +99,7 @@ func (s *Store) Manifests(ctx context.Context) (map[uint64][]byte, error) {
 	return all, nil
 }
 
-// Numbers implements snapshot.Store.
+// Numbers implements snapshot.Store. It returns the numbers of all objects and manifests, in ascending order.
 func (s *Store) Numbers(ctx context.Context) ([]uint64, error) {
 	if err := s.begin(ctx, "numbers"); err != nil {
 		return nil, err
