@@ -148,8 +148,8 @@ func (c *Command) acknowledge(end int64) { c.buf.Acknowledge(end) }
 // abandon cancels a command whose lease was lost or whose worker has stopped, and makes its writes fail. The
 // caller must remove the command, or have ended the stream, so that nothing more of its output is sent.
 func (c *Command) abandon() {
+	c.cancel(ErrStopped) // before the writes fail, which say why
 	c.buf.Discard()
-	c.cancel(ErrStopped)
 }
 
 type outputWriter struct {

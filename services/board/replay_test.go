@@ -33,8 +33,8 @@ func forge(t *testing.T, name string, events []*journal.Event) []byte {
 // (SPEC B1.2).
 func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 	r := newRig(t)
-	// a is completed, b running, c claimed, d ready, e pending on b, f failed.
-	r.create("one", in("a"), in("b"), in("c"), in("d"), in("e", "b"), in("f"), in("g", "a"))
+	// a is completed, b running, c claimed, d ready, e pending on b, f failed, h pending on e.
+	r.create("one", in("a"), in("b"), in("c"), in("d"), in("e", "b"), in("f"), in("g", "a"), in("h", "e"))
 	require.NoError(t, r.say("one", "a", model.StepCompleted))
 	runB := r.held("one", "b")
 	require.NoError(t, r.report("one", "w-b", runB, "b", model.StepRunning))
@@ -61,7 +61,7 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 		lines []*journal.Event
 		says  string
 	}{
-		"completed with open steps":  {[]*journal.Event{line("task_completed", "", "", &boardv1.TaskCompleted{})}, "steps are not completed: b, c, d, e, f, g"},
+		"completed with open steps":  {[]*journal.Event{line("task_completed", "", "", &boardv1.TaskCompleted{})}, "steps are not completed: b, c, d, e, f, g, h"},
 		"failed with open steps":     {[]*journal.Event{line("task_failed", "", "", &boardv1.TaskFailed{})}, "steps have not ended"},
 		"cancelled with open steps":  {[]*journal.Event{line("task_cancelled", "", "", &boardv1.TaskCancelled{})}, "steps have not ended"},
 		"a claim on a blocked board": {[]*journal.Event{blocked, line("task_step_claimed", "d", "run_1", &boardv1.TaskStepClaimed{ClaimedByRunId: "run_1"})}, "the board is blocked"},
@@ -72,7 +72,9 @@ func TestB1_ALineThatCannotFollowIsFound(t *testing.T) {
 		)}, "the dependencies run in a circle: "},
 		"a cycle of old steps":          {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpAddDependency, StepId: "b", DependsOnStepId: "e"})}, "the dependencies run in a circle: b, e, b"},
 		"a step on itself":              {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpUpdateStep, StepId: "d", Fields: &boardv1.StepFields{DependsOnStepIds: &boardv1.StepList{StepIds: []string{"d"}}}})}, "circle: d, d"},
-		"a deleted dependency":          {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpCancelStep, StepId: "b"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"})}, "on which step e depends"},
+		"a deleted dependency":          {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpCancelStep, StepId: "e"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "e"})}, "on which step h depends"},
+		"a cancelled running step":      {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpCancelStep, StepId: "b"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"})}, "change step b, which is running, to cancelled"},
+		"a reopened completed step":     {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpReopenStep, StepId: "a"}, &boardv1.Operation{Op: model.OpDeleteStep, StepId: "a"})}, "change step a, which is completed, to pending"},
 		"a deleted running step":        {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpDeleteStep, StepId: "b"})}, "it deletes step b, which is running"},
 		"a deleted completed step":      {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpDeleteStep, StepId: "a"})}, "it deletes step a, which is completed"},
 		"an unknown dependency":         {[]*journal.Event{updated(&boardv1.Operation{Op: model.OpAddDependency, StepId: "d", DependsOnStepId: "zz"})}, "does not exist"},

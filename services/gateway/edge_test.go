@@ -29,6 +29,8 @@ func TestP3_Deliveries(t *testing.T) {
 	require.Equal(t, "integration", r.waiting.actors[0].Role)
 	a = r.do(http.MethodPost, path, "x", "Idempotency-Key", "d1")
 	require.Equal(t, "true", a.header.Get("Idempotent-Replayed"))
+	require.Equal(t, 200, r.do(http.MethodPost, path, "x", "Idempotency-Key", `""`, "X-Github-Delivery", "g1").status)
+	require.Equal(t, "x-github-delivery:g1", r.waiting.delivered[len(r.waiting.delivered)-1].GetRequestId(), "an empty key is none")
 
 	require.Equal(t, 404, r.do(http.MethodPost, triggerPath+"wrong", "").status)
 	require.Equal(t, 403, r.do(http.MethodPost, triggerPath+"revoked", "").status)

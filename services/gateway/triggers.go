@@ -136,8 +136,10 @@ func deliveryKey(h http.Header) (string, error) {
 			continue
 		}
 		if i == 0 {
-			key := unquoted(value)
-			return key, fault.RequestID(key)
+			if key := unquoted(value); key != "" {
+				return key, fault.RequestID(key)
+			}
+			continue
 		}
 		if name == "Ce-Id" {
 			value = h.Get("Ce-Source") + "#" + value // such an id is unique for its source only

@@ -167,9 +167,12 @@ func (g *Gauge) forecast(now room.State) {
 		in = g.trend.full(at, now.Used, now.Limit-now.Used)
 	}
 	g.fullIn.Store(int64(in))
-	if in > 0 {
+	switch {
+	case in > 0:
 		g.full.Set(in.Seconds())
-	} else {
+	case now.Limit > 0 && now.Used >= now.Limit: // it is full
+		g.full.Set(0)
+	default:
 		g.full.Set(math.Inf(1))
 	}
 }

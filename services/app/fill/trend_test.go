@@ -18,6 +18,7 @@ func TestX16_WhenItIsFull(t *testing.T) {
 	reg, state := prometheus.NewRegistry(), room.State{Limit: 1000 * mib}
 	g := New(&room.Room{}, func(context.Context) (room.State, error) { return state, nil }, zap.NewNop(), reg)
 	began := time.Unix(1_700_000_000, 0)
+	var gauge float64
 	measure := func(after time.Duration, used int64) time.Duration {
 		g.now = func() time.Time { return began.Add(after) }
 		state.Used = used
@@ -29,6 +30,7 @@ func TestX16_WhenItIsFull(t *testing.T) {
 				continue
 			}
 			value := f.GetMetric()[0].GetGauge().GetValue()
+			gauge = value
 			if math.IsInf(value, 1) {
 				value = 0
 			}
@@ -45,7 +47,14 @@ func TestX16_WhenItIsFull(t *testing.T) {
 	state.Limit = 0
 	require.Zero(t, measure(3*trendFrom, 200*mib), "its limit is not known")
 	state.Limit = 100 * mib
+	require.Positive(t, gauge, "it is not full")
 	require.Zero(t, measure(4*trendFrom, 200*mib), "it is full")
+	require.Zero(t, gauge, "so that an alert that compares goes on")
+	require.Zero(t, measure(4*trendFrom+time.Second, 100*mib), "it is just full")
+	require.Zero(t, gauge)
+	state.Limit = 110 * mib
+	require.Positive(t, measure(4*trendFrom+2*time.Second, 109*mib))
+	require.Positive(t, gauge)
 	state.Limit = 1000 * mib
 	for minute := range 2 * trendSamples { // it stops to grow
 		measure(time.Hour+time.Duration(minute)*trendEach, 300*mib)

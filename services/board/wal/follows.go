@@ -92,8 +92,8 @@ func checkStepLine(b *model.Board, s *model.Step, ev *journal.Event) error {
 	return err
 }
 
-// checkPatch is checkFollows for the operations of task_updated: no step is deleted that its
-// status does not permit or that another step depends on afterwards, and no cycle is made.
+// checkPatch is checkFollows for the operations of task_updated: no step is cancelled, reopened or deleted that its
+// status does not permit, none is deleted that another step depends on afterwards, and no cycle is made.
 func checkPatch(b *model.Board, ops []*boardv1.Operation) error {
 	d := patched{b: b, records: map[string]*boardv1.Step{}}
 	for _, op := range ops {
@@ -148,11 +148,21 @@ func (d *patched) apply(op *boardv1.Operation) error {
 		return nil
 	}
 	n := model.CopyStep(rec, d.b.UpdatedAt)
+	move := func(to model.StepStatus) error {
+		if n.Status = to; !model.StepMayMove(model.ByOrchestrator, rec.GetStatus(), to) {
+			return fmt.Errorf("its operations change step %s, which is %s, to %s", id, model.StepStatusName(rec.GetStatus()), model.StepStatusName(to))
+		}
+		return nil
+	}
 	switch op.GetOp() {
 	case model.OpCancelStep:
-		n.Status = model.StepCancelled
+		if err := move(model.StepCancelled); err != nil {
+			return err
+		}
 	case model.OpReopenStep:
-		n.Status = model.StepPending
+		if err := move(model.StepPending); err != nil {
+			return err
+		}
 	case model.OpUpdateStep, model.OpAddDependency, model.OpRemoveDependency:
 		model.ApplyOperation(n, op)
 		d.changed = append(d.changed, id)
