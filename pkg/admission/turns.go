@@ -203,8 +203,10 @@ func (t *Turns) Contended() bool {
 	return len(t.tenants) > 1
 }
 
-// Observe adapts the limit to waited, which is how long goroutines have waited for a processor recently. It returns
-// the limit; 0 if there is none. It should be called at regular intervals.
+// Observe adapts the limit to waited, which is how long goroutines wait for a processor at present, see Delay. It
+// halves the limit, or sets one, if waited exceeds the target, and increases it once waited was at most half of the
+// target in calm observations in a row. It returns the limit; 0 if there is none. It should be called at regular
+// intervals.
 func (t *Turns) Observe(waited time.Duration) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -148,8 +148,8 @@ func (c *Conn) setGrant(n int64) {
 	c.signal()
 }
 
-// Read implements net.Conn. On an unproven connection it waits while the budget is used up, or
-// while too many calls are in progress.
+// Read implements net.Conn. On an unproven connection it waits while the budget is used up and nothing is granted,
+// and while too many calls are in progress or were refused. It then reads no more than the grant or the budget allows.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.proven.Load() || len(p) == 0 {
 		return c.Conn.Read(p)

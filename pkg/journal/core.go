@@ -110,9 +110,9 @@ func (c *core[S]) position(k sourceKey) *position {
 	return pos
 }
 
-// keepConfirmed takes over the positions of old that are final although the log does not have them, because the
-// events led to nothing. Without it these events would be processed again with a newer state; see needsWrite. If
-// another writer had the partition in between, old was outdated and the positions of the log apply.
+// keepConfirmed copies from old, the core before a reload, the confirmed positions that no frame has, because the
+// events before them led to nothing: a newer state must not process these events again; see needsWrite. It does
+// nothing if the generations say that another writer opened the partition in between, since old was outdated then.
 func (c *core[S]) keepConfirmed(old *core[S]) {
 	if c.generation != old.generation && c.generation != old.generation+1 {
 		return

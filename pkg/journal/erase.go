@@ -127,7 +127,7 @@ func (p *Partition[S]) Erase(ctx context.Context, before time.Time, elsewhere fu
 	return lines, p.recordErased(ctx, c, through)
 }
 
-// recordErased writes a snapshot that says how far owners were erased.
+// recordErased writes a snapshot, which records c.erasedThrough, and then sets c.erasedRecorded to through or more.
 func (p *Partition[S]) recordErased(ctx context.Context, c *core[S], through uint64) error {
 	if err := p.snapshotNow(ctx, false); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"quartet/pkg/resident"
 )
 
-// Evict evicts the owners that were not used since the last call or, if unused is false, all that can be evicted.
-// It does so in batches, each of which keeps the loop from commands for about a millisecond.
+// Evict evicts owners not used since it last looked at them, or all if unused is false, in batches that take the loop
+// a millisecond. Before a batch it ends if at most eviction.Policy.Keep are in memory. Errors of the file are logged.
 func (p *Partition[S]) Evict(ctx context.Context, unused bool) error {
 	for more := true; more; {
 		err := p.internalCommand(ctx, "evict", func(S, Env) ([]*Event, error) {

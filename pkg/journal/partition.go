@@ -300,7 +300,7 @@ func (p *Partition[S]) Health() error {
 	return nil
 }
 
-// Damage returns the damage because of which the partition refuses everything; nil if its log is not damaged.
+// Damage returns the damage because of which the partition refuses all commands and reads; nil if there is none.
 func (p *Partition[S]) Damage() error {
 	var damage *refusal.DamageError
 	if err := p.failed.Load(); err != nil && errors.As(*err, &damage) {

@@ -60,7 +60,7 @@ func (r *Records[T, C]) IsOpen(id string) bool {
 	return ok
 }
 
-// find returns where among the ended records one is, -1 if it is not there.
+// find returns the index of the record with an id among those that have ended, -1 if none of them has the id.
 func (r *Records[T, C]) find(id string) int {
 	if r.ended == nil {
 		return -1

@@ -190,8 +190,8 @@ func (r *router) moved(n int) error {
 	return fault.PartitionMoved.Newf("partition %d of %s is held by another instance", n, r.Service).With("partition", strconv.Itoa(n))
 }
 
-// gone reports whether an error means that the call was not executed because the partition
-// was released meanwhile.
+// gone reports whether err, the error of a call to partition n at the place was, means that the call was not executed
+// because the instance has released the partition.
 func (r *router) gone(n int, was Place, err error) bool {
 	if errors.Is(err, errDrained) {
 		return true
@@ -202,7 +202,7 @@ func (r *router) gone(n int, was Place, err error) bool {
 	if !errors.Is(err, fault.NotReady) {
 		return false
 	}
-	// A long poll returns NOT_READY when its service stops.
+	// A long poll returns NOT_READY when its service stops, as it does when it releases the partition.
 	now, _ := r.Where(n)
 	return now.Local != was.Local
 }

@@ -185,7 +185,8 @@ func (b *Bucket) Watch(ctx context.Context) (<-chan *lease.Change, error) {
 	return changes, nil
 }
 
-// pass sends changes until ctx ends or some are lost.
+// pass sends to changes what next returns, each time that w is woken. It returns when ctx ends, and when a crossing
+// does not pass; the changes that are still queued are then lost.
 func (b *Bucket) pass(ctx context.Context, w *watch, changes chan<- *lease.Change) {
 	for {
 		select {

@@ -182,8 +182,9 @@ func destination(id stack.TransportEndpointID) netip.AddrPort {
 // isNameServer reports whether an address is that of the gateway's name server.
 func isNameServer(to netip.AddrPort) bool { return to.Addr().String() == Gateway && to.Port() == 53 }
 
-// dial connects to an address outside, or, if to is the name server of the gateway, to a name server of the host. It
-// returns an error if the address must not be reached (see refused).
+// dial connects from the host to an address, or, if to is the name server of the gateway, to a name server of the
+// host. It returns an error for an address that must not be reached, such as one of the host itself; private networks
+// may be reached. See refused.
 func (n *Network) dial(network string, to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
 	defer cancel()

@@ -23,7 +23,7 @@ var (
 	start  = time.Now()
 )
 
-// Short sets whether the process is short of processor time.
+// Short tells Now whether the process is short of processor time. At first it is not.
 func Short(is bool) { short.Store(is) }
 
 // Now lets other goroutines run. A computation that may take longer than a millisecond should call it regularly.

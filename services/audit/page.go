@@ -30,7 +30,7 @@ func numberOf(o pages.Owner) (int, bool) {
 func (s *State) newest() int { return (len(s.positions)+pageEntries-1)/pageEntries - 1 }
 
 // Owners implements journal.Paged. An entry changes only the newest page, unless it is the first of a new page:
-// then it also changes the page before, which loses the hash of the last entry and never changes again.
+// then the page before changes for the last time, since only the newest page has the hash of the last entry.
 func (s *State) Owners(_ *journal.Event, touch func(pages.Owner)) {
 	number := len(s.positions) / pageEntries
 	if newest := s.newest(); newest >= 0 && newest != number {

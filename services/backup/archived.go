@@ -205,9 +205,9 @@ func (c *copying) archived(ctx context.Context, parts []archived, after, until u
 // errEnough ends the reading of a segment when its remaining frames are not wanted. It is no failure.
 var errEnough = errors.New("backup: enough")
 
-// messages returns the messages that the stream of an archived segment had behind after, up to until. It verifies
-// that each frame continues the one before. An error is the last element. After an error that says that lines of the
-// segment were erased meanwhile, it goes on reading in the segment that replaced it.
+// messages returns those messages of the stream of an archived segment whose sequence numbers are greater than after
+// and at most until. It verifies that each frame continues the one before. An error is the last element. If lines of
+// the segment are erased meanwhile, which is no error, it goes on reading in the segment that replaced it.
 func (c *copying) messages(ctx context.Context, p archived, after, until uint64) iter.Seq2[archive.Message, error] {
 	return func(yield func(archive.Message, error) bool) {
 		var at framelog.End

@@ -80,7 +80,8 @@ func (s *Service) ExportBackup(req *backupv1.ExportBackupRequest, out grpc.Serve
 	return nil
 }
 
-// contentsOf returns the description of a backup with which the response ends. sum is the backup's SHA-256 in hex.
+// contentsOf returns the description of a backup, for the last message of the response. sum is the backup's SHA-256
+// in hex.
 func contentsOf(m archive.Manifest, t archive.Totals, sum string) *backupv1.BackupContents {
 	c := &backupv1.BackupContents{Version: m.Version, CutAt: timestamppb.New(m.CutAt), InstallationKeyId: m.Key, Sha256: sum, Files: int64(t.Files)}
 	for _, name := range slices.Sorted(maps.Keys(t.Streams)) {

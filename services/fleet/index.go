@@ -237,8 +237,8 @@ func (x *index) read(ctx context.Context) {
 	}
 }
 
-// round reads the agents that are in dirty when it begins. Those that cannot be read are put into dirty again, and
-// another round follows.
+// round reads the agents that are in dirty when it begins. It puts those that cannot be read into dirty again, and
+// then waits for pace and calls want, unless ctx ends.
 func (x *index) round(ctx context.Context) {
 	x.mu.Lock()
 	todo, listed, ended := x.dirty, x.listed, x.next

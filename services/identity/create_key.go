@@ -70,7 +70,8 @@ func (s *Service) CreateKey(ctx context.Context, req *identityv1.CreateKeyReques
 	return resp, nil
 }
 
-// decideCreateKey is the rule of CreateKey. The secret is derived from installation.
+// decideCreateKey is the rule of CreateKey. MaxKeys and MaxNamespaceKeys count ended keys too. The secret, of which
+// the event has a hash, is derived from the key installation and the new key's id.
 func decideCreateKey(st *State, env journal.Env, req *identityv1.CreateKeyRequest, namespace string, installation keyfile.Key) (journal.Decision[*identityv1.CreateKeyResponse], error) {
 	var d journal.Decision[*identityv1.CreateKeyResponse]
 	if len(st.keys) >= MaxKeys {

@@ -207,7 +207,7 @@ func (k *Keys) endNamed(text []byte) {
 	}
 }
 
-// revoked reports whether the key was revoked. A key that has expired need not be.
+// revoked reports whether the key was revoked. That a key has expired makes no difference.
 func (c *credential) revoked() bool {
 	select {
 	case <-c.ended:

@@ -28,7 +28,8 @@ const (
 	briefsShown = 50
 )
 
-// The URIs of the agent's resources: of the agent, of its briefs, and of the plan of an item.
+// baseURI, briefsURI and planURI return the URIs of the agent's resources: of the agent, of its briefs, and of the
+// plan of an item.
 func (a *agentServer) baseURI() string   { return "quartet://agents/" + a.agentID }
 func (a *agentServer) briefsURI() string { return a.baseURI() + "/briefs" }
 func (a *agentServer) planURI(itemID string) string {

@@ -21,9 +21,10 @@ const (
 // credential returns a name for the credential of an actor, by which its streams are counted.
 func credential(a rpc.Actor) string { return a.Namespace + "/" + a.Principal + "/" + a.KeyID }
 
-// Stream counts a stream of an actor until the caller calls release, or returns OVERLOADED if memory is short or
-// there are too many streams: a namespace may have as many as its quota, one credential half of that, and all
-// namespaces together streamsTotal. Streams of services are not counted.
+// Stream counts a stream of an actor until the caller calls release. It returns OVERLOADED and a nil release if
+// memory is short or too many streams are open at this process: a namespace may have as many as its quota (0: no
+// limit), one credential half of that, and all namespaces together streamsTotal. Streams of services are always
+// admitted and not counted.
 func (g *Gate) Stream(a rpc.Actor) (release func(), err error) {
 	if a.Role == rpc.RoleService {
 		return func() {}, nil

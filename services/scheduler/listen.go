@@ -36,9 +36,9 @@ var interest = map[string]func(*journal.Event) bool{
 	},
 }
 
-// listen marks the agents of a partition's events after the position after, until ctx ends. The
-// first sweep covers the events up to that position. From an agent plane in the same process listen
-// also receives hints: events that are not durable yet.
+// listen marks, as agents to evaluate, those of a partition's events after the position after, until ctx ends. The
+// first sweep covers the events up to that position. From an agent plane in the same process listen also receives
+// hints: events that are not durable yet.
 func (s *Service) listen(ctx context.Context, src journal.Source, after framelog.End) {
 	defer s.running.Done()
 	matters := interest[src.Plane()]
@@ -47,7 +47,7 @@ func (s *Service) listen(ctx context.Context, src journal.Source, after framelog
 		defer h.Hint(func(events []*journal.Event, lost bool) {
 			var causes []cause
 			for _, ev := range events {
-				// When events are lost, an evaluation may have seen any of them.
+				// An evaluation may have read a state with any of the lost events, also with those that do not matter.
 				if !journal.Internal(ev.Type) && ev.AgentID != "" && (lost || matters(ev)) {
 					causes = append(causes, s.causeOf(ev))
 				}

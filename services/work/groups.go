@@ -179,7 +179,7 @@ func (s *State) idHashes(namespace string, entries []*workv1.WorkItemEntry) []ui
 	return hashes
 }
 
-// addPacked adds the packed group of a page to the items of its agent. It does not decode the group's items.
+// addPacked adds a packed group of the page of a block to the items of agent a. It does not decode the group's items.
 func (s *State) addPacked(a *agentWork, block int, p *workv1.PackedWorkItems) error {
 	if p.GetGroup() >= pageGroups || len(p.GetIdHashes()) != groupItems || len(p.GetContent()) == 0 {
 		return fmt.Errorf("group %d has %d bytes with %d items", p.GetGroup(), len(p.GetContent()), len(p.GetIdHashes()))

@@ -45,7 +45,7 @@ type frameLog struct {
 	frames []Frame
 }
 
-// Scan implements framelog.Log.
+// Scan implements framelog.Log. After the last frame it returns errClosed, as if that frame always closed a segment.
 func (l frameLog) Scan(_ context.Context, from uint64, fn func(uint64, framelog.Frame) error) error {
 	for _, f := range l.frames {
 		if f.Seq < from {

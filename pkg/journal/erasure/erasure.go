@@ -88,7 +88,9 @@ func (s *Set) Payload(newKey []byte, namespace, id string) *structpb.Struct {
 	}}
 }
 
-// Add adds the owner that is in the payload of the event at a wal_seq, and returns its hash.
+// Add adds the owner whose hash is in the payload of the event at a wal_seq, and returns the hash. Events must be
+// added in the order of their wal_seqs. If the payload is malformed, or has another key than the set, Add returns an
+// error and the set is unchanged.
 func (s *Set) Add(walSeq uint64, payload *structpb.Struct) (owner Hash, err error) {
 	key, err := base64.StdEncoding.DecodeString(payload.GetFields()["key"].GetStringValue())
 	if err != nil || len(key) != KeySize || s.key != nil && !slices.Equal(s.key, key) {

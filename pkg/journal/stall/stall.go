@@ -9,8 +9,9 @@ import (
 // Threshold is the shortest write that counts as a stall; anything faster is a slow disk.
 const Threshold = time.Second
 
-// Meter measures stalls. The caller supplies the time, which must not go back. The zero value is
-// ready to use, and all methods are safe for concurrent use.
+// Meter measures stalls. A write that has lasted for Threshold or longer is a stall, with its whole duration. The
+// caller supplies the time, which must not go back. The zero value is ready to use, and all methods are safe for
+// concurrent use.
 type Meter struct {
 	mu    sync.Mutex
 	since time.Time // start of the current write; zero if there is none

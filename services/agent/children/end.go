@@ -31,7 +31,8 @@ func (s *Service) childStatus(ctx context.Context, k ref.Agent) (state.ChildStat
 
 // waitCancelled reports whether the wait with which a child's last turn ended will not wake
 // the child any more: it was cancelled, or it ended so long ago that the waiting plane has
-// dropped it. A wait that was resolved recently wakes the child, possibly a moment later.
+// dropped it. For a wait that was resolved recently it returns false, since the message that wakes the child may not
+// be queued yet.
 func (s *Service) waitCancelled(ctx context.Context, k ref.Agent, waitID string) (bool, error) {
 	conn, err := s.deps.Conn("waiting")
 	if err != nil {

@@ -26,8 +26,8 @@ func pause(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, er
 	return []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}, nil
 }
 
-// ResumeAgent ends a pause, so that runners get turns for queued messages again. A stopped agent is
-// refused with AGENT_STOPPED (SPEC A8).
+// ResumeAgent ends a pause, so that runners get turns for queued messages again. It changes nothing if the agent is
+// neither paused nor stopped. A stopped agent is refused with AGENT_STOPPED (SPEC A8).
 func (s *Service) ResumeAgent(ctx context.Context, req *agentv1.ResumeAgentRequest) (*agentv1.ResumeAgentResponse, error) {
 	return execute(ctx, s, "ResumeAgent", req, resume, func(a *agentv1.Agent) *agentv1.ResumeAgentResponse {
 		return &agentv1.ResumeAgentResponse{Agent: a}

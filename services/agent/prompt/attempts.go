@@ -61,7 +61,8 @@ func (c Tried) short(of Attempt) string {
 	return line + "\n"
 }
 
-// long returns the lines of a call with its arguments and its result.
+// long returns the line of short, and one line each for the arguments and the result, if there are any, of noteChars
+// characters at most.
 func (c Tried) long(of Attempt) string {
 	out := c.short(of)
 	if raw, err := pbjson.Append(nil, c.Arguments); err == nil && len(c.Arguments.GetFields()) > 0 {

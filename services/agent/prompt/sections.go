@@ -31,8 +31,9 @@ func heading(title string, o outcome, more int) string {
 	return fmt.Sprintf("\n## %s (%s)\n", title, o)
 }
 
-// messageForms returns the renderings of the turn's message: whole; its beginning, as far as it fits
-// into room; and a note of its length alone.
+// messageForms returns the renderings of the turn's message, the longest first: the whole text, whatever room is;
+// as much of its beginning as fits into room bytes, with a note of its length; and the note without the text. The
+// second one is left out if no text fits. Without a message there are none.
 func messageForms(in Input, room int) []form {
 	m := in.Message
 	if m == nil {
@@ -352,8 +353,8 @@ func within(text string, n int) string {
 // hang indents the further lines of a text, so that they cannot be mistaken for list entries.
 func hang(text string) string { return strings.ReplaceAll(breaks.Replace(text), "\n", "\n  ") }
 
-// fold returns a text as one line, with white space folded. Of a longer line it returns the
-// first n characters, followed by "…".
+// fold returns a text as one line, with white space folded. If this line has more than n characters,
+// fold returns the first n, followed by "…".
 func fold(text string, n int) string {
 	text = strings.Join(strings.Fields(text), " ")
 	for i := range text {

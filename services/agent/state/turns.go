@@ -30,7 +30,8 @@ func TurnEvent(t *agentv1.Turn, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: t.GetAgentId(), WorkItemID: t.GetBoundWorkItemId(), Payload: payload}
 }
 
-// RoundInMemory returns the n-th round of the agent if it is in memory, else nil.
+// RoundInMemory returns the n-th round of the agent, counted from 0 over all turns, or nil if the rounds of its turn
+// are not in memory. n must be less than the number of rounds.
 func (a *Agent) RoundInMemory(n int) *agentv1.Round {
 	for i := len(a.Transcript.Turns) - 1; i >= 0; i-- {
 		span := a.Transcript.Turns[i]

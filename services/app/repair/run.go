@@ -242,7 +242,8 @@ func (r *run) checkAccepted() error {
 	return nil
 }
 
-// search looks for copies of what the damaged journals lack.
+// search looks, in all places of the Config, for copies of the frames that damaged journals and archives lack. Then
+// it sets the status of each of these by what it found. It changes nothing that is stored.
 func (r *run) search(ctx context.Context) error {
 	damaged := map[string]bool{}
 	for _, j := range r.journals {

@@ -97,7 +97,7 @@ func Run(ctx context.Context, cfg Config) (all Result, err error) {
 	return all, nil
 }
 
-// streams returns the streams that are not journals.
+// streams returns EVENTS, the stream of the output of commands, and those of snapshots.
 func (cfg *Config) streams(ctx context.Context, nc *nats.Conn) ([]derived.Stream, error) {
 	if cfg.Remote != nil {
 		return derived.Running(ctx, nc)

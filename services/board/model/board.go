@@ -48,7 +48,7 @@ type Board struct {
 	Damaged      error         // not nil: the WAL cannot be replayed, so the board cannot be used (SPEC B2)
 	stored       resident.Blob // what an ended board has: a StoredBoard; zero: it has not ended
 
-	*content // empty if the board has ended, see Whole
+	*content // closed, whose fields are all zero, if the board has ended; see Whole
 }
 
 // content is what a board has in memory until it has ended.

@@ -32,7 +32,8 @@ func (b *Board) Overview() *boardv1.Board {
 	return out
 }
 
-// counts returns the number of steps by status.
+// counts returns the number of steps by status. For a board that has ended, the caller must call it on the result of
+// Whole, since b itself may have no content, and all numbers would be 0.
 func (b *Board) counts() *boardv1.StepCounts {
 	c := func(s StepStatus) int32 { return int32(b.Count[s] & (1<<31 - 1)) }
 	return &boardv1.StepCounts{

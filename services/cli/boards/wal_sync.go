@@ -84,7 +84,8 @@ func (w *walCopies) syncOne(ctx context.Context, wal *boardv1.Wal, root *os.Root
 	return w.appendLines(ctx, wal, local.Lines, f, end, root, p)
 }
 
-// compareEnds reads the last line of a complete copy from the server as well, once. Its hash covers all lines before it.
+// compareEnds compares the last line of a copy that lacks no lines with that line of the server's log, whose hash
+// covers all lines before it. It returns an error if they differ. For each log it does so until they were equal once.
 func (w *walCopies) compareEnds(ctx context.Context, wal *boardv1.Wal, lines int64, f *os.File, end int64) error {
 	if lines == 0 || w.compared[wal.GetWalName()] {
 		return nil

@@ -142,7 +142,8 @@ func copyName(path string, n int) string {
 	return path + backupSuffix + "." + strconv.Itoa(n)
 }
 
-// copiesOf returns the names of the copies of a file, the first one first.
+// copiesOf returns the names of the existing copies of a file, in the order of their numbers. This need not be the
+// order of their ages: a new copy gets the lowest number that is free.
 func copiesOf(path string) []string {
 	var out []string
 	for n := 1; n <= maxCopies; n++ {

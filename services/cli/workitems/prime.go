@@ -282,7 +282,8 @@ func fitting(lines []string, most int, what string) string {
 	return b.String()
 }
 
-// otherItems returns the open items that are not in focus, each once.
+// otherItems returns all open items but the one in focus, each once: first those in queue, class by class, then the
+// others in open.
 func otherItems(queue *workv1.GetWorkQueueResponse, open []*workv1.WorkItem) []*workv1.WorkItem {
 	known := map[string]bool{queue.GetCurrent().GetWorkItemId(): true}
 	var out []*workv1.WorkItem

@@ -74,7 +74,7 @@ func (s *Store) find(ctx context.Context) (jetstream.Stream, error) {
 	return stream, nil
 }
 
-// failed returns an error that names the stream.
+// failed wraps err, which must not be nil, in an error that names the stream.
 func (s *Store) failed(err error) error { return fmt.Errorf("streamstore: stream %s: %w", s.name, err) }
 
 // create creates the stream if there is none.
