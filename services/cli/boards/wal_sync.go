@@ -99,7 +99,7 @@ func (w *walCopies) compareEnds(ctx context.Context, wal *boardv1.Wal, lines int
 	if _, err := f.ReadAt(got, end-int64(len(got))); err != nil {
 		return err
 	}
-	if !bytes.Equal(got, want) {
+	if len(want) == 0 || !bytes.Equal(got, want) { // none: the log was restored meanwhile
 		return fmt.Errorf("line %d is not the one of the server's log; %s", lines, anew)
 	}
 	w.compared[wal.GetWalName()] = true
