@@ -3,15 +3,12 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -35,8 +32,7 @@ const (
 	natsVariable    = "QUARTET_TEST_CLUSTER_NATS"
 )
 
-// TestMain runs the tests in namespaces of their own, with binaries that were built outside. All tests without -run take two
-// namespaces beside each other, each with a cluster: the tests mostly wait for elections and leases.
+// TestMain runs the tests in namespaces of their own, with binaries that were built outside.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if Inside() || testing.Short() {
@@ -70,24 +66,8 @@ func enter() (int, error) {
 	if _, err := bucket.Build(); err != nil { // there is no network inside
 		return 1, err
 	}
-	env := []string{quartetVariable + "=" + quartet, natsVariable + "=" + nats}
-	if selected("test.run") || selected("test.skip") {
-		return Enter(nil, env...)
-	}
-	var codes [2]int
-	var errs [2]error
-	var lanes sync.WaitGroup
-	for i, args := range [][]string{
-		{"-test.run=^TestX1"},
-		{"-test.skip=^TestX1", "-test.testlogfile="}, // what the go command remembers of the files that were read is written by one
-	} {
-		lanes.Go(func() { codes[i], errs[i] = Enter(args, env...) })
-	}
-	lanes.Wait()
-	return cmp.Or(codes[0], codes[1]), errors.Join(errs[:]...)
+	return Enter(quartetVariable+"="+quartet, natsVariable+"="+nats)
 }
-
-func selected(name string) bool { return flag.Lookup(name).Value.String() != "" }
 
 // lease is short, so that what takes a lease takes little time.
 const lease = 3 * time.Second
@@ -159,7 +139,7 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 
 // start starts a cluster, which ends with the test.
 func start(t *testing.T, ctx context.Context, cfg Config) *Cluster {
-	require.NoError(t, proc.DependOnSources())
+	require.NoError(t, proc.DependOnSources()) // its binaries were built by another process
 	cfg.Dir, cfg.Quartet, cfg.NATS, cfg.Lease, cfg.StoreBytes = t.TempDir(), os.Getenv(quartetVariable), os.Getenv(natsVariable), lease, 768<<20
 	c, err := New(ctx, cfg)
 	require.NoError(t, err)

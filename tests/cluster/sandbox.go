@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"syscall"
 )
 
@@ -18,10 +17,10 @@ const insideVariable = "QUARTET_TEST_CLUSTER_INSIDE"
 // Inside reports whether this process runs in the namespaces that Enter makes.
 func Inside() bool { return os.Getenv(insideVariable) != "" }
 
-// Enter runs this binary again, with the same arguments, then args, and with env, in user, network and mount namespaces of its
-// own, and returns its exit code. What it makes there ends with it.
-func Enter(args []string, env ...string) (int, error) {
-	cmd := exec.CommandContext(context.Background(), os.Args[0], slices.Concat(os.Args[1:], args)...) // it ends by its own deadline
+// Enter runs this binary again, with the same arguments, in user, network and mount namespaces of its own, and returns
+// its exit code. What it makes there ends with it.
+func Enter(env ...string) (int, error) {
+	cmd := exec.CommandContext(context.Background(), os.Args[0], os.Args[1:]...) // it ends by its own deadline
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(append(os.Environ(), insideVariable+"=1"), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
