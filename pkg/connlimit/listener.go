@@ -102,7 +102,7 @@ func (l *Listener) admit(raw net.Conn) *Conn {
 		leaving = append(leaving, l.takeOldest(s))
 	}
 	if l.total >= l.limits.Total || l.unproven >= l.limits.Burst {
-		largest := l.largest(c.since)
+		largest := l.largest(time.Now())
 		if largest == nil {
 			l.mu.Unlock()
 			return nil

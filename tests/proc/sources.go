@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// DependOnSources makes go test run the calling test again after a change of what binaries are built from. Without it, go test would
-// repeat the last result of a package that starts binaries but does not import what they are made of: it runs a package again when its own test
-// binary has changed, or a file or directory of the module that its tests opened. Build calls DependOnSources. A test whose
-// binaries were built by another process must call it itself.
+// DependOnSources makes go test run the calling test again after a change of what binaries are built from. By itself,
+// go test runs a package again only when its test binary has changed, or a file or directory of the module that its
+// tests opened. Otherwise it repeats the last result, also of a package that starts a binary whose sources it does not
+// import. Build calls DependOnSources. A test whose binaries were built by another process must call it itself.
 func DependOnSources() error {
 	root, err := moduleRoot()
 	if err != nil {
@@ -30,8 +30,8 @@ func DependOnSources() error {
 	return nil
 }
 
-// readTree reads all directories of a tree but those of Node packages. What go test remembers of a directory that was read are the names,
-// sizes and times of its files.
+// readTree reads all directories of a tree but those of Node packages. Of a directory that was read, go test remembers
+// the names, sizes and times of its files.
 func readTree(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // StopAgent ends the open turn. Its message is queued again, and the attempt is not counted, since
-// nothing failed; a tick is dropped instead, unless it is that of a reminder (see lane.Renewable). Until
+// nothing failed; a tick is dropped instead, unless it is that of a reminder (see lane.OfferedAgain). Until
 // StartAgent the agent starts no turns. Operators' prompts, supervisors' follow-ups and what other planes report,
 // such as a task's result, are still queued; any other message is refused with AGENT_STOPPED (SPEC A8).
 func (s *Service) StopAgent(ctx context.Context, req *agentv1.StopAgentRequest) (*agentv1.StopAgentResponse, error) {
@@ -29,7 +29,7 @@ func stop(a *state.Agent, env journal.Env, reason string) ([]*journal.Event, err
 			State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_OPERATOR_STOPPED, Message: reason, Requeue: true, Uncounted: true, DropTick: true,
 		}, nil)
 	}
-	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED && lane.Renewable(t) {
+	if t := a.Lane.Get(a.PendingTick); t.GetState() == agentv1.MessageState_MESSAGE_STATE_QUEUED && lane.OfferedAgain(t) {
 		events = append(events, lane.Dropped(t, env, "agent_stopped"))
 	}
 	r := a.WithoutOpenTurn(a.WithControl(env, agentv1.Control_CONTROL_STOPPED, reason))

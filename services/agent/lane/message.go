@@ -54,9 +54,9 @@ func Event(m *agentv1.Message, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: m.GetAgentId(), WorkItemID: m.GetWorkItemId(), TaskID: m.GetTaskId(), Payload: payload}
 }
 
-// Renewable reports whether a message is a tick that the scheduler makes again if it was dropped and is still due. A
+// OfferedAgain reports whether a message is a tick that the scheduler offers again if it was dropped and is still due. A
 // reminder is given once (SPEC P5), and counts as given when its tick is queued, so that tick is not.
-func Renewable(m *agentv1.Message) bool {
+func OfferedAgain(m *agentv1.Message) bool {
 	return m.GetTick() != nil && m.GetTick().GetReason() != agentv1.TickReason_TICK_REASON_RECHECK
 }
 

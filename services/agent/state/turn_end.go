@@ -57,7 +57,7 @@ type Ending struct {
 	Requeue    bool // the message returns to its lane, or is quarantined if its attempts are used up
 	Uncounted  bool // with Requeue: the attempt is not counted
 	Quarantine bool // the message is quarantined at once
-	DropTick   bool // if the message is a tick that is lane.Renewable, it is dropped instead of queued again
+	DropTick   bool // a tick that is offered again (lane.OfferedAgain) is dropped instead of queued
 	Reported   bool // the last text is the report of an item, which has a brief of its own
 }
 
@@ -86,7 +86,7 @@ func (a *Agent) EndTurn(env journal.Env, how Ending, before []*journal.Event) []
 	case how.Quarantine:
 		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUARANTINED, reasonOf(how))
 		events = append(events, lane.Event(q, &agentv1.MessageQuarantined{Message: q}))
-	case how.DropTick && lane.Renewable(m):
+	case how.DropTick && lane.OfferedAgain(m):
 		events = append(events, lane.Dropped(m, env, reasonOf(how)))
 	case how.Requeue && !how.Uncounted && a.OpenTurn.Progressed && m.GetProgressedAttempts() < lane.MaxProgressed:
 		q := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_QUEUED, reasonOf(how))

@@ -163,22 +163,21 @@ func (g *Gauge) Measure(ctx context.Context) {
 func (g *Gauge) forecast(now room.State) {
 	at, in := g.now(), time.Duration(0)
 	g.trend.add(at, now.Used)
-	if now.Limit > 0 {
-		in = g.trend.full(at, now.Used, now.Limit-now.Used)
+	free := now.Limit - room.Reserve(now.Limit) - now.Used // of new records, which may not use the reserve
+	full := now.Refusing || now.Limit > 0 && free <= 0
+	if !full && now.Limit > 0 {
+		in = g.trend.full(at, now.Used, free)
 	}
 	g.fullIn.Store(int64(in))
-	switch {
-	case in > 0:
+	if full || in > 0 {
 		g.full.Set(in.Seconds())
-	case now.Limit > 0 && now.Used >= now.Limit: // it is full
-		g.full.Set(0)
-	default:
+	} else {
 		g.full.Set(math.Inf(1))
 	}
 }
 
-// FullIn returns how long it will take until the store is full at the rate of the last hours; 0 if that is not known,
-// or not to be expected.
+// FullIn returns how long it will take until the store is full, so that new records are refused, at the rate of the
+// last hours; 0 if it is full, or if that is not known or not to be expected.
 func (g *Gauge) FullIn() time.Duration { return time.Duration(g.fullIn.Load()) }
 
 // text returns the warning about a store that is filling up or full.

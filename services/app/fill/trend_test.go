@@ -40,7 +40,7 @@ func TestX16_WhenItIsFull(t *testing.T) {
 	}
 	require.Zero(t, measure(0, 100*mib))
 	require.Zero(t, measure(trendFrom-time.Second, 109*mib), "not watched for long enough")
-	require.Equal(t, 89*trendFrom, measure(trendFrom, 110*mib).Round(time.Second))
+	require.Equal(t, 84*trendFrom, measure(trendFrom, 110*mib).Round(time.Second), "50 MiB are the reserve")
 	require.Zero(t, measure(trendFrom+time.Second, 100*mib), "it does not grow")
 	require.Zero(t, measure(trendFrom+2*time.Second, 90*mib), "it shrinks")
 	require.Zero(t, measure(2*trendFrom, 100*mib+1), "not in a hundred years")
@@ -50,11 +50,15 @@ func TestX16_WhenItIsFull(t *testing.T) {
 	require.Positive(t, gauge, "it is not full")
 	require.Zero(t, measure(4*trendFrom, 200*mib), "it is full")
 	require.Zero(t, gauge, "so that an alert that compares goes on")
-	require.Zero(t, measure(4*trendFrom+time.Second, 100*mib), "it is just full")
+	state.Limit = 120 * mib // 8 of them are the reserve
+	require.Zero(t, measure(4*trendFrom+time.Second, 112*mib), "only the reserve is left")
 	require.Zero(t, gauge)
-	state.Limit = 110 * mib
-	require.Positive(t, measure(4*trendFrom+2*time.Second, 109*mib))
+	require.Positive(t, measure(4*trendFrom+2*time.Second, 112*mib-1))
 	require.Positive(t, gauge)
+	g.room.SetRefusing(true)
+	require.Zero(t, measure(4*trendFrom+3*time.Second, 111*mib), "the broker refuses more")
+	require.Zero(t, gauge)
+	g.room.SetRefusing(false)
 	state.Limit = 1000 * mib
 	for minute := range 2 * trendSamples { // it stops to grow
 		measure(time.Hour+time.Duration(minute)*trendEach, 300*mib)
