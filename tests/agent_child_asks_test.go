@@ -43,13 +43,13 @@ func TestP2_ASupervisorAnswersItsChild(t *testing.T) {
 		require.Eventually(t, func() bool {
 			it, err := s.work.GetWorkItem(ctx, &workv1.GetWorkItemRequest{AgentId: childID, WorkItemId: itemID})
 			return err == nil && it.GetWorkItem().GetBlockedBy() == "" && len(it.GetWorkItem().GetWaits()) == 0
-		}, 30*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 
 		child.round(t, ctx, "", tool(t, "PickWorkItem", map[string]any{"work_item_id": itemID}))
 		child.round(t, ctx, "The door is red.", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": itemID}))
 		require.Eventually(t, func() bool {
 			d, err := s.agents.ListDelegations(ctx, &agentv1.ListDelegationsRequest{AgentId: "lead"})
 			return err == nil && len(d.GetDelegations()) == 1 && d.GetDelegations()[0].GetResultSummary() == "The door is red."
-		}, 30*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 	})
 }

@@ -95,7 +95,7 @@ func startLogged(t *testing.T, cfg app.Config, log *zap.Logger) *app.App {
 		defer cancel()
 		require.NoError(t, a.Stop(stopping))
 	})
-	require.Eventually(t, func() bool { return a.Ready() == nil }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return a.Ready() == nil }, time.Minute, 5*time.Millisecond)
 	return a
 }
 
@@ -349,6 +349,6 @@ func TestOneLoopThroughAllPlanes(t *testing.T) {
 		require.Eventually(t, func() bool {
 			e, err := s.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: "keeper"})
 			return err == nil && e.GetVerdict().GetReason() == "all_completed"
-		}, 10*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 	})
 }

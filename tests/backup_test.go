@@ -171,7 +171,7 @@ func (b *busy) verify(t *testing.T, ctx context.Context, base string) (kept int)
 				return a.GetWaitId() == m.wait && a.GetTriggerCount() >= triggers
 			}
 		}
-		require.Eventually(t, attached(0), 30*time.Second, time.Millisecond, "wait %s of item %s", m.wait, m.item)
+		require.Eventually(t, attached(0), time.Minute, time.Millisecond, "wait %s of item %s", m.wait, m.item)
 		if woken[m.agent] { // one of each agent is enough
 			continue
 		}
@@ -183,7 +183,7 @@ func (b *busy) verify(t *testing.T, ctx context.Context, base string) (kept int)
 		require.NoError(t, err)
 		require.NoError(t, resp.Body.Close())
 		require.Less(t, resp.StatusCode, 300)
-		require.Eventually(t, attached(1), 30*time.Second, time.Millisecond)
+		require.Eventually(t, attached(1), time.Minute, time.Millisecond)
 	}
 	return kept
 }

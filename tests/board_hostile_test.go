@@ -292,6 +292,6 @@ func TestB15_AHandlerWhoseStepIsTakenIsStopped(t *testing.T) {
 	mine := "I did it"
 	_, err = c.Boards.UpdateStep(ctx, &boardv1.UpdateStepRequest{SessionId: "keeper", BoardId: "taken", StepId: "one", Status: completed, ResultSummary: &mine})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return step("two").GetStatus() == completed }, 25*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return step("two").GetStatus() == completed }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, mine, step("one").GetResultSummary())
 }

@@ -103,6 +103,6 @@ func deployed(t *testing.T) *system {
 	require.Eventually(t, func() bool {
 		said, err := os.ReadFile(log.Name())
 		return err == nil && strings.Contains(string(said), "executes commands")
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return s.open(t)
 }

@@ -24,7 +24,7 @@ func TestA10_AForkInATurn(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, err = agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{agentID}, Wait: durationpb.New(time.Second)})
 			return err == nil && got.GetTurn() != nil
-		}, 20*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		return got
 	}
 	turn := acquire("lead").GetTurn()

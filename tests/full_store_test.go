@@ -65,7 +65,7 @@ func TestX16_AFullStore(t *testing.T) {
 	require.ErrorIs(t, fault.From(full), fault.StorageFull)
 	require.Equal(t, "none", fault.From(full).Metadata()["outcome"])
 	require.Contains(t, full.Error(), "raise max-store-mib")
-	require.Eventually(t, func() bool { return strings.Contains(warningOf(ctx, t, srv), " % full") }, 10*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(warningOf(ctx, t, srv), " % full") }, time.Minute, 100*time.Millisecond)
 	require.Contains(t, logOf(t, srv), "is filling up")
 
 	shows := func() {

@@ -72,7 +72,7 @@ func twoDoorsWith(t *testing.T, change func(cfg *app.Config)) (planes, door *hou
 }
 
 const (
-	eventually = 30 * time.Second
+	eventually = time.Minute
 	tick       = 5 * time.Millisecond
 )
 

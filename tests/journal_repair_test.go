@@ -268,7 +268,7 @@ func TestR10_EVENTSIsCopiedAgain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		b, err := os.ReadFile(events())
 		return err == nil && strings.Count(string(b), `"type":"quartet.work.work_item_created"`) == before
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 }
 
 // completed completes an item with a timer and waits until the timer is cancelled because of that, and returns the item's id.
@@ -282,7 +282,7 @@ func (d *damageable) completed(title string) string {
 	require.Eventually(d.t, func() bool {
 		got, err := d.waiting.GetTimer(d.ctx, &waitingv1.GetTimerRequest{AgentId: "keeper", TimerId: timer.GetTimer().GetTimerId()})
 		return err == nil && got.GetTimer().GetStatus() == waitingv1.TimerStatus_TIMER_STATUS_CANCELLED
-	}, 30*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	return item
 }
 

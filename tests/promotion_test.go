@@ -151,9 +151,20 @@ func (p *pair) item() (*agentv1.Turn, string) {
 	return got.GetTurn(), item
 }
 
-func (p *pair) round(turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (*agentv1.SubmitRoundResponse, error) {
-	ctx, cancel := context.WithTimeout(p.runner(), 2*time.Second) // calls to a dead plane are tried again until then
+// roundOfDead submits a round during which a plane may die: calls to it are tried again for two seconds.
+func (p *pair) roundOfDead(turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) {
+	ctx, cancel := context.WithTimeout(p.runner(), 2*time.Second)
 	defer cancel()
+	_, _ = p.submit(ctx, turn, index, text, calls...)
+}
+
+func (p *pair) round(turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (*agentv1.SubmitRoundResponse, error) {
+	ctx, cancel := context.WithTimeout(p.runner(), time.Minute)
+	defer cancel()
+	return p.submit(ctx, turn, index, text, calls...)
+}
+
+func (p *pair) submit(ctx context.Context, turn *agentv1.Turn, index int32, text string, calls ...*agentv1.ToolCall) (*agentv1.SubmitRoundResponse, error) {
 	return p.agent.SubmitRound(ctx, &agentv1.SubmitRoundRequest{
 		AgentId: "keeper", TurnId: turn.GetTurnId(), RunId: turn.GetRunId(), RoundIndex: index, Text: text, ToolCalls: calls,
 	})
@@ -188,7 +199,7 @@ func TestC3_OneResultBriefOverEveryCrash(t *testing.T) {
 				p := newPair(t)
 				turn, item := p.item()
 				p.disk.arm(n)
-				_, _ = p.round(turn, 2, report, call("CompleteWorkItem", "work_item_id", item))
+				p.roundOfDead(turn, 2, report, call("CompleteWorkItem", "work_item_id", item))
 				crashed := p.disk.died()
 				for range 2 { // a crash of the recovery's own process is one more start
 					p.down()
@@ -228,7 +239,7 @@ func (p *pair) audit(item, report string, n int, completed bool) {
 			}
 			return !done || len(briefs) > 0
 		}
-		require.Eventually(p.t, settled, 10*time.Second, time.Millisecond, "crash at append %d: no brief", n)
+		require.Eventually(p.t, settled, time.Minute, time.Millisecond, "crash at append %d: no brief", n)
 		promoted := 0
 		for _, ev := range p.journals.Events(p.t, "work", journal.NewRegistry(workv1.File_quartet_work_v1_work_event_proto)) {
 			if ev.Type == "report_promoted" {

@@ -100,7 +100,7 @@ func TestSight_MetricsTellWhatHappened(t *testing.T) {
 			}
 		}
 		return true
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 	require.NotContains(t, text, "keeper", "no agent")
 	require.NotContains(t, text, `"default",namespace`, "no tenant")
 	require.NotContains(t, text, item, "no record")

@@ -87,7 +87,7 @@ func waitsForTheWorld(t *testing.T, ctx context.Context, s *system) (item, url s
 	require.Eventually(t, func() bool {
 		e, err := s.scheduler.Explain(ctx, &schedulerv1.ExplainRequest{AgentId: "keeper"})
 		return err == nil && e.GetVerdict().GetAction() == agentv1.DecisionAction_DECISION_ACTION_IDLE
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	<-time.After(200 * time.Millisecond)
 	return item, url
 }
@@ -148,7 +148,7 @@ func TestSight_OneTraceFromTriggerToCommand(t *testing.T) {
 				t.Logf("missing: %s; the trace:\n%s", missing(), collector.Tree(spans))
 			}
 		}()
-		require.Eventually(t, func() bool { return missing() == "" }, 20*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return missing() == "" }, time.Minute, 20*time.Millisecond)
 		require.Len(t, c.Spans(""), len(c.Spans(knownTrace)), "a ratio of 0 traces nothing by itself")
 		for _, span := range spans {
 			if span.GetName() == "POST /v1/triggers/{token}" {
@@ -236,7 +236,7 @@ func TestSight_ATraceHoldsOneTurnOfAnAgent(t *testing.T) {
 			}
 		}
 		return false
-	}, 20*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	failed := 0
 	for _, span := range c.Spans(first[3:35]) {
 		if span.GetName() == "turn" && span.GetStatus().GetMessage() == "retryable" {

@@ -81,7 +81,7 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 		return resp.StatusCode
 	}
-	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, 30*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute, 100*time.Millisecond)
 	status := func() ran { return run(ctx, t, "status", "--address", addrs[2]) }
 	healthy := status()
 	require.NoError(t, healthy.err, healthy.errs)
@@ -91,7 +91,7 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 
 	down := func() {
 		t.Helper()
-		require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusServiceUnavailable }, 30*time.Second, 100*time.Millisecond)
+		require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusServiceUnavailable }, time.Minute, 100*time.Millisecond)
 		require.Equal(t, http.StatusOK, readyz("/readyz"), "this process serves what it should")
 		r := status()
 		var code *exec.ExitError
@@ -109,11 +109,11 @@ func TestX17_EveryPlaneOfAnInstallation(t *testing.T) {
 	require.NoError(t, agents.Freeze())
 	down()
 	require.NoError(t, agents.Thaw())
-	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, 60*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute, 100*time.Millisecond)
 	require.NoError(t, agents.Kill())
 	down()
 	require.NoError(t, agents.Start(ctx))
-	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, 60*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return readyz("/readyz?all") == http.StatusOK }, time.Minute, 100*time.Millisecond)
 }
 
 // TestR5_AServerThatDoesNotSyncIsRefused: a NATS server with the default of sync_interval would lose answered mutations.

@@ -215,7 +215,7 @@ func TestW6_RunningTasks(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, err := s.tasks.GetTask(ctx, &taskv1.GetTaskRequest{AgentId: "keeper", TaskId: blocking})
 			return err == nil && got.GetTask().GetState() == taskv1.TaskState_TASK_STATE_CANCELLED
-		}, 20*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		r = tn.try(t, ctx, "done", tool(t, "CompleteWorkItem", map[string]any{"work_item_id": item}))
 		require.Equal(t, item, r.GetPromotedWorkItemId())
 		w := r.GetToolResults()[0].GetWarnings()

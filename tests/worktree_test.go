@@ -63,7 +63,7 @@ func TestT9_ChildrenInWorktrees(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, err = agents.AcquireTurn(ctx, &agentv1.AcquireTurnRequest{AgentIds: []string{id}, Wait: durationpb.New(0)})
 			return err == nil && got.GetTurn() != nil
-		}, 20*time.Second, 10*time.Millisecond)
+		}, time.Minute, 10*time.Millisecond)
 		require.Equal(t, job, got.GetMessage().GetText())
 		so, err := tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "lead", TaskId: child.GetTaskId()})
 		require.NoError(t, err)

@@ -43,7 +43,7 @@ func shake(t *testing.T, dir, server, client, name string) error {
 	go func() {
 		conn, err := lis.Accept()
 		if err == nil {
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
 			_, err = conn.Write([]byte("x"))
 			_ = conn.Close()
 		}

@@ -85,7 +85,7 @@ func (r *rig) events(t testing.TB, n uint64) (subjects []string, events []map[st
 		require.Eventually(t, func() bool {
 			m, err = s.GetMsg(context.Background(), seq)
 			return err == nil
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		if !strings.HasPrefix(m.Subject, "quartet.events.") {
 			continue // a position
 		}
@@ -165,7 +165,7 @@ func TestX10_AtLeastOnceAcrossRestarts(t *testing.T) {
 		require.Eventually(t, func() bool {
 			m, err = s.GetMsg(context.Background(), seq)
 			return err == nil
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		if !strings.HasPrefix(m.Subject, "quartet.events.") {
 			continue
 		}

@@ -55,7 +55,7 @@ func served(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, 
 			return
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		s := tls.Server(conn, server)
 		err = s.Handshake()
 		if err == nil {
@@ -66,7 +66,7 @@ func served(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, 
 	conn, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	client = client.Clone()
 	client.ServerName = "localhost"
 	c := tls.Client(conn, client)

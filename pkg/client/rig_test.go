@@ -68,6 +68,6 @@ func listen(t testing.TB, addr string) net.Listener {
 		var err error
 		lis, err = net.Listen("tcp", addr)
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	return lis
 }

@@ -63,7 +63,7 @@ func (r *rig) workSteps(capacity int, handle client.StepHandler) (stop func()) {
 }
 
 func (r *rig) eventually(is func() bool) {
-	require.Eventually(r.t, is, 30*time.Second, 2*time.Millisecond)
+	require.Eventually(r.t, is, time.Minute, 2*time.Millisecond)
 }
 
 // SPEC B11: steps in the order of their dependencies, with the results of what

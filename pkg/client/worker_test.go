@@ -169,7 +169,7 @@ func TestT3_InputAndStop(t *testing.T) {
 	require.Eventually(t, func() bool {
 		r, err := f.Tasks.SendTaskInput(ctx, &taskv1.SendTaskInputRequest{AgentId: "a", TaskId: taskID, RequestId: "in", Text: "hello\n", EndOfInput: true})
 		return err == nil && r.GetAcceptedInput()
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, taskv1.TaskState_TASK_STATE_COMPLETED, f.ended(ctx, taskID).GetState())
 	out, err := f.Tasks.GetTaskOutput(ctx, &taskv1.GetTaskOutputRequest{AgentId: "a", TaskId: taskID})
 	require.NoError(t, err)

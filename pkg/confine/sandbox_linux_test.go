@@ -168,7 +168,7 @@ func isZombie(pid int) bool {
 }
 
 const (
-	waitFor = 20 * time.Second
+	waitFor = time.Minute
 	pause   = 5 * time.Millisecond
 )
 

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const soon = 20 * time.Second
+const soon = time.Minute
 
 // door is a Listener of loopback and the connections that it has accepted.
 type door struct {

@@ -64,7 +64,7 @@ func heardEventually(t *testing.T, p *partition, want ...string) {
 	require.Eventually(t, func() bool {
 		s, _, err := journal.View(context.Background(), p, journaltest.Snapshot)
 		return err == nil && fmt.Sprint(s.Log) == fmt.Sprint(want)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 func put(t *testing.T, p *partition, key, value string) {
@@ -161,7 +161,7 @@ func TestConsumeMarksDoNotAnswerMarks(t *testing.T) {
 		}))
 		return n
 	}
-	require.Eventually(t, func() bool { return marks() == 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return marks() == 2 }, time.Minute, time.Millisecond)
 	require.Never(t, func() bool { return logs[0].Appends() > 2501 || logs[1].Appends() > 3 }, 50*time.Millisecond, 5*time.Millisecond)
 	stopA()
 	stopB()

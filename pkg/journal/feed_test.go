@@ -109,7 +109,7 @@ func (r *feedRig) same(t *testing.T, h *hears, after framelog.End) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return len(h.events) >= len(want.events)
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	require.Equal(t, want.events, h.events)

@@ -64,7 +64,7 @@ func TestX16_AFullServer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, _, err := journal.Do(t.Context(), p, journaltest.Put("k", value, "again"))
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	live, _, err := journal.View(t.Context(), p, journaltest.Snapshot)
 	require.NoError(t, err)
 	require.Equal(t, stored+1, live.Puts["k"])

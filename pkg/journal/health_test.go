@@ -43,7 +43,7 @@ func TestStallIsMeasuredAndUnhealthy(t *testing.T) {
 	require.Error(t, p.Health())
 	log.Release()
 	require.NoError(t, <-done)
-	require.Eventually(t, func() bool { return p.Health() == nil && p.Stalled() == 0 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.Health() == nil && p.Stalled() == 0 }, time.Minute, time.Millisecond)
 	require.Equal(t, 31*time.Second, p.StallTotal())
 	require.NoError(t, p.Close(t.Context()))
 	require.Equal(t, 1, loads)

@@ -63,7 +63,7 @@ func untilStored(t *testing.T, p *partition, store snapshot.Store, number uint64
 		put(t, p, fmt.Sprint("key", number%7), "value")
 		all := stored(t, store)
 		return len(all) > 0 && all[0].Snapshot >= number
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 }
 
 // stateOf returns a copy of a partition's state.
@@ -216,7 +216,7 @@ func TestR11_AFailingStore(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				return failed > 2
-			}, 20*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 			mu.Lock()
 			failing = false
 			mu.Unlock()
@@ -300,7 +300,7 @@ func TestR11_ASnapshotWhileCommandsRun(t *testing.T) {
 		require.Eventually(t, func() bool {
 			all := stored(t, store)
 			return len(all) > 0 && all[0].Snapshot >= n
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		if n%5 == 0 {
 			log.Inject(faults[n/5%uint64(len(faults))])
 		}
@@ -348,7 +348,7 @@ func TestR11_AStoreThatLosesObjects(t *testing.T) {
 				}
 			}
 			return true
-		}, 30*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	}
 	want := stateOf(t, p)
 	require.NoError(t, p.Close(t.Context()))

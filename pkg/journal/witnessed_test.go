@@ -61,7 +61,7 @@ func TestR10_ALogThatLostItsEnd(t *testing.T) {
 	log.Inject(faultlog.Refused)
 	_, _, err = journal.Do(t.Context(), p, journaltest.Put("k", "2", ""))
 	require.ErrorIs(t, err, fault.Storage)
-	require.Eventually(t, func() bool { return p.Damage() != nil }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.Damage() != nil }, time.Minute, time.Millisecond)
 	require.NoError(t, p.Health())
 	require.ErrorContains(t, feeds.Damage.Of(name), "are missing")
 	refusedAsDamaged(t, p, name)

@@ -115,11 +115,11 @@ func (h *house) join(name string) *instance {
 			return h.over[n]
 		},
 	})
-	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(h.t, i.keeper.Start(ctx))
 	h.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_ = i.keeper.Stop(ctx)
 	})
@@ -144,7 +144,7 @@ func (h *house) spread(names ...string) {
 			}
 		}
 		return len(count) == len(names)
-	}, 30*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	require.Empty(h.t, h.twice, "two answered for one partition")
@@ -154,7 +154,7 @@ func TestR6_PartitionsAreSpreadAndHandedOver(t *testing.T) {
 	h := newHouse(t)
 	a := h.join("a")
 	h.spread("a")
-	require.NoError(t, a.keeper.Ready())
+	require.Eventually(t, func() bool { return a.keeper.Ready() == nil }, time.Minute, time.Millisecond)
 	b, c := h.join("b"), h.join("c")
 	h.spread("a", "b", "c")
 
@@ -165,7 +165,7 @@ func TestR6_PartitionsAreSpreadAndHandedOver(t *testing.T) {
 			require.Eventually(t, func() bool {
 				w, _ := i.group.Where(n)
 				return w.Here && i.name == owner || !w.Here && w.Peer.Addr == owner+":1"
-			}, 10*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 		}
 	}
 
@@ -202,7 +202,7 @@ func TestR6_ASilentInstanceLosesItsPartitions(t *testing.T) {
 			}
 		}
 		return n == parts
-	}, 30*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	for _, l := range lost {
 		require.False(t, l.Valid(), "it was taken while its holder could still answer")
 	}
@@ -221,7 +221,7 @@ func TestR6_WhatCannotBeOpenedIsGivenBack(t *testing.T) {
 	h.fail["a"] = false
 	h.mu.Unlock()
 	h.spread("a")
-	require.Eventually(t, func() bool { return a.keeper.Ready() == nil }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return a.keeper.Ready() == nil }, time.Minute, 5*time.Millisecond)
 }
 
 // A partition that gave itself up is opened anew.
@@ -237,7 +237,7 @@ func TestR6_WhatGaveItselfUpIsTakenAgain(t *testing.T) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return !h.over[2] && h.open[2]["a"] != nil && h.open[2]["a"] != old
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	h.spread("a")
 }
 
@@ -289,7 +289,7 @@ func TestR6_AWokenMachineGoesOn(t *testing.T) {
 	held := h.open[0]["a"]
 	h.mu.Unlock()
 	h.slept.Add(int64(time.Hour))
-	require.Eventually(t, held.Valid, 10*time.Second, time.Millisecond)
+	require.Eventually(t, held.Valid, time.Minute, time.Millisecond)
 	h.spread("a")
 }
 
@@ -306,8 +306,8 @@ func TestR6_AStopWaitsForNoOpening(t *testing.T) {
 			}
 		}
 		return open == parts-1
-	}, 10*time.Second, time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	}, time.Minute, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, a.keeper.Stop(ctx))
 	h.mu.Lock()
@@ -336,11 +336,11 @@ func TestGroupsAreDeclaredAtTheSameTime(t *testing.T) {
 		})
 	}
 	declared.Wait()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, keeper.Start(ctx))
 	t.Cleanup(func() { require.NoError(t, keeper.Stop(context.WithoutCancel(t.Context()))) })
 	for _, g := range groups {
-		require.Eventually(t, func() bool { at, _ := g.Where(0); return at.Here }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { at, _ := g.Where(0); return at.Here }, time.Minute, 5*time.Millisecond)
 	}
 }

@@ -71,7 +71,7 @@ func TestRestart(t *testing.T) {
 		defer cancel()
 		str, err = js.Stream(ctx, "S")
 		return err == nil
-	}, 30*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	m, err := str.GetMsg(t.Context(), 1)
 	require.NoError(t, err)
 	require.Equal(t, "kept", string(m.Data))

@@ -200,7 +200,7 @@ func TestAPartitionThatCannotBeWritten(t *testing.T) {
 	<-faults.Held()
 	faults.Release()
 	require.Error(t, <-done)
-	require.Eventually(t, func() bool { return e.Ready() == nil && e.Stalled() == 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Ready() == nil && e.Stalled() == 0 }, time.Minute, time.Millisecond)
 	n, err := put(as(rpc.RoleOperator), e, "k", "")
 	require.NoError(t, err)
 	require.Equal(t, 1, n, "what was refused has left nothing")
@@ -227,7 +227,7 @@ func TestFollowingContinuesAfterAnError(t *testing.T) {
 		require.Eventually(t, func() bool {
 			n, _, err := count(as(rpc.RoleOperator), e, "copied")
 			return err == nil && n == i+1
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	}
 	require.Len(t, journals.Events(t, "test", journaltest.Registry()), 3)
 }

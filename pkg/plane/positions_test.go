@@ -44,7 +44,7 @@ func TestDurablePositions(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, _, err := count(as(rpc.RoleOperator), e, "copied")
 			return err == nil && got == n
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		var at uint64
 		require.Eventually(t, func() bool {
 			end := journals.Events(t, "source", journaltest.Registry())
@@ -54,7 +54,7 @@ func TestDurablePositions(t *testing.T) {
 			}
 			at = all[0].WalSeq
 			return at == end[len(end)-1].WalSeq
-		}, 20*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 		return at
 	}
 	write()

@@ -118,7 +118,7 @@ func TestWhatIsRemovedIsCounted(t *testing.T) {
 		c, err := archive.Read(t.Context(), store, "test/0")
 		require.NoError(t, err)
 		return len(c.Segments) > 2
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Nil(t, all.Failed())
 	require.Equal(t, map[string]float64{"removed_events_total history": 0, "removed_events_total erase": 0, "removal_failures_total history": 0, "removal_failures_total erase": 0}, removed(t, reg))
 

@@ -72,7 +72,7 @@ func lives(pid int) bool {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, ok, time.Minute, 5*time.Millisecond)
 }
 
 func open(t *testing.T, owner, boot string) *Host {

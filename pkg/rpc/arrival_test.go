@@ -21,7 +21,7 @@ import (
 // begin begins a call without sending its message.
 func begin(t *testing.T, conn *grpc.ClientConn, method, token string) grpc.ClientStream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)

@@ -54,10 +54,10 @@ func TestG8_FramesOfNoCall(t *testing.T) {
 			}
 		}
 		send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-		require.NoError(t, acknowledged(20*time.Second))
+		require.NoError(t, acknowledged(time.Minute))
 		for range c.want {
 			send("")
-			require.NoError(t, acknowledged(20*time.Second))
+			require.NoError(t, acknowledged(time.Minute))
 		}
 		send("")
 		require.ErrorIs(t, acknowledged(50*time.Millisecond), os.ErrDeadlineExceeded, "%d bytes", c.free)

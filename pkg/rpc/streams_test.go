@@ -89,5 +89,5 @@ func TestG10_StreamsAreCounted(t *testing.T) {
 	for range 2 {
 		require.Error(t, <-results) // io.EOF
 	}
-	require.Eventually(t, func() bool { return open.Load() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return open.Load() == 0 }, time.Minute, time.Millisecond)
 }

@@ -95,7 +95,7 @@ func start(t *testing.T, c tracing.Config) (tracer *tracing.Tracer, stop func())
 	tracer, err := tracing.New(t.Context(), c)
 	require.NoError(t, err)
 	return tracer, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, tracer.Stop(ctx))
 	}
@@ -216,8 +216,8 @@ func TestACollectorThatIsAwayIsNoError(t *testing.T) {
 		}
 		return 0
 	}
-	require.Eventually(t, func() bool { return lost() == 5 }, 20*time.Second, 10*time.Millisecond)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	require.Eventually(t, func() bool { return lost() == 5 }, time.Minute, 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, tracer.Stop(ctx))
 	require.Equal(t, 1, logs.Len())

@@ -167,7 +167,7 @@ func TestX13_AWaitingRunnerIsWoken(t *testing.T) {
 	select {
 	case resp := <-got:
 		require.NotNil(t, resp.GetTurn())
-	case <-time.After(5 * time.Second):
+	case <-time.After(40 * time.Second):
 		require.FailNow(t, "not woken")
 	}
 }

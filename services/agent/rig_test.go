@@ -388,7 +388,7 @@ func (r *rig) hear(ev *journal.Event) {
 
 func (r *rig) eventually(ok func() bool) {
 	r.t.Helper()
-	require.Eventually(r.t, ok, 10*time.Second, 2*time.Millisecond)
+	require.Eventually(r.t, ok, time.Minute, 2*time.Millisecond)
 }
 
 // use returns a tool call; args are key, value, key, value.

@@ -93,7 +93,7 @@ func TestX13_ARunnerWithAFilterIsWoken(t *testing.T) {
 		case resp := <-from:
 			require.NotNil(t, resp.GetTurn())
 			return resp
-		case <-time.After(25 * time.Second):
+		case <-time.After(40 * time.Second):
 			require.FailNow(t, "not woken")
 			return nil
 		}

@@ -44,7 +44,7 @@ func (w *watching) next() *agentv1.WatchTurnResponse {
 		return r
 	case err := <-w.over:
 		w.t.Fatalf("the watch ended: %v", err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		w.t.Fatal("nothing came")
 	}
 	return nil
@@ -55,7 +55,7 @@ func (w *watching) end() error {
 	select {
 	case err := <-w.over:
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		w.t.Fatal("the watch goes on")
 	}
 	return nil

@@ -68,7 +68,7 @@ func (r *rig) start() {
 }
 
 func (r *rig) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(r.t, r.service.Stop(ctx))
 }

@@ -40,7 +40,7 @@ func TestA8_BoardsOfADeletedOrchestrator(t *testing.T) {
 	say()
 	eventually := func(ok func() bool) {
 		t.Helper()
-		require.Eventually(t, ok, 20*time.Second, 2*time.Millisecond)
+		require.Eventually(t, ok, time.Minute, 2*time.Millisecond)
 	}
 	eventually(func() bool { return r.get("free").GetStatus() == model.BoardCancelled })
 	require.Equal(t, "owner_deleted", r.get("free").GetReason())

@@ -285,7 +285,7 @@ func (r *rig) connect(hello *boardv1.BoardWorkerHello) *pair {
 			}
 		}
 		return false
-	}, 30*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	return p
 }
 
@@ -295,7 +295,7 @@ func (p *pair) next(t testing.TB) *boardv1.ConnectResponse {
 	select {
 	case m := <-p.out:
 		return m
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "the worker was told nothing")
 		return nil
 	}

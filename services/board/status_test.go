@@ -245,7 +245,7 @@ func TestB12_FailingABoardStopsItsWorkersFirst(t *testing.T) {
 			require.Eventually(t, func() bool {
 				_, set := r.service.endings.At(endingKey(model.BoardKey{Namespace: "acme", Session: owner, WAL: "one-wal"}))
 				return set
-			}, 10*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 			r.clk.Advance(DefaultCancelWait)
 		}
 		resp := <-done
@@ -288,14 +288,14 @@ func TestB12_AnEndThatARestartInterrupts(t *testing.T) {
 		_, err := r.service.CancelBoard(ctx, &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "one"})
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { return r.get("one").GetTerminating() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.get("one").GetTerminating() }, time.Minute, time.Millisecond)
 	service := r.service
 	r.down()
 	require.Error(t, <-ended)
 	_ = service
 	r.up()
 	r.clk.Advance(DefaultCancelWait)
-	require.Eventually(t, func() bool { return r.get("one").GetStatus() == model.BoardCancelled }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.get("one").GetStatus() == model.BoardCancelled }, time.Minute, time.Millisecond)
 	require.Equal(t, "task_cancelled", r.step("one", "a").GetReason())
 }
 

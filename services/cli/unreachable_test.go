@@ -54,7 +54,7 @@ func TestWaitingForAServerIsReported(t *testing.T) {
 		ended <- Run(ctx, servers, []string{"mcp", "--agent", "keeper", "--address", address}, strings.NewReader(""), &out, &errs)
 	}()
 	says := func(what string) func() bool { return func() bool { return strings.Contains(errs.String(), what) } }
-	require.Eventually(t, says("quartet dev"), 30*time.Second, time.Millisecond)
+	require.Eventually(t, says("quartet dev"), time.Minute, time.Millisecond)
 	require.Contains(t, errs.String(), "quartet dev --grpc-addr "+address)
 
 	l, err = net.Listen("tcp", address)

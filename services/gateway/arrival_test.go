@@ -34,7 +34,7 @@ func (r *rig) raw(text string) (head, net.Conn) {
 	conn, err := d.DialContext(r.t.Context(), "tcp", r.gateway.Addr())
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(r.t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(r.t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = io.WriteString(conn, text)
 	require.NoError(r.t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -151,7 +151,7 @@ func TestG8_PagesWithoutACredentialAreScarce(t *testing.T) {
 	require.Eventually(t, func() bool {
 		resp, _ := r.raw("GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
 		return resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") == "1"
-	}, 20*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	// What follows on the connection is not answered.
 	again := "GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 	resp, conn := r.raw(strings.Repeat(again, scarceBurst))

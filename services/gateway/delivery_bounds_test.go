@@ -110,17 +110,17 @@ func TestG9_DeliveriesInProgressOverHTTP(t *testing.T) {
 		_, err = fmt.Fprintf(conn, "POST %s%s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n", triggerPath, goodToken+"acme.trg_1", maxDelivery)
 		require.NoError(t, err)
 		conns = append(conns, conn)
-		require.Eventually(t, func() bool { r.waiting.mu.Lock(); defer r.waiting.mu.Unlock(); return len(r.waiting.checked) > i }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { r.waiting.mu.Lock(); defer r.waiting.mu.Unlock(); return len(r.waiting.checked) > i }, time.Minute, 5*time.Millisecond)
 	}
 	var a answer
 	require.Eventually(t, func() bool { // the last one is counted a moment after it was checked
 		a = r.do(http.MethodPost, triggerPath+goodToken+"acme.trg_1", "x")
 		return a.status == 429
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.Equal(t, "OVERLOADED", a.fault.Reason)
 	require.Equal(t, "1", a.header.Get("Retry-After"))
 	require.NoError(t, conns[0].Close())
-	require.Eventually(t, func() bool { return r.do(http.MethodPost, triggerPath+goodToken+"acme.trg_1", "x").status == 200 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.do(http.MethodPost, triggerPath+goodToken+"acme.trg_1", "x").status == 200 }, time.Minute, 5*time.Millisecond)
 }
 
 // TestG9_RatesOfASource: an address has its rate of deliveries and of bytes, others have theirs.

@@ -55,7 +55,7 @@ func TestX8_TooLargeIsSaidBeforeItIsSent(t *testing.T) {
 		conn, err := d.DialContext(t.Context(), "tcp", r.gateway.Addr())
 		require.NoError(t, err)
 		defer conn.Close()
-		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 		_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", items, length)
 		require.NoError(t, err)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -94,7 +94,7 @@ func TestX8_TooLargeReachesWhoReadsLate(t *testing.T) {
 			conn, err := d.DialContext(t.Context(), "tcp", r.gateway.Addr())
 			require.NoError(t, err)
 			defer conn.Close()
-			require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+			require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 			length := fmt.Sprintf("Content-Length: %d", max(c.sent, 0))
 			if c.sent == 0 {
 				length = "Content-Length: 1000000000"
@@ -203,9 +203,7 @@ func TestProbesAndPages(t *testing.T) {
 func TestStopIsNotReadyFirstAndEndsStreams(t *testing.T) {
 	r := newRig(t)
 	s := r.events(t, "", "Accept", "text/event-stream")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	require.NoError(t, r.gateway.Stop(ctx))
+	require.NoError(t, r.gateway.Stop(t.Context()))
 	var last string
 	for s.scan.Scan() {
 		if s.scan.Text() != "" {
@@ -219,14 +217,9 @@ func TestStopAnswersLongPolls(t *testing.T) {
 	r := newRig(t)
 	polls := make(chan answer, 1)
 	go func() { polls <- r.do(http.MethodPost, "/v1/turns:acquire", `{"wait":"50s"}`, "Idempotency-Key", "k") }()
-	select {
-	case a := <-polls:
-		t.Fatalf("the poll did not wait: %d %s", a.status, a.body)
-	case <-time.After(100 * time.Millisecond):
-	}
-	start := time.Now()
+	<-r.polled
+	require.Empty(t, polls, "the poll waits")
 	require.NoError(t, r.gateway.Stop(t.Context()))
-	require.Less(t, time.Since(start), 3*time.Second)
 	a := <-polls
 	require.Equal(t, 503, a.status)
 	require.Equal(t, "NOT_READY", a.fault.Reason)

@@ -113,7 +113,7 @@ func TestG4_TheOriginIsCheckedBeforeTheBody(t *testing.T) {
 	conn, err := d.DialContext(t.Context(), "tcp", r.gateway.Addr())
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost:3000\r\nContent-Length: 1000\r\n\r\n", items)
 	require.NoError(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -46,6 +46,7 @@ type rig struct {
 
 	waiting *waitingDouble
 	task    *taskDouble
+	polled  chan struct{} // has one if a poll for a turn has arrived
 }
 
 type nothingRuns struct{}
@@ -145,6 +146,7 @@ func (d *taskDouble) FollowTaskOutput(req *taskv1.FollowTaskOutputRequest, out g
 
 type agentDouble struct {
 	agentv1.UnimplementedAgentServiceServer
+	polled chan<- struct{}
 }
 
 func (agentDouble) GetAgent(ctx context.Context, req *agentv1.GetAgentRequest) (*agentv1.GetAgentResponse, error) {
@@ -163,7 +165,11 @@ func (agentDouble) DeleteAgent(_ context.Context, req *agentv1.DeleteAgentReques
 }
 
 // AcquireTurn has nothing to give and waits for as long as it may.
-func (agentDouble) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+func (d agentDouble) AcquireTurn(ctx context.Context, _ *agentv1.AcquireTurnRequest) (*agentv1.AcquireTurnResponse, error) {
+	select {
+	case d.polled <- struct{}{}:
+	default:
+	}
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -179,7 +185,7 @@ func (agentDouble) SubmitRound(_ context.Context, req *agentv1.SubmitRoundReques
 func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	core, logs := observer.New(zap.DebugLevel)
 	r := &rig{
-		t: t, keys: rpc.NewKeyring([]byte("key"), true), logs: logs, journals: map[string]framelog.Log{},
+		t: t, keys: rpc.NewKeyring([]byte("key"), true), logs: logs, journals: map[string]framelog.Log{}, polled: make(chan struct{}, 1),
 		waiting: &waitingDouble{}, task: &taskDouble{}, client: &http.Client{Transport: &http.Transport{}},
 	}
 	for _, p := range watched {
@@ -195,7 +201,7 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	w.Register(server)
 	waitingv1.RegisterWaitingServiceServer(server, r.waiting)
 	taskv1.RegisterTaskServiceServer(server, r.task)
-	agentv1.RegisterAgentServiceServer(server, agentDouble{})
+	agentv1.RegisterAgentServiceServer(server, agentDouble{polled: r.polled})
 	schedulerv1.RegisterSchedulerServiceServer(server, schedulerv1.UnimplementedSchedulerServiceServer{})
 	network := rpc.NewNetwork(rpc.NetworkConfig{Service: "gateway", Token: r.keys.MintService("gateway")})
 
@@ -224,7 +230,7 @@ func newRig(t *testing.T, change ...func(*Config, *Deps)) *rig {
 	require.NoError(t, r.gateway.Ready())
 	r.base = "http://" + r.gateway.Addr()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, r.gateway.Stop(ctx))
 		require.NoError(t, r.gateway.Stop(ctx), "Stop is idempotent")

@@ -61,7 +61,7 @@ func TestC5_ASessionBeforeItsServerWithoutTheAgent(t *testing.T) {
 	require.Eventually(t, func() bool {
 		answer := h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`)
 		return strings.Contains(answer, "not_found") && strings.Contains(answer, "nobody")
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.Contains(t, h.request("tools/list", `{}`), `"tools":[]`)
 }
 
@@ -98,7 +98,7 @@ func TestC5_AServerThatEndsDuringASession(t *testing.T) {
 	r.Up()
 	require.Eventually(t, func() bool {
 		return strings.Contains(h.request("tools/call", `{"name":"ListWorkItems","arguments":{}}`), `"status":"success"`)
-	}, 30*time.Second, 10*time.Millisecond, "the session goes on")
+	}, time.Minute, 10*time.Millisecond, "the session goes on")
 }
 
 // notReady is a connection to a server that answers every call with an error of its own.

@@ -302,7 +302,7 @@ func TestC5_ProgressWhileACallWaits(t *testing.T) {
 				in, _ := call(t, s, "TaskInput", map[string]any{"task_id": task, "text": "on\n"})
 				accepted, _ := in["result"].(map[string]any)["accepted_input"].(bool)
 				return accepted
-			}, 30*time.Second, 10*time.Millisecond)
+			}, time.Minute, 10*time.Millisecond)
 			require.Contains(t, wait(t, answered), "got on")
 		})
 	}

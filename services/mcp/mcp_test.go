@@ -234,7 +234,7 @@ func TestC5_TheLoop(t *testing.T) {
 			require.Eventually(t, func() bool {
 				briefs, err := s.ReadResource(ctx, &sdk.ReadResourceParams{URI: strings.TrimSuffix(uri, "work-items/"+item+"/plan.md") + "briefs"})
 				return err == nil && strings.Contains(briefs.Contents[0].Text, "Shipped, and looked at.")
-			}, 20*time.Second, 5*time.Millisecond, "the report is a brief")
+			}, time.Minute, 5*time.Millisecond, "the report is a brief")
 
 			resources, err = s.ListResources(ctx, nil)
 			require.NoError(t, err)
@@ -333,12 +333,12 @@ func TestC5_Progress(t *testing.T) {
 		listed, _ := call(t, s, "TaskList", nil)
 		tasks, _ = listed["result"].(map[string]any)["tasks"].([]any)
 		return len(tasks) == 1
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		in, _ := call(t, s, "TaskInput", map[string]any{"task_id": at(tasks[0], "task_id"), "text": "on\n"})
 		accepted, _ := in["result"].(map[string]any)["accepted_input"].(bool)
 		return accepted
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	a := wait(t, answered)
 	require.NoError(t, a.err)
 	require.Equal(t, "got on\n", at(a.got.StructuredContent, "result", "output"))

@@ -100,7 +100,7 @@ func TestC5_SubscriptionsOfAListeningClient(t *testing.T) {
 		default:
 			return false
 		}
-	}, 30*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 }
 
 // SPEC C5.5: a session is subscribed to at most 100 resources, each of which exists.

@@ -341,7 +341,7 @@ func TestC6_StopHandsBack(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- run.Run(ctx) }()
 	<-speaking
-	require.Eventually(t, func() bool { return strings.Contains(r.out.String(), "I think") }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.out.String(), "I think") }, time.Minute, 5*time.Millisecond)
 	stop()
 	require.NoError(t, <-done)
 	require.Equal(t, agentv1.MessageState_MESSAGE_STATE_QUEUED, r.message(id).GetState())

@@ -46,7 +46,7 @@ func TestSight_TheModelIsPartOfTheTurn(t *testing.T) {
 			finished = finished || s.GetName() == "turn"
 		}
 		return finished && len(chats) == 2
-	}, 20*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	for _, chat := range chats {
 		require.Equal(t, "quartet-runner", chat.Service)
 		require.True(t, collector.Above(all, chat, "turn"))

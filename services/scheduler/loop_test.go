@@ -200,7 +200,7 @@ func (s *site) schedule() *scheduler.Service {
 
 func (s *site) eventually(ok func() bool) {
 	s.t.Helper()
-	require.Eventually(s.t, ok, 10*time.Second, 2*time.Millisecond)
+	require.Eventually(s.t, ok, time.Minute, 2*time.Millisecond)
 }
 
 func (s *site) as(role string) context.Context { return planetest.As(s.t.Context(), role) }

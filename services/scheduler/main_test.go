@@ -10,6 +10,6 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	waitTerm = 10 * time.Second
+	waitTerm = time.Minute
 	pollTerm = 2 * time.Millisecond
 )

@@ -29,7 +29,7 @@ func TestT9_TheHandleShowsItsWorktree(t *testing.T) {
 	for range 2 {
 		s.say(&agentv1.DelegationUpdated{Delegation: ready})
 	}
-	require.Eventually(t, func() bool { return proto.Equal(s.task().GetWorktree(), ready.GetWorktree()) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return proto.Equal(s.task().GetWorktree(), ready.GetWorktree()) }, time.Minute, time.Millisecond)
 	kept := d(taskv1.WorktreeState_WORKTREE_STATE_KEPT, "completed")
 	for range 2 {
 		s.say(&agentv1.DelegationCompleted{Delegation: kept})
@@ -57,7 +57,7 @@ func TestX2_WaitingLessIsNoOtherRequest(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s.clk.Advance(time.Second)
 		return len(again) > 0
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, first, <-again)
 }
 

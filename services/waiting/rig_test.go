@@ -224,7 +224,7 @@ func (r *rig) hear(item string, payload proto.Message) {
 
 func (r *rig) eventually(ok func() bool) {
 	r.t.Helper()
-	require.Eventually(r.t, ok, 10*time.Second, 2*time.Millisecond)
+	require.Eventually(r.t, ok, time.Minute, 2*time.Millisecond)
 }
 
 func seconds(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }

@@ -303,7 +303,7 @@ func TestP9_ACompletedItemHasNoTimers(t *testing.T) {
 	r.restart()
 	before = len(r.events())
 	r.clk.Advance(61 * time.Second)
-	require.Eventually(t, func() bool { return len(r.events()) >= before+2 }, 10*time.Second, 2*time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.events()) >= before+2 }, time.Minute, 2*time.Millisecond)
 	for _, ev := range r.events()[before:] {
 		if fired, ok := ev.Payload.(*waitingv1.TimerFired); ok {
 			require.NotEqual(t, itemA, fired.GetTimer().GetWorkItemId())

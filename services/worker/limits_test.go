@@ -134,7 +134,7 @@ func TestT4_RestartOnWorkerLoss(t *testing.T) {
 	}
 	id := r.background(spec)
 	r.awaitOutput(id, "run of")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, first.Stop(ctx))
 	r.eventually(func() bool { return r.get(id).GetRestarts() == 1 })

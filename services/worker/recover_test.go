@@ -163,7 +163,7 @@ func TestT4_StoppedWorkerInterrupts(t *testing.T) {
 	b := r.background(&taskv1.CommandSpec{Cmd: "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"})
 	r.awaitOutput(a, "up")
 	r.awaitOutput(b, "up")
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, w.Stop(ctx))
 	require.NoError(t, w.Stop(ctx))

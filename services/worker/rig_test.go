@@ -83,7 +83,7 @@ func (r *rig) down() {
 	if r.service == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(r.t, r.service.Stop(ctx))
 	r.server.Stop()
@@ -116,7 +116,7 @@ func (r *rig) worker(change func(*worker.Config)) *worker.Worker {
 	require.NoError(r.t, err)
 	require.NoError(r.t, w.Start(context.Background()))
 	r.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_ = w.Stop(ctx) // a test may have left commands without a server
 	})
@@ -126,7 +126,7 @@ func (r *rig) worker(change func(*worker.Config)) *worker.Worker {
 
 func (r *rig) eventually(ok func() bool) {
 	r.t.Helper()
-	require.Eventually(r.t, ok, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(r.t, ok, time.Minute, 5*time.Millisecond)
 }
 
 func (r *rig) exec(req *taskv1.ExecCommandRequest) *taskv1.ExecCommandResponse {

@@ -400,7 +400,7 @@ func TestT9_OverRestarts(t *testing.T) {
 	repo := filepath.Join(r.root, "repo")
 	repository(t, repo)
 	wt := r.make(r.lay(repo, "tsk_1"))
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, w.Stop(ctx))
 	gone := func() error {
@@ -451,7 +451,7 @@ func TestT9_AWorkerThatEndsInTheMiddle(t *testing.T) {
 		_, err := os.Lstat(mark)
 		return err == nil
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, w.Stop(ctx))
 	require.ErrorIs(t, fault.From(<-cut), fault.NotReady)

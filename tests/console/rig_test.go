@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a condition in a page may take to come true.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // shared is what all tests of this process use: the binary and one browser.
 var shared struct {
@@ -236,7 +236,7 @@ func (r *rig) as(key string) *tab {
 
 // js evaluates an expression in the page.
 func js[T any](t *tab, expression string) (T, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
 	defer cancel()
 	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }

@@ -142,7 +142,7 @@ func TestA14_AnAnsweredQuestionIsNotAskedAgain(t *testing.T) {
 	w.say("How is the door?")
 	busy := w.nextWith("How is the door?")
 	painted := child.ask("", "Which colour?")
-	require.Eventually(t, func() bool { return w.questions(agentv1.MessageState_MESSAGE_STATE_QUEUED) == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.questions(agentv1.MessageState_MESSAGE_STATE_QUEUED) == 1 }, time.Minute, 5*time.Millisecond)
 	busy.must("It asks for the colour.", answer(taskID, "red"))
 	busy.finish()
 	require.Nil(t, w.tryNext(0), "the question is over: %v", w.explain())
@@ -187,7 +187,7 @@ func TestA14_AnAnswerReachesItsQuestion(t *testing.T) {
 	asked.finish()
 
 	for text, item := range map[string]string{"white": wall, "red": door} {
-		require.Eventually(t, func() bool { return len(child.item(item).GetWaits()) == 0 }, 20*time.Second, 5*time.Millisecond, text)
+		require.Eventually(t, func() bool { return len(child.item(item).GetWaits()) == 0 }, time.Minute, 5*time.Millisecond, text)
 	}
 	for _, answer := range []struct{ text, question, item string }{{"white", "Which colour has the wall?", wall}, {"red", "Which colour has the door?", door}} {
 		heard := child.nextWith(answer.text)

@@ -24,7 +24,7 @@ func TestC7_ATimerSaysHowOftenItFired(t *testing.T) {
 		got, err := waiting.GetTimer(w.ctx(), &waitingv1.GetTimerRequest{AgentId: w.agent, TimerId: id})
 		require.NoError(t, err)
 		return got.GetTimer().GetFireCount() == 3
-	}, 20*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	_, err = w.Agents.ResumeAgent(w.ctx(), &agentv1.ResumeAgentRequest{AgentId: w.agent})
 	require.NoError(t, err)
 	turn := w.next()

@@ -161,7 +161,7 @@ func (b *boards) dispatch(board, pool string, allowed ...string) *workerRun {
 			}
 		}
 		return false
-	}, 30*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	req := &boardv1.DispatchWorkerRequest{SessionId: session, BoardId: board, WorkerPoolId: pool, WorkerId: worker}
 	if len(allowed) > 0 {
 		req.AllowedStepIds = &boardv1.StepList{StepIds: allowed}

@@ -92,7 +92,7 @@ func (s *source) Follow(ctx context.Context, after framelog.End, fn func(framelo
 
 func TestRunAppliesEveryFrameOnce(t *testing.T) {
 	src := newSource(3)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var got []uint64
 	refused := false

@@ -203,7 +203,7 @@ func TestR10_AnOlderCopyUnderAFollower(t *testing.T) {
 	fake.AwaitTimers(1)
 	exchange = sync.Once{}
 	require.NoError(t, srv.Restart())
-	require.Eventually(t, func() bool { _, _, err := log.Tail(t.Context()); return err == nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, _, err := log.Tail(t.Context()); return err == nil }, time.Minute, 10*time.Millisecond)
 	require.Empty(t, ended)
 	fake.Advance(idle.Interval)
 	var broken *framelog.Broken

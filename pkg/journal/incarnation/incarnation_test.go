@@ -24,7 +24,7 @@ const partition = "from/0"
 func written(t *testing.T, n int) (ends []framelog.End, frames []framelog.Frame) {
 	t.Helper()
 	log := memlog.New()
-	w := framelog.Writer{Log: log, Partition: partition, NewID: func(string) string { return fmt.Sprint(len(ends)) }, Timeout: time.Second, Logger: zap.NewNop()}
+	w := framelog.Writer{Log: log, Partition: partition, NewID: func(string) string { return fmt.Sprint(len(ends)) }, Timeout: time.Minute, Logger: zap.NewNop()}
 	end := framelog.End{}
 	for i := range n {
 		f := framelog.Frame{ID: fmt.Sprint("frame", i), Generation: 1, Body: fmt.Appendf(nil, `{"wal_seq":%d,"event_type":"error_info","agent_id":"keeper"}`+"\n", i+1)}
@@ -57,7 +57,7 @@ func again(t *testing.T, ends []framelog.End, frames []framelog.Frame, kept int,
 // follow returns the sequence numbers that somebody reads who has read up to after.
 func follow(t *testing.T, log framelog.Log, after framelog.End) (seqs []uint64, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err = incarnation.Follow(ctx, log, partition, after, func(at framelog.End, _ framelog.Frame) error {
 		if seqs = append(seqs, at.Seq); at.Incarnation > 1 {

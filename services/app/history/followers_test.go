@@ -36,7 +36,7 @@ func TestWhoFollowsIsKnown(t *testing.T) {
 			}
 		}
 		return true
-	}, 30*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	for _, names := range found {
 		slices.Sort(names)
 	}

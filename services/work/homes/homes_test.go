@@ -304,7 +304,7 @@ func TestW3_AnEditInPlaceIsSeenThoughSizeAndTimeAreTheSame(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, err := os.Lstat(path)
 		return err == nil && unambiguous(st)
-	}, 10*time.Second, time.Millisecond, "then the descriptor is cached")
+	}, time.Minute, time.Millisecond, "then the descriptor is cached")
 	require.Equal(t, "AAAA", preview())
 	write("BBBB")
 	require.Equal(t, "BBBB", preview())

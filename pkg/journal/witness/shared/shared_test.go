@@ -53,7 +53,7 @@ func knows(t *testing.T, nc *nats.Conn, want framelog.End) {
 		all, err := shared.Read(t.Context(), nc)
 		require.NoError(t, err)
 		return all[plane+"/0"] == want
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // open opens the partition.
@@ -89,7 +89,7 @@ func TestR10_ASuccessorOnAnotherMachine(t *testing.T) {
 	require.Equal(t, 1, shared.Partitions(all, plane))
 
 	w := of(t, second)
-	require.Eventually(t, func() bool { last, err := w.Last(); return err == nil && last == all[plane+"/0"] }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { last, err := w.Last(); return err == nil && last == all[plane+"/0"] }, time.Minute, time.Millisecond)
 	p, err = open(t, nc, w)
 	require.NoError(t, err)
 	require.NoError(t, p.Close(t.Context()))
