@@ -407,24 +407,6 @@ func TestT8_FollowUps(t *testing.T) {
 }
 
 // A8: what a deletion does in its first frame, and who may ask for it how.
-// A child that was erased is not made again by a late repetition of the call that spawned it.
-func TestA8_AnErasedChildIsNotMadeAgain(t *testing.T) {
-	r := family(t)
-	child := r.delegate(r.operator(), "once", "work").GetAgentId()
-	_, err := r.service.DeleteAgent(planetest.As(t.Context(), rpc.RoleAdmin), &agentv1.DeleteAgentRequest{AgentId: child})
-	require.NoError(t, err)
-	r.until(func() bool { return r.record(child).GetLifecycle() == deleted })
-	require.NoError(t, r.service.engine.Erase(t.Context(), r.clk.Now().Add(time.Hour)))
-	gone := func() {
-		_, err = r.service.GetAgent(r.operator(), &agentv1.GetAgentRequest{AgentId: child})
-		require.ErrorIs(t, err, fault.NotFound)
-	}
-	gone()
-	require.Equal(t, child, r.delegate(r.operator(), "once", "work").GetAgentId(), "the first answer")
-	gone()
-	require.True(t, r.poll(child).GetPending())
-}
-
 func TestA8_DeleteAgent(t *testing.T) {
 	r, a := turn(t)
 	r.endsHandles()
