@@ -3,6 +3,7 @@ package tests
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -180,6 +181,23 @@ func TestA8_ErasedAgent(t *testing.T) {
 		require.Error(t, err)
 	}
 	refused()
+
+	// A child that was erased is not made again by a late repetition of the call that spawned it.
+	spawn := func() string {
+		got, err := agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{ParentAgentId: bob.id, RequestId: "once", InitialMessage: "look"})
+		require.NoError(t, err)
+		return got.GetAgentId()
+	}
+	gone := func(id string) bool {
+		_, err := agents.GetAgent(ctx, &agentv1.GetAgentRequest{AgentId: id})
+		return err != nil && errors.Is(fault.From(err), fault.NotFound)
+	}
+	child := spawn()
+	_, err = agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{AgentId: child})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return gone(child) }, 2*time.Minute, 100*time.Millisecond)
+	require.Equal(t, child, spawn(), "the first answer")
+	require.True(t, gone(child))
 	file := filepath.Join(dir, "all.backup")
 	quartet("backup", file, "--address", srv.GRPC)
 

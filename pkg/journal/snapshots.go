@@ -233,7 +233,7 @@ func (p *Partition[S]) cut() {
 		p.mu.Unlock()
 		s.whole = false
 	}
-	n := snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now(), Erased: c.erased.Encode(), ErasedThrough: c.erasedThrough}
+	n := snapshot.Cut{Partition: c.name, End: c.end, Generation: c.generation, At: p.cfg.Now(), Now: p.cfg.ages.Now(), Erased: c.erased.Encode(), ErasedThrough: c.erasedThrough}
 	c.memory.Since(t.Has().Requests, func(k requests.Key, e requests.Entry) {
 		n.Requests = append(n.Requests, snapshot.Request{Key: k, Entry: e})
 	})

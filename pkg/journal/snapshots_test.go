@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +73,38 @@ func stateOf(t *testing.T, p *partition) *journaltest.State {
 	s, _, err := journal.View(t.Context(), p, journaltest.Snapshot)
 	require.NoError(t, err)
 	return s
+}
+
+// A wall clock that steps while a snapshot is cut makes it forget no request: ages count by a clock that does not
+// step (SPEC X2.1).
+func TestX2_AClockStepForgetsNoRequest(t *testing.T) {
+	var ahead atomic.Int64
+	log, store := memlog.New(), memstore.New()
+	open := func() *partition {
+		cfg := journaltest.Config(log)
+		cfg.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		cfg.Snapshots, cfg.SnapshotBytes = store, 3000
+		p, err := journal.Open(t.Context(), cfg)
+		require.NoError(t, err)
+		return p
+	}
+	p := open()
+	once := func() bool {
+		_, res, err := journal.Do(t.Context(), p, journaltest.Put("once", "first", "request"))
+		require.NoError(t, err)
+		return res.Replayed
+	}
+	require.False(t, once())
+	untilStored(t, p, store, 2)
+	ahead.Store(int64(48 * time.Hour))
+	untilStored(t, p, store, 4)
+	ahead.Store(0)
+	untilStored(t, p, store, 8) // no snapshot of before the step is left
+	require.True(t, once())
+	require.NoError(t, p.Close(t.Context()))
+	p = open()
+	require.True(t, once())
+	require.NoError(t, p.Close(t.Context()))
 }
 
 func TestR11_ALoadBeginsAtTheSnapshot(t *testing.T) {

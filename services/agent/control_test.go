@@ -174,6 +174,37 @@ func TestX2_AnOrderThatChangedNothingIsRemembered(t *testing.T) {
 	}
 }
 
+// An abort that changed nothing is remembered as well: its late repetition does not abort the turn of
+// an agent that was resumed since.
+func TestX2_AnAbortThatChangedNothingIsRemembered(t *testing.T) {
+	r := newRig(t)
+	r.spawn("keeper")
+	r.must("pause", "keeper")
+	_, err := r.abort("", "late")
+	require.NoError(t, err)
+	r.must("resume", "keeper")
+	r.send("keeper", "go", normal)
+	a := r.take("keeper")
+	got, err := r.abort("", "late")
+	require.NoError(t, err)
+	require.Nil(t, got.GetTurn())
+	require.Equal(t, running, r.record("keeper").GetControl())
+
+	// So is that of a run that was aborted before.
+	run := a.GetTurn().GetRunId()
+	for _, request := range []string{"first", "second"} {
+		got, err = r.abort(run, request)
+		require.NoError(t, err)
+		require.Equal(t, run, got.GetTurn().GetRunId())
+	}
+	r.must("resume", "keeper")
+	r.send("keeper", "on", normal)
+	r.finish(r.take("keeper"), done)
+	got, err = r.abort(run, "second")
+	require.NoError(t, err, "the first answer")
+	require.Equal(t, run, got.GetTurn().GetRunId())
+}
+
 func TestA8_APausedAgentBeginsNoTurn(t *testing.T) {
 	r := newRig(t)
 	r.spawn("keeper")

@@ -263,6 +263,25 @@ func TestA14_OnlyWaitsForAnOperatorAreQuestions(t *testing.T) {
 	require.Empty(t, r.asked())
 }
 
+// An agent may have any number of intents, and what it asks may stand behind them all: its parent
+// is asked, and it has not completed its work.
+func TestA14_AQuestionBehindManyIntents(t *testing.T) {
+	r := family(t)
+	child := r.delegate(r.operator(), "", "work")
+	var all []*waitingv1.Wait
+	for i := range 1000 {
+		intent := question(child.GetAgentId(), fmt.Sprint("wt_i", i), "?")
+		intent.Mode = waitingv1.WaitMode_WAIT_MODE_INTENT
+		all = append(all, intent)
+	}
+	r.waiting(append(all, question(child.GetAgentId(), "wt_last", "Which colour?"))...)
+	r.finish(r.take(child.GetAgentId()), done)
+	r.supervise(child.GetAgentId())
+	require.Len(t, r.asked(), 1)
+	require.Equal(t, "wt_last", r.asked()[0].GetCausationId())
+	require.Equal(t, agentv1.Lifecycle_LIFECYCLE_ACTIVE, r.record(child.GetAgentId()).GetLifecycle(), "it waits")
+}
+
 // A question ends no stall: the agent spawned the child itself, as it starts a command.
 func TestA14_AQuestionEndsNoStall(t *testing.T) {
 	r, child := asks(t, "Which colour?")

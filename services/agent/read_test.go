@@ -58,6 +58,20 @@ func TestP2_ATurnReadsItsFactsOnce(t *testing.T) {
 	}
 }
 
+// A timer's message says how often it fired, also if the agent was woken meanwhile (SPEC C7.3).
+func TestC7_AWakeHidesNoFirings(t *testing.T) {
+	for _, woken := range []bool{false, true} {
+		r := newRig(t)
+		r.spawn("keeper")
+		r.others.set(func() { r.others.firings = 2 })
+		if woken {
+			r.wakeByTrigger()
+		}
+		r.hear(&journal.Event{Type: "timer_fired", Namespace: "acme", AgentID: "keeper", Payload: &waitingv1.TimerFired{Timer: &waitingv1.Timer{TimerId: "tmr_1", FireCount: 1}}})
+		require.Contains(t, r.take("keeper").GetContext().GetText(), "Timer tmr_1 fired 3 times while this message waited", "woken: %v", woken)
+	}
+}
+
 // A waiting plane that is down does not hold a message back.
 func TestD5_AMessageIsNotHeldBackByAPlaneThatIsDown(t *testing.T) {
 	r := newRig(t)

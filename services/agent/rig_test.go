@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +56,8 @@ type others struct {
 	item    func() *workv1.WorkItem
 	promote func(*workv1.PromoteReportRequest) (*workv1.PromoteReportResponse, error)
 	waits   []*waitingv1.Wait
+	// firings is how often each timer fired after its first time.
+	firings int64
 	// waitRevision and waitsErr are what ListWaits answers beside waits.
 	waitRevision int64
 	waitsErr     error
@@ -142,11 +145,18 @@ func (o *others) ListWaits(ctx context.Context, req *waitingv1.ListWaitsRequest,
 			resp.Waits = append(resp.Waits, w)
 		}
 	}
+	begin, _ := strconv.Atoi(req.GetPageToken())
+	resp.Waits = resp.Waits[begin:]
+	if size := int(req.GetPageSize()); size > 0 && len(resp.Waits) > size {
+		resp.Waits, resp.NextPageToken = resp.Waits[:size], strconv.Itoa(begin+size)
+	}
 	return resp, nil
 }
 
 func (o *others) GetTimer(_ context.Context, req *waitingv1.GetTimerRequest, _ ...grpc.CallOption) (*waitingv1.GetTimerResponse, error) {
-	return &waitingv1.GetTimerResponse{Timer: &waitingv1.Timer{TimerId: req.GetTimerId(), FireCount: 1}}, nil
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return &waitingv1.GetTimerResponse{Timer: &waitingv1.Timer{TimerId: req.GetTimerId(), FireCount: 1 + o.firings}}, nil
 }
 
 func (o *others) PromoteReport(_ context.Context, req *workv1.PromoteReportRequest, _ ...grpc.CallOption) (*workv1.PromoteReportResponse, error) {

@@ -289,6 +289,9 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 		} else if t := state.EndedTurn([]*journal.Event{ev}); t != nil {
 			s.leases.Release(k, t.GetRunId())
 		}
+		if _, ok := ev.Payload.(*agentv1.AgentDeleted); ok {
+			s.callService.Forget(k)
+		}
 		if turns.ChangesTurn(ev) {
 			s.changes.Notify(k)
 		}

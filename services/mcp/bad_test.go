@@ -271,6 +271,25 @@ func TestC5_UnknownAgents(t *testing.T) {
 	}
 }
 
+// full is a connection to a server whose namespace may have no further agent.
+type full struct{ grpc.ClientConnInterface }
+
+// Invoke implements grpc.ClientConnInterface.
+func (c full) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if method == agentv1.AgentService_SpawnAgent_FullMethodName {
+		return fault.QuotaExceeded.New("namespace acme has 5 agents, the most it may have")
+	}
+	return c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+// SPEC C5.1: a quota that is full is said at once, and not waited for.
+func TestC5_AnAgentBeyondTheQuota(t *testing.T) {
+	r := newRig(t)
+	s, err := mcp.New(mcp.Config{Version: "test", Patience: time.Minute}, mcp.Deps{Conn: func(string) (grpc.ClientConnInterface, error) { return full{r.Conn()}, nil }})
+	require.NoError(t, err)
+	require.ErrorIs(t, s.ServeStdio(dev.Within(t), strings.NewReader(hello+"\n"), io.Discard, mcp.Options{AgentID: "keeper", Create: true}), fault.QuotaExceeded)
+}
+
 // SPEC C5: while a call waits, whoever asked for it hears that it goes on, over
 // each transport.
 func TestC5_ProgressWhileACallWaits(t *testing.T) {

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -168,7 +169,8 @@ func (s *Service) ServeStdio(ctx context.Context, in io.Reader, out io.Writer, o
 }
 
 // admit returns an error if the agent does not exist and create is not set; with create set,
-// it creates the agent. It repeats calls while no server can be reached, until ctx ends.
+// it creates the agent. It repeats calls while no server can be reached, until ctx ends. That a quota or the store
+// is full may not pass for long, so it is an error at once.
 func (s *Service) admit(ctx context.Context, agentID string, create bool) error {
 	if err := fault.Name("agent_id", agentID); err != nil {
 		return err
@@ -179,11 +181,17 @@ func (s *Service) admit(ctx context.Context, agentID string, create bool) error 
 	if !create || !errors.Is(err, fault.NotFound) {
 		return err
 	}
+	var full error
 	_, err = client.Again(ctx, func(ctx context.Context) (*agentv1.SpawnAgentResponse, error) {
-		return s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
+		resp, err := s.agents.SpawnAgent(ctx, &agentv1.SpawnAgentRequest{
 			AgentId: agentID, Preset: agentv1.Preset_PRESET_PUBLIC_NAMED, RequestId: "mcp-create-" + id.Derived("", agentID),
 		})
+		if errors.Is(err, fault.QuotaExceeded) || errors.Is(err, fault.StorageFull) {
+			full, err = err, nil
+		}
+		return resp, err
 	})
+	err = cmp.Or(full, err)
 	if errors.Is(err, fault.AlreadyExists) {
 		return nil // a concurrent session created it
 	}

@@ -129,11 +129,12 @@ func (s *Service) pieceOf(ctx context.Context, ns string, t *taskv1.Task, offset
 	return p, nil
 }
 
-// gone returns OUTPUT_REMOVED for an ended command whose output was removed, because of its age or because its agent was deleted. It
+// gone returns OUTPUT_REMOVED for an ended command all of whose output was removed, because of its age or because its agent was deleted. It
 // returns nil for output that is missing for another reason, which is damage of the stream.
 func (s *Service) gone(ctx context.Context, ns string, t *taskv1.Task) error {
 	why := "its agent was deleted"
-	if s.removed(t) {
+	// The output may all have been written when the command began.
+	if s.cfg.KeepOutput > 0 && t.GetStartedAt() != nil && s.clk.Now().Sub(t.GetStartedAt().AsTime()) > s.cfg.KeepOutput {
 		why = fmt.Sprintf("output is kept for %d days after it was written", s.cfg.KeepOutput/(24*time.Hour))
 	} else {
 		deleted, _, err := plane.View(ctx, s.engine, t.GetAgentId(), func(st *model.State) (bool, error) {

@@ -143,6 +143,21 @@ func TestT6_OutputThatIsTooOld(t *testing.T) {
 	require.NoError(t, err)
 	_, err = follow.Recv()
 	require.ErrorIs(t, err, fault.OutputRemoved)
+
+	// Output counts from when it was written, which may be long before the command ended.
+	long := s.queue("x").GetTaskId()
+	require.Equal(t, long, h.hear().GetLease().GetTask().GetTaskId())
+	h.output(long, 0, "hello")
+	h.hear()
+	s.clk.Advance(30*days + time.Second)
+	h.ended(long, 0)
+	require.True(t, h.hear().GetAck().GetEnded())
+	_, err = s.outputOf(long)
+	require.NoError(t, err, "it is there")
+	require.NoError(t, s.output.Remove(t.Context(), "acme", long))
+	_, err = s.outputOf(long)
+	require.ErrorIs(t, err, fault.OutputRemoved)
+
 	s.service.cfg.KeepOutput = 0
 	_, err = s.outputOf(id)
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -23,7 +24,7 @@ type Erasing struct {
 
 // Erase stores the segment with a number anew without some lines, reads back what was stored, puts it into the
 // catalog in place of the one with these lines, and removes that from the store. It returns the catalog then, and how many lines were
-// erased; c and 0 if there were none. If another process replaced the catalog, the error is ErrReplaced. If only the removal
+// erased; c and 0 if there were none. If another process replaced the catalog, or removed what was stored (see Clean), the error is ErrReplaced. If only the removal
 // failed, the catalog is returned with the error; what is left is removed by Clean.
 func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Erasing) (*Catalog, int64, error) {
 	i := slices.IndexFunc(c.Segments, func(s Segment) bool { return s.GetNumber() == number })
@@ -51,6 +52,17 @@ func (c *Catalog) Erase(ctx context.Context, store Store, number uint64, what Er
 	replaced, err := Read(ctx, store, c.Partition)
 	if err != nil {
 		return c, 0, err
+	}
+	names, err := store.Names(ctx)
+	if err != nil {
+		return c, 0, err
+	}
+	if _, stored := names[next.GetName()]; !stored {
+		// Another process took it for one that was given up. The segment as it was is still there.
+		if err := replaced.replace(ctx, store, c.Segments); err != nil {
+			return c, 0, err
+		}
+		return c, 0, fmt.Errorf("%w: segment %d of %s was removed while it was stored anew", ErrReplaced, number, c.Partition)
 	}
 	return replaced, frames.erased, store.Remove(ctx, s.GetName())
 }
@@ -140,10 +152,14 @@ func (l *erasing) Scan(ctx context.Context, _ uint64, fn func(uint64, framelog.F
 	return err
 }
 
-// Clean removes what is stored of the catalog's segments under other names than that in the catalog. It leaves
-// segments that are not in the catalog.
+// Clean removes what is stored of archived segments under other names than that in the catalog: of the catalog as it
+// is stored by then, since another process may have replaced c. It leaves segments that are not in the catalog.
 func (c *Catalog) Clean(ctx context.Context, store Store) error {
 	names, err := store.Names(ctx)
+	if err != nil {
+		return err
+	}
+	c, err = Read(ctx, store, c.Partition) // after the names: a segment that is put into the catalog between has its name there
 	if err != nil {
 		return err
 	}

@@ -191,6 +191,54 @@ func TestCatalog_EraseWhileAnotherArchives(t *testing.T) {
 	w.follows(t, l)
 }
 
+// A process that cleans by a catalog that another one has replaced since removes nothing that is in force.
+func TestCatalog_CleanByAnOldCatalog(t *testing.T) {
+	w := withSecrets(t)
+	store := dirstore.New(t.TempDir(), "test", 0)
+	l := archive.NewLog(w.live, store, partition)
+	w.archived(t, l)
+	old, err := archive.Read(t.Context(), store, partition)
+	require.NoError(t, err)
+	erase(t, store, 0)
+	require.NoError(t, old.Clean(t.Context(), store))
+	w.follows(t, l)
+}
+
+// cleanedStore has another process clean just before a catalog is replaced.
+type cleanedStore struct {
+	archive.Store
+	cleaned int
+}
+
+func (s *cleanedStore) ReplaceCatalog(ctx context.Context, version uint64, content []byte) error {
+	if s.cleaned++; s.cleaned == 1 {
+		c, err := archive.Read(ctx, s.Store, partition)
+		if err == nil {
+			err = c.Clean(ctx, s.Store)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.Store.ReplaceCatalog(ctx, version, content)
+}
+
+// What another process removed before it was in the catalog is in no catalog afterwards, and the erasure can be repeated.
+func TestCatalog_EraseWhileAnotherCleans(t *testing.T) {
+	w := withSecrets(t)
+	store := &cleanedStore{Store: dirstore.New(t.TempDir(), "test", 0)}
+	l := archive.NewLog(w.live, store.Store, partition)
+	w.archived(t, l)
+	c, err := archive.Read(t.Context(), store, partition)
+	require.NoError(t, err)
+	_, _, err = c.Erase(t.Context(), store, 0, archive.Erasing{Line: isSecret})
+	require.ErrorIs(t, err, archive.ErrReplaced)
+	require.Positive(t, store.cleaned)
+	w.follows(t, l)
+	erase(t, store.Store, 0)
+	w.follows(t, l)
+}
+
 // TestLog_ReadsWhileErased reads a log frame by frame, and erases what is ahead and behind at each of them.
 func TestLog_ReadsWhileErased(t *testing.T) {
 	for at := range 16 {

@@ -22,7 +22,8 @@ type Cut struct {
 	Partition  string
 	End        framelog.End
 	Generation uint64
-	At         time.Time
+	At         time.Time // by the wall clock
+	Now        time.Time // by the clock by which the ages of requests count, which does not step
 	Positions  []*snapshotv1.Position
 	// Requests and Frames are those that were added since the snapshot before, oldest first.
 	Requests []Request
@@ -135,7 +136,7 @@ func (d *Draft) Finish(ctx context.Context, cut Cut) (s *Snapshot, base func() *
 			}
 		}
 		m.Requests = slices.DeleteFunc(slices.Clone(before.Manifest.GetRequests()), func(o *snapshotv1.Object) bool {
-			return cut.At.Unix()-o.GetUntil() > int64(requests.Term/time.Second)
+			return cut.Now.Unix()-o.GetUntil() > int64(requests.Term/time.Second)
 		})
 		m.Frames = slices.Clone(before.Manifest.GetFrames())
 	}

@@ -15,6 +15,7 @@ import (
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
+	"quartet/services/agent/waits"
 )
 
 // childStatus reads an agent. Record is nil if the agent does not exist.
@@ -65,11 +66,11 @@ func (s *Service) completionOf(ctx context.Context, k ref.Agent, c state.ChildSt
 	if q.GetCounts().GetCompleted() > 0 && c.FirstItem == "" {
 		return completion{retry: true}, nil // this plane has not consumed work_item_created yet
 	}
-	waits, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: 500})
+	standing, err := waits.All(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: k.ID})
 	if err != nil {
 		return completion{}, err
 	}
-	for _, w := range waits.GetWaits() {
+	for _, w := range standing.GetWaits() {
 		if w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT && w.GetStatus() == waitingv1.WaitStatus_WAIT_STATUS_ACTIVE {
 			return completion{}, nil
 		}
@@ -150,7 +151,7 @@ func (s *Service) tasks() (taskv1.TaskServiceClient, error) {
 // any plane; until then again is true. The other planes react to the deletion's event on their own.
 // What their reactions leave, such as items beyond one frame, reconcileDeletion ends itself.
 func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.ChildStatus) (again bool, err error) {
-	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain} {
+	for _, left := range []func(context.Context, ref.Agent, state.ChildStatus) (bool, error){s.messagesRemain, s.childrenRemain, s.tasksRemain, s.waitsRemain, s.itemsRemain} {
 		if some, err := left(ctx, k, c); some || err != nil {
 			return true, err
 		}
@@ -161,6 +162,22 @@ func (s *Service) reconcileDeletion(ctx context.Context, k ref.Agent, c state.Ch
 		}
 		return a.FinishDeletion(env)
 	})
+}
+
+// messagesRemain drops the messages that are queued still, which are those beyond one command. It reports false: no
+// message is left.
+func (s *Service) messagesRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (bool, error) {
+	for more := true; more; {
+		err := s.commit(ctx, k, "DropMessages", func(a *state.Agent, env journal.Env) []*journal.Event {
+			events := a.DropQueued(env)
+			more = len(events) > 0
+			return events
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // childrenRemain reports whether private children of the agent remain. It enqueues each of them, so

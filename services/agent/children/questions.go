@@ -8,6 +8,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
+	"quartet/services/agent/waits"
 )
 
 // noteQuestions lets the parent know what its child asks: the waits of the child for an
@@ -15,7 +16,7 @@ import (
 // is compared with the waits as they are, so that a question whose event was missed is asked,
 // and one that is over is withdrawn.
 func (s *Service) noteQuestions(ctx context.Context, k, parent ref.Agent, d *agentv1.Delegation) error {
-	r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: 500})
+	r, err := waits.All(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: k.ID})
 	if err != nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func label(text string) string {
 	return string([]rune(line)[:labelChars-1]) + "…"
 }
 
-// createChild makes the child of a delegation unless it exists. Its initial message
+// createChild makes the child of a delegation unless it exists or was erased. Its initial message
 // carries nothing of the parent's but the text.
 func (s *Service) createChild(ctx context.Context, namespace string, opened *agentv1.DelegationOpened) error {
 	child := opened.GetChild()
@@ -223,7 +223,7 @@ func (s *Service) createChild(ctx context.Context, namespace string, opened *age
 		Method: "RaiseChild", AgentID: child.GetAgentId(), Actor: plane.System(namespace),
 		Decide: func(st *state.State, env journal.Env) (journal.Decision[struct{}], error) {
 			var d journal.Decision[struct{}]
-			if st.Lookup(ref.Agent{Namespace: namespace, ID: child.GetAgentId()}) != nil {
+			if st.Lookup(ref.Agent{Namespace: namespace, ID: child.GetAgentId()}) != nil || st.WasErased(namespace, child.GetAgentId()) {
 				return d, nil
 			}
 			m := lane.NewMessage(env, &agentv1.Message{

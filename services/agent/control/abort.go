@@ -46,7 +46,7 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 	if guard := req.GetRunId(); guard != "" && a.Record.GetCurrentRunId() != guard {
 		if a.OpenTurn == nil && a.EndedTurns.Len() > 0 {
 			if last := a.EndedTurns.Last().Record; last.GetRunId() == guard && last.GetState() == agentv1.TurnState_TURN_STATE_ABORTED {
-				d.Reply = &agentv1.AbortRunResponse{Turn: last, Agent: a.Record} // it was aborted before
+				d.Reply, d.Remember = &agentv1.AbortRunResponse{Turn: last, Agent: a.Record}, true // it was aborted before
 				return d, nil
 			}
 		}
@@ -59,7 +59,8 @@ func decideAbort(s *state.State, env journal.Env, req *agentv1.AbortRunRequest) 
 	}
 	if a.OpenTurn == nil {
 		if a.Record.GetControl() != agentv1.Control_CONTROL_RUNNING {
-			d.Reply = &agentv1.AbortRunResponse{Agent: a.Record}
+			// A late repetition must not abort a turn of an agent that was resumed since (SPEC X2.5).
+			d.Reply, d.Remember = &agentv1.AbortRunResponse{Agent: a.Record}, true
 			return d, nil
 		}
 		d.Events = []*journal.Event{state.AgentEvent(r, &agentv1.AgentPaused{Agent: r})}

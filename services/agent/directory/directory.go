@@ -18,6 +18,7 @@ import (
 	"quartet/pkg/staletick"
 	"quartet/services/agent/ref"
 	"quartet/services/agent/state"
+	"quartet/services/agent/waits"
 )
 
 // ShownWaits is how many waits GetAgent lists; ListWaits lists all of them.
@@ -112,18 +113,12 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*
 	if err != nil {
 		return nil, nil, err
 	}
-	var waits, own []*waitingv1.Wait
-	for token := ""; ; {
-		r, err := s.deps.Waiting.ListWaits(ctx, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId(), PageSize: 500, PageToken: token})
-		if err != nil {
-			return nil, nil, err
-		}
-		waits = append(waits, r.GetWaits()...)
-		if token = r.GetNextPageToken(); token == "" {
-			break
-		}
+	all, err := waits.All(ctx, s.deps.Waiting, &waitingv1.ListWaitsRequest{AgentId: rec.GetAgentId()})
+	if err != nil {
+		return nil, nil, err
 	}
-	for _, w := range waits {
+	var own []*waitingv1.Wait
+	for _, w := range all.GetWaits() {
 		if w.GetWorkItemId() == "" && w.GetMode() == waitingv1.WaitMode_WAIT_MODE_WAIT {
 			own = append(own, w)
 		}
@@ -133,10 +128,10 @@ func (s *Service) derive(ctx context.Context, rec *agentv1.Agent, lane lanes) (*
 	view.CurrentWorkItemId = queue.GetCurrent().GetWorkItemId()
 	stale := staletick.Reason(lane.tick, staletick.Facts{
 		WakePending: lane.wake != nil, WakeWaits: lane.wake.GetWaitIds(), LastTurnID: rec.GetLastTurnId(), Queue: queue, Stalled: lane.stalled,
-		OwnTriggered: slices.ContainsFunc(waits, func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == "" && w.GetTriggered() }),
+		OwnTriggered: slices.ContainsFunc(all.GetWaits(), func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == "" && w.GetTriggered() }),
 	})
 	view.Posture, view.PostureReason = derivePosture(rec, lane.counts, stale != "", queue, own, lane.asking)
-	return view, waits, nil
+	return view, all.GetWaits(), nil
 }
 
 // ListAgents reads the agents of the namespace in order of id (SPEC A4); for an agent,

@@ -113,7 +113,7 @@ func (l *Lane) Arrive(m *agentv1.Message, walSeq uint64) {
 // Requeue puts a message whose turn ended without processing it at the front of its band; a tick
 // goes behind the operator's prompts of its band.
 func (l *Lane) Requeue(m *agentv1.Message) {
-	l.unfinish(m.GetMessageId()) // an interjected message was finished and is queued again if its turn is lost
+	l.unfinish(m.GetMessageId()) // in journals of before, a message is finished when it is interjected
 	l.messages.PutOpen(m)
 	l.queuedBytes += size(m)
 	b := band(m.GetPriority())
@@ -123,7 +123,7 @@ func (l *Lane) Requeue(m *agentv1.Message) {
 	}
 }
 
-// Take removes a message from its band and keeps its new record.
+// Take removes a message from its band, since a turn takes it, and keeps its new record.
 func (l *Lane) Take(m *agentv1.Message) {
 	l.remove(m)
 	l.messages.PutOpen(m)

@@ -60,6 +60,26 @@ func OfferedAgain(m *agentv1.Message) bool {
 	return m.GetTick() != nil && m.GetTick().GetReason() != agentv1.TickReason_TICK_REASON_RECHECK
 }
 
+// JournalBytes returns a number of bytes that an event with a message does not exceed in the journal.
+func JournalBytes(m *agentv1.Message) int {
+	const envelope = 1 << 10 // the fields of the line, and the names and separators of the message
+	return envelope + 2*(proto.Size(m)-size(m)) + quotedBytes(m.GetText()) + 2*len(m.GetData())
+}
+
+// quotedBytes returns a number of bytes that a text does not exceed as a JSON string.
+func quotedBytes(s string) int {
+	n := len(s)
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c < ' ' || c == 0x7f || c == '<' || c == '>' || c == '&':
+			n += 5
+		case c == '"' || c == '\\' || c >= 0x80:
+			n++
+		}
+	}
+	return n
+}
+
 // Dropped returns the event that drops a message for a reason.
 func Dropped(m *agentv1.Message, env journal.Env, reason string) *journal.Event {
 	next := WithState(m, env, agentv1.MessageState_MESSAGE_STATE_DROPPED, reason)

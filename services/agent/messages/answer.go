@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/state"
 	"quartet/services/agent/text"
+	"quartet/services/agent/waits"
 )
 
 const (
@@ -47,7 +48,7 @@ func (s *Service) checkAnswer(ctx context.Context, m *agentv1.Message) (refused,
 	}
 	list := func(req *waitingv1.ListWaitsRequest) ([]*waitingv1.Wait, error) {
 		req.AgentId = m.GetAgentId()
-		r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), req)
+		r, err := waits.All(plane.After(ctx, before), s.deps.Waiting, req)
 		if err != nil && fault.From(err).Code() == codes.NotFound {
 			return nil, nil // the agent has never had a wait
 		}
@@ -57,7 +58,7 @@ func (s *Service) checkAnswer(ctx context.Context, m *agentv1.Message) (refused,
 	if err != nil || len(open) > 0 {
 		return nil, err
 	}
-	if open, err = list(&waitingv1.ListWaitsRequest{PageSize: 500}); err != nil {
+	if open, err = list(&waitingv1.ListWaitsRequest{}); err != nil {
 		return nil, err
 	}
 	must := "must be an open question of the child; it asks nothing now, so leave wait_id out to send it a message"

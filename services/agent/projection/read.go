@@ -16,10 +16,8 @@ import (
 	"quartet/pkg/rpc"
 	"quartet/services/agent/access"
 	"quartet/services/agent/state"
+	"quartet/services/agent/waits"
 )
-
-// shownWaits is how many waits of an agent a turn considers.
-const shownWaits = 500
 
 // Read reads an agent's work for the turn of a candidate, each fact once.
 //
@@ -96,7 +94,7 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 	own := callback || c.Wake != nil || m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_WAKE_HINT
 	// A turn that is to choose an item shows what the agent itself waits for.
 	picks := m.GetTick().GetReason() == agentv1.TickReason_TICK_REASON_PICK_QUEUED
-	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, PageSize: shownWaits, AlsoActive: own || picks, WaitIds: c.Wake.GetEndedWaitIds()}
+	req := &waitingv1.ListWaitsRequest{AgentId: k.ID, AlsoActive: own || picks, WaitIds: c.Wake.GetEndedWaitIds()}
 	var before plane.Position
 	switch {
 	case instruction:
@@ -105,10 +103,11 @@ func (s *Service) readWaits(ctx context.Context, c *state.Candidate, p *Projecti
 		before, req.EndedBy = s.engine.Consumed("task", k.Namespace, k.ID), m.GetTaskId()
 	case callback:
 		after = s.engine.Consumed("waiting", k.Namespace, k.ID)
-	case !own && !picks:
-		return after, s.readTimer(ctx, m, p)
 	}
-	r, err := s.deps.Waiting.ListWaits(plane.After(ctx, before), req)
+	if err := s.readTimer(ctx, m, p); err != nil || !instruction && !result && !own && !picks {
+		return after, err
+	}
+	r, err := waits.All(plane.After(ctx, before), s.deps.Waiting, req)
 	switch {
 	case err != nil && !own && fault.From(err).Code() == codes.Unavailable:
 		return after, nil // a plane that is down does not hold a message back

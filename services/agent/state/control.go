@@ -99,17 +99,32 @@ func AgentEvent(a *agentv1.Agent, payload proto.Message) *journal.Event {
 	return &journal.Event{AgentID: a.GetAgentId(), Payload: payload}
 }
 
+// maxDropped is how many bytes the messages that one command drops have in the journal (lane.JournalBytes). A
+// lane may have more than a command may write.
+const maxDropped = 2 << 20
+
+// DropQueued returns the events that drop queued messages of an agent that is being deleted, as many as fit maxDropped
+// and one at least. It returns nil if none is queued.
+func (a *Agent) DropQueued(env journal.Env) (events []*journal.Event) {
+	room := maxDropped
+	for m := range a.Lane.Queued() {
+		if room -= lane.JournalBytes(m); room < 0 && len(events) > 0 {
+			break
+		}
+		events = append(events, lane.Dropped(m, env, reasonAgentDeleted))
+	}
+	return events
+}
+
 // BeginDeletion returns the events that take an agent out of service: they end its turn
-// and drop its messages. end has the outcome and the result of a private child, which its
+// and drop its messages, as many as DropQueued does at once. end has the outcome and the result of a private child, which its
 // delegation reports; for a public agent it is ignored.
 func (a *Agent) BeginDeletion(env journal.Env, reason string, end *agentv1.AgentDeleting) []*journal.Event {
 	var events []*journal.Event
 	if a.OpenTurn != nil {
 		events = a.EndTurn(env, Ending{State: agentv1.TurnState_TURN_STATE_ABORTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_AGENT_DELETED, Message: reason}, nil)
 	}
-	for m := range a.Lane.Queued() {
-		events = append(events, lane.Dropped(m, env, reasonAgentDeleted))
-	}
+	events = append(events, a.DropQueued(env)...)
 	r := a.WithoutOpenTurn(a.WithControl(env, a.Record.GetControl(), cmp.Or(reason, reasonAgentDeleted)))
 	r.Lifecycle = agentv1.Lifecycle_LIFECYCLE_DELETING
 	next := &agentv1.AgentDeleting{Agent: r}

@@ -83,7 +83,7 @@ func (a *Agent) apply(ev *journal.Event) error {
 		a.finishMessage(p.GetMessage())
 	case *agentv1.MessageInterjected:
 		at := a.Lane.QueuedAt(p.GetMessage().GetMessageId())
-		a.finishMessage(p.GetMessage())
+		a.Lane.Take(p.GetMessage()) // it is finished with the turn, and queued again if the turn fails
 		if a.OpenTurn != nil {
 			a.Conversation.hear(p.GetMessage(), at, a.OpenTurn.Record)
 			t := proto.CloneOf(a.OpenTurn.Record)

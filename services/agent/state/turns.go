@@ -111,6 +111,11 @@ func (a *Agent) endTurn(t *agentv1.Turn, completed bool, walSeq uint64) {
 	} else if a.Wake == nil {
 		a.Wake = a.OpenTurn.shownWake
 	}
+	for _, id := range t.GetInterjectedMessageIds() {
+		if m := a.Lane.Get(id); m.GetState() == agentv1.MessageState_MESSAGE_STATE_INTERJECTED {
+			a.finishMessage(m)
+		}
+	}
 	a.OpenTurn.Record, a.OpenTurn.StartedCalls = t, nil
 	a.OpenTurn.heardInAll = a.Conversation.len()
 	a.EndedTurns.Append(a.OpenTurn)
@@ -172,14 +177,40 @@ func (a *Agent) FindTurn(turnID string) *Turn {
 	return nil
 }
 
-// Interject gives the queued interjections to a turn, except for the message with the id but. It
-// appends their events to events, and returns the messages.
-func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
-	var interjected []*agentv1.Message
-	for _, m := range a.Lane.Interjections() {
+// MaxInterjected is how many bytes the interjections of one turn may have in the journal (lane.JournalBytes): a round,
+// and the end of a turn that failed, record them all in one command. The next turn takes the others (SPEC A9.1).
+const MaxInterjected = 1 << 20
+
+// interjections returns the queued interjections that a turn takes at its next safe point, oldest first: as many as
+// fit MaxInterjected with those that the turn has. The message with the id but is not among them.
+func (a *Agent) interjections(t *agentv1.Turn, but string) (taken []*agentv1.Message) {
+	queued := a.Lane.Interjections()
+	if len(queued) == 0 {
+		return nil
+	}
+	room := MaxInterjected
+	for _, id := range t.GetInterjectedMessageIds() {
+		if m := a.Lane.Get(id); m != nil {
+			room -= lane.JournalBytes(m)
+		}
+	}
+	for _, m := range queued {
 		if m.GetMessageId() == but {
 			continue
 		}
+		if room -= lane.JournalBytes(m); room < 0 {
+			break
+		}
+		taken = append(taken, m)
+	}
+	return taken
+}
+
+// Interject gives queued interjections to a turn, except for the message with the id but; those beyond
+// MaxInterjected stay queued. It appends their events to events, and returns the messages.
+func (a *Agent) Interject(env journal.Env, t *agentv1.Turn, but string, events []*journal.Event) ([]*journal.Event, []*agentv1.Message) {
+	var interjected []*agentv1.Message
+	for _, m := range a.interjections(t, but) {
 		i := lane.WithState(m, env, agentv1.MessageState_MESSAGE_STATE_INTERJECTED, "")
 		i.TurnId = t.GetTurnId()
 		events = append(events, lane.Event(i, &agentv1.MessageInterjected{Message: i}))
@@ -229,8 +260,8 @@ func (a *Agent) evictRounds() {
 	}
 }
 
-// WatchUpdate returns what a watcher of a run has not been sent yet: new interjections,
-// or the end of the turn. It returns RUN_STALE for another run, NOT_FOUND for a turn that is not
+// WatchUpdate returns what a watcher of a run has not been sent yet: new interjections that the turn
+// takes at its next safe point, or the end of the turn. It returns RUN_STALE for another run, NOT_FOUND for a turn that is not
 // in memory, and the error of CheckHolder.
 func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, announced map[string]bool) (*agentv1.WatchTurnResponse, error) {
 	a, err := s.Find(actor.Namespace, req.GetAgentId())
@@ -249,7 +280,7 @@ func (s *State) WatchUpdate(actor journal.Actor, req *agentv1.WatchTurnRequest, 
 		return &agentv1.WatchTurnResponse{Ended: t.Record}, nil
 	}
 	seen := &agentv1.WatchTurnResponse{}
-	for _, m := range a.Lane.Interjections() {
+	for _, m := range a.interjections(a.OpenTurn.Record, "") {
 		if !announced[m.GetMessageId()] {
 			seen.Interjections = append(seen.Interjections, m)
 		}

@@ -55,7 +55,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	resp := &agentv1.CallToolResponse{Result: out.Result}
 	if taskID := tools.CompletedTask(out.Result); taskID != "" {
 		if err := s.recordAnswer(ctx, k, taskID); err != nil {
-			return nil, err
+			return nil, plane.Stored(err) // the command ran
 		}
 	}
 	round.ToolResults = []*agentv1.ToolResult{out.Result}
@@ -72,7 +72,7 @@ func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*
 	if errors.Is(err, fault.RequestIDReused) {
 		err = fault.RequestIDReused.Newf("request_id %s gave the completion another round_text before; use a new one for a new request", req.GetRequestId()).With("request_id", req.GetRequestId())
 	}
-	return resp, err
+	return resp, plane.Stored(err) // the item is completed
 }
 
 // clearBindingNote corrects what the result of a pick says about the calls that follow:

@@ -43,22 +43,27 @@ func (s *Service) may(role string, t tools.Tool) bool {
 	return s.deps.Allowed == nil || s.deps.Allowed(role, t.Method)
 }
 
-// Profile returns an agent's profile. It is read once for each agent that uses tools.
+// Profile returns an agent's profile. That of an active agent is read once, when it first uses tools.
 func (s *Service) Profile(ctx context.Context, k ref.Agent) (tools.Profile, error) {
 	if known, ok := s.profiles.Load(k); ok {
 		if p, ok := known.(tools.Profile); ok {
 			return p, nil
 		}
 	}
+	active := false
 	p, _, err := journal.View(ctx, s.engine.For(k.Namespace, k.ID), func(st *state.State) (tools.Profile, error) {
 		a, err := st.Find(k.Namespace, k.ID)
 		if err != nil {
 			return nil, err
 		}
+		active = a.IsActive()
 		return a.Record.GetToolFamilies(), nil
 	})
-	if err == nil {
+	if err == nil && active {
 		s.profiles.Store(k, p)
 	}
 	return p, err
 }
+
+// Forget drops what is cached of an agent, which was deleted.
+func (s *Service) Forget(k ref.Agent) { s.profiles.Delete(k) }

@@ -357,7 +357,9 @@ func (s *Service) response(ctx context.Context, namespace string, turn *agentv1.
 		resp := &agentv1.AcquireTurnResponse{Agent: ag.Record, Namespace: namespace}
 		if t := ag.FindTurn(turn.GetTurnId()); t != nil {
 			for _, id := range t.Record.GetInterjectedMessageIds() {
-				resp.Interjections = append(resp.Interjections, ag.Lane.Get(id))
+				if m := ag.Lane.Get(id); m != nil { // the turn may have ended
+					resp.Interjections = append(resp.Interjections, m)
+				}
 			}
 		}
 		return resp, nil

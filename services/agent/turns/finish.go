@@ -48,6 +48,9 @@ func (s *Service) FinishTurn(ctx context.Context, req *agentv1.FinishTurnRequest
 		Answer: answerFinish,
 	})
 	if err != nil {
+		if how.Reported {
+			err = plane.Stored(err) // the report was written
+		}
 		return nil, err
 	}
 	s.leases.Release(k, req.GetRunId())

@@ -16,14 +16,15 @@ import (
 )
 
 // revealSecrets puts the secrets back into a response. The waiting plane computes them,
-// so it returns them again under the same request id, also for a repeated round. The call
+// so it returns them again under the same request id, also for a repeated round: the call is
+// recalled, and executed by none. If it is no longer remembered, the secrets stay out. The call
 // is made as this plane, under the agent's name: the round may have ended the run.
 func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, round *agentv1.Round, resp *agentv1.SubmitRoundResponse) error {
 	for i, r := range resp.GetToolResults() {
 		if r.GetToolName() != tools.ToolCreateExternalTrigger || r.GetStatus() != tools.StatusSuccess || i >= len(round.GetToolCalls()) {
 			continue
 		}
-		again := s.calls.CallAs(ctx, rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleService}, tools.Scope{
+		again := s.calls.CallAs(rpc.Recall(ctx), rpc.Actor{Namespace: k.Namespace, Principal: access.Principal(k), Role: rpc.RoleService}, tools.Scope{
 			Agent: k, RunID: runID, TurnID: round.GetTurnId(), WorkItemID: r.GetWorkItemId(),
 			RequestID: fmt.Sprintf("%s/%d/%d", runID, round.GetIndex(), i), Remaining: time.Second,
 		}, round.GetToolCalls()[i])
@@ -31,7 +32,7 @@ func (s *Service) revealSecrets(ctx context.Context, k ref.Agent, runID string, 
 			return err
 		}
 		if again.Result.GetStatus() != tools.StatusSuccess {
-			continue // the trigger exists; another one would have a secret
+			continue
 		}
 		resp.ToolResults = slices.Clone(resp.GetToolResults()) // the state shares them
 		whole := proto.CloneOf(r)

@@ -59,15 +59,15 @@ func (s *Service) SubmitRound(ctx context.Context, req *agentv1.SubmitRoundReque
 		release := s.leases.Hold(k, req.GetRunId())
 		defer release()
 		if err := s.runCalls(ctx, k, req.GetRunId(), round); err != nil {
-			return nil, err
+			return nil, plane.Stored(err)
 		}
 	}
 	resp, open, err := s.settleRound(ctx, k, req.GetTurnId(), req.GetRunId(), req.GetRoundIndex())
 	if err != nil {
-		return nil, err
+		return nil, plane.Stored(err)
 	}
 	if err := s.revealSecrets(ctx, k, req.GetRunId(), round, resp); err != nil {
-		return nil, err
+		return nil, plane.Stored(err)
 	}
 	if open {
 		resp.LeaseExpiresAt = timestamppb.New(s.leases.Arm(k, req.GetRunId()))

@@ -25,8 +25,12 @@ const (
 	subjects = "quartet.archive."
 )
 
-// closeTerm is how long the removal of a segment that was not stored completely may take.
-const closeTerm = 5 * time.Second
+const (
+	// closeTerm is how long the removal of a segment that was not stored completely may take.
+	closeTerm = 5 * time.Second
+	// draftTerm is how long after its last object a draft is taken for one whose process was killed.
+	draftTerm = 10 * time.Minute
+)
 
 // Stream returns the name of the stream of a partition.
 func Stream(plane string, partition int) string {
@@ -121,14 +125,46 @@ type draft struct {
 	added     bool
 }
 
-// Begin implements archive.Store.
+// Begin implements archive.Store. First it removes the drafts of processes that were killed: their frames are in no
+// list of names, and may have lines that are erased by now.
 func (s *Store) Begin(ctx context.Context, segment uint64) (archive.Draft, error) {
 	if err := s.create(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.sweep(ctx, draftTerm); err != nil {
 		return nil, err
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	return &draft{store: s, name: strconv.FormatUint(segment, 10) + "-" + hex.EncodeToString(random[:])}, nil
+}
+
+// sweep removes the objects of segments that are not complete and got their last object longer ago than term.
+func (s *Store) sweep(ctx context.Context, term time.Duration) error {
+	drafts, at, err := s.named(ctx, "frames.")
+	if err != nil {
+		return err
+	}
+	complete, _, err := s.named(ctx, "complete.") // after the drafts, so it has those that were completed in between
+	if err != nil {
+		return err
+	}
+	for name := range drafts {
+		if _, is := complete[name]; is {
+			continue
+		}
+		m, err := s.last(ctx, "frames."+name)
+		if errors.Is(err, archive.ErrNoObject) || err == nil && at.Sub(m.Time) <= term {
+			continue
+		}
+		if err == nil {
+			err = s.Remove(ctx, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Add implements archive.Draft.
@@ -204,28 +240,35 @@ func (s *Store) last(ctx context.Context, subject string) (*jetstream.RawStreamM
 
 // Names implements archive.Store.
 func (s *Store) Names(ctx context.Context) (map[string]uint64, error) {
+	all, _, err := s.named(ctx, "complete.")
+	return all, err
+}
+
+// named returns the names of the segments of which there is a message of a kind, and their numbers, as they are at a
+// time by the server's clock.
+func (s *Store) named(ctx context.Context, kind string) (all map[string]uint64, at time.Time, err error) {
 	stream, err := s.find(ctx)
 	if errors.Is(err, archive.ErrNoObject) {
-		return nil, nil
+		return nil, at, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, at, err
 	}
 	info, err := jetlog.Patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
-		return stream.Info(ctx, jetstream.WithSubjectFilter(s.subject+"complete.*"))
+		return stream.Info(ctx, jetstream.WithSubjectFilter(s.subject+kind+"*"))
 	})
 	if err != nil {
-		return nil, s.failed(err)
+		return nil, at, s.failed(err)
 	}
-	all := map[string]uint64{}
+	all = map[string]uint64{}
 	for subject := range info.State.Subjects {
-		name := strings.TrimPrefix(subject, s.subject+"complete.")
+		name := strings.TrimPrefix(subject, s.subject+kind)
 		number, _, _ := strings.Cut(name, "-")
 		if n, err := strconv.ParseUint(number, 10, 64); err == nil {
 			all[name] = n
 		}
 	}
-	return all, nil
+	return all, info.TimeStamp, nil
 }
 
 // Remove implements archive.Store. It overwrites the bytes of each message, since they may have to be erased.

@@ -3,9 +3,12 @@ package streamstore
 import (
 	"bytes"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -44,6 +47,39 @@ func TestStore_StreamRemoved(t *testing.T) {
 	require.Zero(t, version)
 	require.Error(t, s.ReplaceCatalog(t.Context(), 0, []byte("d")))
 	require.NoError(t, s.ReplaceCatalog(t.Context(), 0, []byte("d")))
+}
+
+// TestStore_SweepsDrafts: what a killed process stored of a segment is removed after a while; what is complete, or is being
+// stored, stays.
+func TestStore_SweepsDrafts(t *testing.T) {
+	nc := natsdtest.Connect(t)
+	s, err := New(nc, "work", 0, 1)
+	require.NoError(t, err)
+	begin := func(segment uint64) archive.Draft {
+		d, err := s.Begin(t.Context(), segment)
+		require.NoError(t, err)
+		_, err = d.Add(t.Context(), []byte("frames"))
+		require.NoError(t, err)
+		return d
+	}
+	name, err := begin(1).Commit(t.Context())
+	require.NoError(t, err)
+	begin(2) // and the process is killed
+	kept := func(want ...uint64) {
+		t.Helper()
+		all, _, err := s.named(t.Context(), "frames.")
+		require.NoError(t, err)
+		require.ElementsMatch(t, want, slices.Collect(maps.Values(all)))
+	}
+	kept(1, 2)
+	begin(3)
+	kept(1, 2, 3)
+	require.NoError(t, s.sweep(t.Context(), draftTerm))
+	kept(1, 2, 3)
+	require.NoError(t, s.sweep(t.Context(), -time.Hour))
+	kept(1)
+	_, _, err = s.Last(t.Context(), name)
+	require.NoError(t, err)
 }
 
 // TestStore_RemoveOverwrites: what was removed is in no file of the server any more.
