@@ -68,6 +68,15 @@ func (a *agentWaits) unended() []string {
 	return slices.DeleteFunc(a.items.IDs(), func(id string) bool { return !open[id] })
 }
 
+// itemsOfLiving returns the items of what has not ended.
+func (a *agentWaits) itemsOfLiving() map[string]bool {
+	open := map[string]bool{}
+	addItems(open, a.waits.Living())
+	addItems(open, a.timers.Living())
+	addItems(open, a.triggers.Living())
+	return open
+}
+
 // addItems adds the items of records to a set.
 func addItems[R interface{ GetWorkItemId() string }](to map[string]bool, all []R) {
 	for _, r := range all {

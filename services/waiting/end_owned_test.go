@@ -1,6 +1,7 @@
 package waiting
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -68,7 +69,43 @@ func TestA8_ADeletedAgentHadMuch(t *testing.T) {
 	}
 }
 
-// The same without a restart: the first command is followed by the others.
+// A trigger of a completed item ignores what it receives for as long as it lives, however many items were
+// completed since; and the end of that item goes on after a restart (SPEC P3.5, P9).
+func TestP3_ATriggerOfACompletedItemStaysSo(t *testing.T) {
+	r := newRig(t)
+	hint, content := r.trigger(itemA, wakeHint), r.trigger(itemA, contentful)
+	r.much(itemB)
+	r.service.due.Stop() // of itemB the first command leaves something until the restart
+	complete := func(item string) {
+		r.hear(item, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: item}})
+	}
+	complete(itemA)
+	complete(itemB)
+	for i := range 300 {
+		complete(fmt.Sprintf("wi_00000000000000000000000%03d", i))
+	}
+	for range 2 {
+		for _, to := range []string{hint.GetToken(), content.GetToken()} {
+			before := len(r.events())
+			out := r.deliver(to, "late")
+			require.Equal(t, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, out.GetOutcome())
+			require.Equal(t, "work_item_completed", out.GetReason())
+			require.Equal(t, []string{"deliveries_counted"}, r.since(before))
+		}
+		r.restart()
+		r.eventually(func() bool { return r.living() == [3]int{0, 52, 0} })
+		r.idle()
+	}
+	require.Len(t, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).items.IDs(), 258)
+	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: hint.GetTrigger().GetTriggerId()})
+	require.NoError(t, err)
+	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: content.GetTrigger().GetTriggerId()})
+	require.NoError(t, err)
+	complete("wi_0000000000000000000000000z")
+	require.Len(t, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).items.IDs(), 257, "itemB has triggers, itemA has none any more")
+}
+
+// An item may have more than one command can end: the first command is followed by others (SPEC P9).
 func TestP9_ACompletedItemHadMuch(t *testing.T) {
 	r := newRig(t)
 	r.much(itemA)
