@@ -35,10 +35,13 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 		// A repeated request has the same id, so that it makes no second plan folder.
 		itemID = id.Derived("wi_", actor.Namespace, plane.Recorded(actor).Caller(), "CreateWorkItem", req.GetRequestId(), req.GetAgentId())
 	}
+	seeded := false
 	if req.GetPlan() != "" && refused == nil {
-		// The plan is on disk before the response (SPEC X1). If the command is refused after
-		// this, a plan file without an item remains, which does no harm.
-		if err := s.plans.Seed(actor.Namespace, req.GetAgentId(), itemID, req.GetPlan()); err != nil {
+		// The plan is on disk before the response (SPEC X1). A repetition of this request waits
+		// until it is known whether the file stays.
+		defer s.files.Lock(fileKey{k, homes.PlanPath(itemID)})()
+		var err error
+		if seeded, err = s.plans.Seed(k.Namespace, k.ID, itemID, req.GetPlan()); err != nil {
 			return nil, err
 		}
 	}
@@ -50,6 +53,9 @@ func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItem
 		Answer: answerCreate,
 	})
 	if err != nil {
+		if f := fault.From(err); seeded && f.Metadata()["outcome"] != "unknown" && f.Reason() != fault.InternalError {
+			s.plans.Unseed(k.Namespace, k.ID, itemID) // nothing was created (SPEC X5.2)
+		}
 		return nil, err
 	}
 	effort := homes.Eager
