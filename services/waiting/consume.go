@@ -102,8 +102,8 @@ func (a *agentWaits) controlChanged(env journal.Env, k plane.Key, agent *agentv1
 	return []*journal.Event{{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: stopped}}}
 }
 
-// ownerDeleted records that an agent is deleted, and ends its waits, triggers and timers. It
-// returns no events if that is recorded already.
+// ownerDeleted records that an agent is deleted, and ends its waits, triggers and timers, or
+// the first of them (endOwned). It returns no events if that is recorded already.
 func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event {
 	if a != nil && a.deleted {
 		return nil
@@ -111,19 +111,7 @@ func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event
 	events := []*journal.Event{{
 		Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: a != nil && a.stopped, Deleted: true},
 	}}
-	if a == nil {
-		return events
-	}
-	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return !ownInterest(w) }) {
-		events = append(events, cancelled(k.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_AGENT_DELETED))
-	}
-	for _, t := range a.triggers.Living() {
-		events = append(events, a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)...)
-	}
-	for _, t := range a.timers.Living() {
-		events = append(events, cancelledTimer(k.Namespace, t))
-	}
-	return events
+	return append(events, a.endOwned(env, k, "")...)
 }
 
 // taskEnded returns events that record the end of a task for later waits, resolve the active waits for it, and record
@@ -156,8 +144,8 @@ func (a *agentWaits) arrive(env journal.Env, k plane.Key, h input) []*journal.Ev
 }
 
 // itemCompleted records that an item is completed, and ends its waits, intents and timers
-// (SPEC P9). Its triggers stay active. It returns no events if the completion is recorded
-// already.
+// (SPEC P9), or the first of them (endOwned). Its triggers stay active. It returns no events if
+// the completion is recorded already.
 func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) []*journal.Event {
 	if a != nil && a.items.Has(itemID) {
 		return nil
@@ -166,18 +154,7 @@ func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) 
 		Namespace: k.Namespace, AgentID: k.ID, WorkItemID: itemID,
 		Payload: &waitingv1.WorkItemNoted{WorkItemId: itemID, AgentId: k.ID},
 	}}
-	for _, w := range a.activeWaits(func(w *waitingv1.Wait) bool { return w.GetWorkItemId() == itemID }) {
-		events = append(events, cancelled(k.Namespace, w, env, waitingv1.WaitEndReason_WAIT_END_REASON_WORK_ITEM_COMPLETED))
-	}
-	if a == nil {
-		return events
-	}
-	for _, t := range a.timers.Living() {
-		if t.GetWorkItemId() == itemID {
-			events = append(events, cancelledTimer(k.Namespace, t))
-		}
-	}
-	return events
+	return append(events, a.endOwned(env, k, itemID)...)
 }
 
 // cancel cancels a wait for a reason. It returns no events if the agent has no such active

@@ -11,6 +11,7 @@ import (
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	"quartet/pkg/plane"
 	"quartet/services/waiting/times"
 )
 
@@ -198,7 +199,7 @@ func TestA8_AStoppedAgent(t *testing.T) {
 	fires := r.fired(again.GetTimerId())
 	require.Len(t, fires, 1, "what was missed is one tick")
 	require.Equal(t, epoch.Add(7*time.Minute), fires[0].GetTimer().GetNextFireAt().AsTime())
-	require.Empty(t, r.service.held.keys)
+	require.Empty(t, r.service.held.Release(plane.KeyOf("acme", "keeper")))
 }
 
 // A deleted agent waits for nothing, and nothing comes for it (SPEC A8).

@@ -122,6 +122,9 @@ func (s *Service) find(ctx context.Context, token string) (target, error) {
 			}
 			a := st.agents.Get(at.agent)
 			to = target{address: at, trigger: a.triggers.Get(at.triggerID)}
+			if a.deleted {
+				to.status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
+			}
 			to.contentful = bringsContent(to.trigger, nil) ||
 				len(a.activeWaits(func(w *waitingv1.Wait) bool { return reaches(to.trigger, w) && bringsContent(to.trigger, w) })) > 0
 			return struct{}{}, nil
@@ -173,7 +176,7 @@ func decideDeliver(s *State, env journal.Env, to address, hash string, reqs []*w
 	a := s.agents.Get(to.agent)
 	t := a.triggers.Get(to.triggerID)
 	status := s.tokens[hash].status // the trigger may have been rotated since find
-	if t == nil {
+	if t == nil || a.deleted {
 		status = waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED
 	}
 	if err := checkAddress(status, t, env.Now); err != nil {

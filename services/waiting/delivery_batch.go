@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxBatchDeliveries and maxBatchBytes bound one batch, well below what a command
-	// may hold. maxBatchBytes counts the bodies.
+	// maxBatchDeliveries and maxBatchBytes bound one batch. maxBatchBytes counts the bodies,
+	// which are most of what a command holds, unless the trigger and its waits have long texts.
 	maxBatchDeliveries = 1024
 	maxBatchBytes      = 1 << 20
 	// batchTerm is how long a batch waits for the journal.
@@ -96,13 +96,24 @@ func (b *batcher) work(s *Service, to address, hash string, q *deliveryQueue) {
 			return
 		}
 		b.mu.Unlock()
-		responses, err := s.deliverBatch(to, hash, batch)
-		for i, p := range batch {
-			if p.err = err; err == nil {
-				p.resp = responses[i]
-			}
-			close(p.done)
+		s.writeBatch(to, hash, batch)
+	}
+}
+
+// writeBatch writes a batch and answers its callers. One that is more than a command may hold is
+// written in halves, so that no delivery is refused because of others.
+func (s *Service) writeBatch(to address, hash string, batch []*pendingDelivery) {
+	responses, err := s.deliverBatch(to, hash, batch)
+	if n := len(batch) / 2; n > 0 && errors.Is(err, fault.TooLarge) {
+		s.writeBatch(to, hash, batch[:n])
+		s.writeBatch(to, hash, batch[n:])
+		return
+	}
+	for i, p := range batch {
+		if p.err = err; err == nil {
+			p.resp = responses[i]
 		}
+		close(p.done)
 	}
 }
 

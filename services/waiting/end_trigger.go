@@ -30,7 +30,8 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 				return d, nil
 			}
 			k := plane.KeyOf(env.Actor.Namespace, req.GetAgentId())
-			d.Events = st.agents.Get(k).endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED)
+			a := st.agents.Get(k)
+			d.Events = a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_REVOKED, a.weakened(t, env.Now))
 			return d, nil
 		},
 		Answer: journal.AnswerOf(func(p *waitingv1.ExternalTriggerCancelled) *waitingv1.CancelExternalTriggerResponse {
@@ -40,12 +41,11 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 }
 
 // endTrigger ends a trigger, as revoked or expired, and cancels the intent that its deliveries
-// registered. Other waits for it stay active, and the event names those that are weak now
-// (SPEC P8).
-func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus) []*journal.Event {
+// registered. Other waits for it stay active, and the event names weakened, those that are weak
+// now (SPEC P8).
+func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus, weakened []string) []*journal.Event {
 	n := nextTrigger(t)
 	n.Status = status
-	weakened := a.weakened(t, env.Now)
 	ev, reason := triggerEvent(k.Namespace, n, &waitingv1.ExternalTriggerCancelled{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_CANCELLED
 	if status == waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED {
 		ev, reason = triggerEvent(k.Namespace, n, &waitingv1.TriggerExpired{Trigger: n, WeakenedWaitIds: weakened}), waitingv1.WaitEndReason_WAIT_END_REASON_TRIGGER_EXPIRED

@@ -29,10 +29,7 @@ func (s *State) Counts() resident.Counts { return s.agents.Counts() }
 
 // evictedPage returns what the file keeps of an agent, which is its page. Its secrets also stay in State.tokens.
 func (s *State) evictedPage(_ plane.Key, a *agentWaits) (proto.Message, summary, bool) {
-	return s.pageOf(a), summary{
-		lives:   len(a.waits.Living()) > 0 || len(a.triggers.Living()) > 0 || len(a.timers.Living()) > 0,
-		deleted: a.deleted,
-	}, true
+	return s.pageOf(a), summary{lives: a.lives(), deleted: a.deleted}, true
 }
 
 // living calls fn with all resident agents, and the evicted ones that have something which may become due.

@@ -24,6 +24,7 @@ const (
 	duePublish = "publish" // deliveries were counted that no event of the wait shows
 	dueTimer   = "timer"   // a timer fires
 	dueExpiry  = "expiry"  // a trigger expires
+	dueRest    = "rest"    // what ended has more to end than one command does; see endOwned
 )
 
 // publishEvery is how often the counts of a storm of deliveries are published. The first
@@ -39,7 +40,7 @@ func dueKey(kind, namespace, agentID, id string) string {
 // index updates the due-time index with durable events. It runs in the journal's loop and
 // must not block.
 func (s *Service) index(_ int, events []*journal.Event) {
-	for _, ev := range events {
+	for i, ev := range events {
 		if s.metrics != nil {
 			s.metrics.count(ev)
 		}
@@ -64,9 +65,14 @@ func (s *Service) index(_ int, events []*journal.Event) {
 			s.indexTrigger(ev.Namespace, p.GetTrigger())
 		case *waitingv1.ExternalTriggerCancelled:
 			s.indexTrigger(ev.Namespace, p.GetTrigger())
+		case *waitingv1.WorkItemNoted:
+			s.indexRest(ev, events[i+1:])
 		case *waitingv1.AgentNoted:
+			if p.GetDeleted() {
+				s.indexRest(ev, events[i+1:])
+			}
 			if !p.GetStopped() {
-				for _, k := range s.held.release(plane.KeyOf(ev.Namespace, ev.AgentID)) {
+				for _, k := range s.held.Release(plane.KeyOf(ev.Namespace, ev.AgentID)) {
 					s.due.Set(k, s.deps.Clock.Now())
 				}
 			}
@@ -130,6 +136,14 @@ func (s *Service) indexTrigger(namespace string, t *waitingv1.Trigger) {
 	s.due.Set(k, t.GetExpiresAt().AsTime())
 }
 
+// indexRest schedules the next command that ends what an item or an agent has, if ev, which
+// records the end of these, is followed by events of the agent: they may not be all.
+func (s *Service) indexRest(ev *journal.Event, next []*journal.Event) {
+	if len(next) > 0 && next[0].AgentID == ev.AgentID {
+		s.due.Set(dueKey(dueRest, ev.Namespace, ev.AgentID, ev.WorkItemID), s.deps.Clock.Now())
+	}
+}
+
 // reindex adds the due times of a partition's loaded state to the index.
 func (s *Service) reindex(st *State) {
 	// In a fixed order: keys that are due at the same time fire in the order in which they were set in s.due.
@@ -149,46 +163,10 @@ func (s *Service) reindex(st *State) {
 		for _, t := range a.triggers.LivingByID() {
 			s.indexTrigger(k.Namespace, t)
 		}
+		for _, id := range a.unended() {
+			s.due.Set(dueKey(dueRest, k.Namespace, k.ID, id), s.deps.Clock.Now())
+		}
 	}
-}
-
-// held holds the due keys of timers that became due while their agent was stopped, by agent.
-// They fire when it starts. After a restart of the process they become due again and are held
-// again. Its methods may be called concurrently.
-type held struct {
-	mu   sync.Mutex
-	keys map[plane.Key]map[string]bool
-}
-
-// add holds the due key of a timer of an agent.
-func (h *held) add(k plane.Key, due string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.keys == nil {
-		h.keys = map[plane.Key]map[string]bool{}
-	}
-	if h.keys[k] == nil {
-		h.keys[k] = map[string]bool{}
-	}
-	h.keys[k][due] = true
-}
-
-// remove ends the holding of one due key.
-func (h *held) remove(k plane.Key, due string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if delete(h.keys[k], due); len(h.keys[k]) == 0 {
-		delete(h.keys, k)
-	}
-}
-
-// release ends the holding of all due keys of an agent, and returns them in order.
-func (h *held) release(k plane.Key) []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := slices.Sorted(maps.Keys(h.keys[k]))
-	delete(h.keys, k)
-	return all
 }
 
 // fire executes what is due and returns when all is done. The rule decides whether a key still is
@@ -229,40 +207,48 @@ func (s *Service) fireOne(kind string, k plane.Key, id string) error {
 	due := dueKey(kind, k.Namespace, k.ID, id)
 	if kind == dueTimer {
 		// It is held before the decision, so that an agent that starts meanwhile finds it.
-		s.held.add(k, due)
+		s.held.Add(k, due)
 	}
-	var early time.Time
+	var again time.Time
 	var stopped bool
 	_, err := plane.Do(ctx, s.engine, plane.Command[*State, struct{}]{
-		Method: "Fire", AgentID: k.ID, Actor: plane.System(k.Namespace),
+		Frees: kind == dueRest, Method: "Fire", AgentID: k.ID, Actor: plane.System(k.Namespace),
 		Decide: func(st *State, env journal.Env) (d journal.Decision[struct{}], _ error) {
-			early, stopped = time.Time{}, false
+			again, stopped = time.Time{}, false
 			if a := st.agents.Get(k); a != nil {
 				stopped = a.stopped
-				d.Events, early = a.decideDue(kind, k, id, env)
+				d.Events, again = a.decideDue(kind, k, id, env)
 			}
 			return d, nil
 		},
 	})
 	if kind == dueTimer && (err != nil || !stopped) {
-		s.held.remove(k, due)
+		s.held.Remove(k, due)
 	}
-	if err == nil && !early.IsZero() {
-		// The clock was set back since this became due. It fires again.
-		s.due.Set(due, early)
+	if err == nil && !again.IsZero() {
+		s.due.Set(due, again)
 	}
 	return err
 }
 
-// decideDue is the rule for what may be due. It returns its events. If it is not due before a
-// later time, there are no events, and early is that time; otherwise early is zero.
-func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event, early time.Time) {
+// decideDue is the rule for what may be due. It returns its events, and when it is due again, or
+// zero: with events if there may be more to end, without if the clock was set back since it
+// became due. Of a deleted agent nothing is due but the end of what it has.
+func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.Env) (events []*journal.Event, again time.Time) {
+	if kind == dueRest && (id == "" && a.deleted || a.items.Has(id)) {
+		if events = a.endOwned(env, k, id); len(events) > 0 {
+			again = env.Now
+		}
+	}
+	if a.deleted {
+		return events, again
+	}
 	w := a.waits.Get(id)
 	notBefore := func(at *timestamppb.Timestamp) bool {
 		if at.AsTime().After(env.Now) {
-			early = at.AsTime()
+			again = at.AsTime()
 		}
-		return early.IsZero()
+		return again.IsZero()
 	}
 	switch kind {
 	case dueWait:
@@ -292,10 +278,10 @@ func (a *agentWaits) decideDue(kind string, k plane.Key, id string, env journal.
 	case dueExpiry:
 		t := a.triggers.Get(id)
 		if lives(t) && t.GetExpiresAt() != nil && notBefore(t.GetExpiresAt()) {
-			events = a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED)
+			events = a.endTrigger(k, t, env, waitingv1.TriggerStatus_TRIGGER_STATUS_EXPIRED, a.weakened(t, env.Now))
 		}
 	}
-	return events, early
+	return events, again
 }
 
 // publishCount returns the event that shows the current count of a wait. It wakes the agent

@@ -148,12 +148,8 @@ func agentFrom(_ plane.Key, page proto.Message) (*agentWaits, error) {
 	for _, t := range p.GetSecrets() {
 		a.secrets = append(a.secrets, t.GetHash())
 	}
-	for _, id := range p.GetEndedTaskIds() {
-		a.tasks.Add(id)
-	}
-	for _, id := range p.GetCompletedWorkItemIds() {
-		a.items.Add(id)
-	}
+	a.tasks.Restore(p.GetEndedTaskIds())
+	a.items.Restore(p.GetCompletedWorkItemIds())
 	for _, c := range p.GetPublished() {
 		a.published[c.GetWaitId()] = publishedCount{c.GetCount(), c.GetTriggerId(), c.GetDeliveryId()}
 	}

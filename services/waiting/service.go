@@ -17,6 +17,7 @@ import (
 	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
+	"quartet/services/waiting/held"
 )
 
 // Plane is the name of this plane in journals, subjects and cursors.
@@ -89,7 +90,7 @@ type Service struct {
 	engine  *plane.Engine[*State]
 	due     *clock.Due
 	batcher batcher
-	held    held
+	held    held.Timers
 
 	metrics *metrics // nil: nothing is counted
 }

@@ -45,7 +45,8 @@ type agentWaits struct {
 	secrets []string
 	// tasks remembers ids of tasks that ended, and items ids of work items that were completed,
 	// as events of their planes said. WaitFor is decided against them, in the same loop, so
-	// that an end that arrived a moment before is not missed (SPEC R8).
+	// that an end that arrived a moment before is not missed (SPEC R8). An item is remembered
+	// for as long as a trigger of it lives, which ignores what it receives.
 	tasks records.Memory
 	items records.Memory
 	// published has an entry for every active wait and intent, by its id.
@@ -107,10 +108,10 @@ func (s *State) Apply(ev *journal.Event) error {
 		a.timers.Put(p.GetTimer(), false)
 	case *waitingv1.TaskNoted:
 		if p.GetTerminal() {
-			a.tasks.Add(p.GetTaskId())
+			a.tasks.Add(p.GetTaskId(), nil)
 		}
 	case *waitingv1.WorkItemNoted:
-		a.items.Add(p.GetWorkItemId())
+		a.items.Add(p.GetWorkItemId(), a.itemsOfLiving)
 	case *waitingv1.AgentNoted:
 		a.stopped, a.deleted = p.GetStopped(), p.GetDeleted()
 		if a.deleted {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -239,6 +240,40 @@ func TestP7_ABatchIsAnsweredOneByOne(t *testing.T) {
 	}
 	require.Len(t, c.next(), 4)
 	require.Len(t, c.next(), 2)
+}
+
+// Deliveries that together are more than a command may hold, because of the texts of their trigger and its waits,
+// are written in several, in order, and none is refused (SPEC P7).
+func TestP7_ABatchThatIsTooLargeIsWrittenInParts(t *testing.T) {
+	r := newRig(t)
+	long := strings.Repeat("x", 8<<10)
+	made, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", Description: long, DeliveryMode: contentful})
+	require.NoError(t, err)
+	w := r.waitFor(&waitingv1.WaitForRequest{Wake: external, Resource: made.GetTrigger().GetTriggerId(), Reason: long}).GetWait().GetWaitId()
+	const senders = 400
+	batch := make([]*pendingDelivery, senders)
+	for i := range batch {
+		batch[i] = &pendingDelivery{req: &waitingv1.DeliverTriggerRequest{Token: made.GetToken(), Body: []byte(strconv.Itoa(i))}, done: make(chan struct{})}
+	}
+	found, err := r.service.find(t.Context(), made.GetToken())
+	require.NoError(t, err)
+	before := len(r.events())
+	r.service.writeBatch(found.address, id.Hash(made.GetToken()), batch)
+	for _, p := range batch {
+		<-p.done
+		require.NoError(t, p.err)
+		require.Equal(t, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_TRIGGERED, p.resp.GetOutcome())
+	}
+	n := 0
+	for _, ev := range r.events()[before:] {
+		if p, ok := ev.Payload.(*waitingv1.TriggerDelivered); ok {
+			require.Equal(t, batch[n].resp.GetDeliveryId(), p.GetDeliveryId())
+			require.Equal(t, strconv.Itoa(n), string(p.GetBody()))
+			n++
+		}
+	}
+	require.Equal(t, senders, n)
+	require.EqualValues(t, senders, r.wait(w).GetTriggerCount())
 }
 
 // Who goes away while its delivery is on its way learns that nobody knows.

@@ -21,32 +21,41 @@ import (
 // created at once, by the first read of the plan.
 func (s *Service) CreateWorkItem(ctx context.Context, req *workv1.CreateWorkItemRequest) (*workv1.CreateWorkItemResponse, error) {
 	actor := rpc.ActorFrom(ctx)
-	if err := s.admitAgent(ctx, actor, req.GetAgentId()); err != nil {
+	if err := s.admitWrite(ctx, actor, req.GetAgentId()); err != nil {
 		return nil, err
 	}
 	if err := validateCreate(req); err != nil {
 		return nil, err
 	}
+	k := plane.KeyOf(actor.Namespace, req.GetAgentId())
+	// The rule says it, so that a repeated request gets its first response before that (SPEC X2).
+	refused := s.exists(ctx, k)
 	itemID := s.deps.IDs.New("wi_")
 	if req.GetRequestId() != "" {
 		// A repeated request has the same id, so that it makes no second plan folder.
 		itemID = id.Derived("wi_", actor.Namespace, plane.Recorded(actor).Caller(), "CreateWorkItem", req.GetRequestId(), req.GetAgentId())
 	}
-	if req.GetPlan() != "" {
-		// The plan is on disk before the response (SPEC X1). If the command is refused after
-		// this, a plan file without an item remains, which does no harm.
-		if err := s.plans.Seed(actor.Namespace, req.GetAgentId(), itemID, req.GetPlan()); err != nil {
+	seeded := false
+	if req.GetPlan() != "" && refused == nil {
+		// The plan is on disk before the response (SPEC X1). A repetition of this request waits
+		// until it is known whether the file stays.
+		defer s.files.Lock(fileKey{k, homes.PlanPath(itemID)})()
+		var err error
+		if seeded, err = s.plans.Seed(k.Namespace, k.ID, itemID, req.GetPlan()); err != nil {
 			return nil, err
 		}
 	}
 	resp, err := plane.Do(ctx, s.engine, plane.Command[*State, *workv1.CreateWorkItemResponse]{
 		Method: "CreateWorkItem", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.CreateWorkItemResponse], error) {
-			return decideCreate(st, env, itemID, req)
+			return decideCreate(st, env, itemID, req, refused)
 		},
 		Answer: answerCreate,
 	})
 	if err != nil {
+		if f := fault.From(err); seeded && f.Metadata()["outcome"] != "unknown" && f.Reason() != fault.InternalError {
+			s.plans.Unseed(k.Namespace, k.ID, itemID) // nothing was created (SPEC X5.2)
+		}
 		return nil, err
 	}
 	effort := homes.Eager
@@ -70,11 +79,14 @@ func validateCreate(req *workv1.CreateWorkItemRequest) error {
 	return todos.Valid(req.GetTodoList())
 }
 
-// decideCreate is the rule of CreateWorkItem.
-func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWorkItemRequest) (journal.Decision[*workv1.CreateWorkItemResponse], error) {
+// decideCreate is the rule of CreateWorkItem. refused is why the agent plane has no such agent, or nil.
+func decideCreate(s *State, env journal.Env, itemID string, req *workv1.CreateWorkItemRequest, refused error) (journal.Decision[*workv1.CreateWorkItemResponse], error) {
 	var none journal.Decision[*workv1.CreateWorkItemResponse]
 	if err := s.ownerAlive(env.Actor.Namespace, req.GetAgentId()); err != nil {
 		return none, err
+	}
+	if refused != nil {
+		return none, refused
 	}
 	if s.record(env.Actor.Namespace, itemID) != nil {
 		return none, fault.AlreadyExists.Newf("work item %q exists already", itemID)

@@ -116,3 +116,32 @@ func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
 		require.Equal(t, blockerOwnerDeleted, r.get(it.GetWorkItemId()).GetBlockedBy())
 	}
 }
+
+// What is remembered of an agent that exists is forgotten once its deletion is known: a repeated creation is answered as
+// before, another one is refused as by a server that never heard of the agent, and the name is kept nowhere (SPEC X16.2).
+func TestA8_ADeletedAgentIsNotRemembered(t *testing.T) {
+	r := newRig(t)
+	req := &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "one", RequestId: "r1"}
+	first, err := r.client.CreateWorkItem(r.ctx, req)
+	require.NoError(t, err)
+	remembered := func() int {
+		r.service.knownMu.RLock()
+		defer r.service.knownMu.RUnlock()
+		return len(r.service.known)
+	}
+	require.Equal(t, 1, remembered())
+	r.agents["keeper"] = false
+	r.hear(&journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}})
+	for range 2 {
+		eventually(t, func() bool { return remembered() == 0 })
+		again, err := r.client.CreateWorkItem(r.ctx, req)
+		require.NoError(t, err)
+		require.Equal(t, first.GetWorkItem().GetWorkItemId(), again.GetWorkItem().GetWorkItemId())
+		_, err = r.client.CreateWorkItem(r.ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "two"})
+		require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+		_, err = r.client.ListWorkItems(r.ctx, &workv1.ListWorkItemsRequest{AgentId: "keeper"})
+		require.NoError(t, err)
+		require.Zero(t, remembered())
+		r.restart()
+	}
+}

@@ -1,8 +1,10 @@
 package work
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal"
+	"quartet/pkg/journal/framelog"
+	"quartet/pkg/journal/room"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 )
 
@@ -260,6 +266,99 @@ func TestX1_AnUnwritablePlanCreatesNothing(t *testing.T) {
 	// Without a seed the item stands; its plan says what is wrong.
 	it := r.create("ship")
 	require.NotEmpty(t, it.GetPlanArtifact().GetProblem())
+}
+
+// planFolders returns the folders of plans of keeper, none if it has no home.
+func (r *rig) planFolders() (names []string) {
+	dirs, err := os.ReadDir(filepath.Join(r.home, "acme", "keeper", "work-items"))
+	if err != nil {
+		require.ErrorIs(r.t, err, fs.ErrNotExist)
+	}
+	for _, d := range dirs {
+		names = append(names, d.Name())
+	}
+	return names
+}
+
+// A creation that is refused leaves no plan file, whatever refuses it, and none of the home of an agent that is gone
+// (SPEC X5.2, A8.5). The file of a creation that may have happened stays.
+func TestX5_ARefusedCreationLeavesNoPlan(t *testing.T) {
+	r := newRig(t)
+	req := func(requestID string) *workv1.CreateWorkItemRequest {
+		return &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "seed " + requestID, RequestId: requestID}
+	}
+	full := func(used int64) {
+		require.NoError(t, r.room.Measure(func() (room.State, error) { return room.State{Used: used, Limit: 1 << 30}, nil }))
+	}
+	full(1 << 30)
+	for _, id := range []string{"", "", "r1"} {
+		_, err := r.client.CreateWorkItem(r.ctx, req(id))
+		require.ErrorIs(t, fault.From(err), fault.StorageFull)
+		require.Empty(t, r.planFolders())
+	}
+	full(0)
+	made, err := r.client.CreateWorkItem(r.ctx, req("r1"))
+	require.NoError(t, err)
+	require.Equal(t, "seed r1", made.GetWorkItem().GetPlanArtifact().GetPreview())
+	other := req("r1")
+	other.Plan = "another"
+	_, err = r.client.CreateWorkItem(r.ctx, other)
+	require.ErrorIs(t, fault.From(err), fault.RequestIDReused)
+	require.Equal(t, "seed r1", r.get(made.GetWorkItem().GetWorkItemId()).GetPlanArtifact().GetPreview())
+
+	deleting := &journal.Event{Namespace: "acme", AgentID: "keeper", Payload: &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper"}}}
+	r.hear(deleting)
+	_, err = r.client.CreateWorkItem(r.ctx, req("")) // by the rule, since the agent plane does not say so yet
+	require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+	require.Equal(t, []string{made.GetWorkItem().GetWorkItemId()}, r.planFolders())
+	r.agents["keeper"] = false
+	require.NoError(t, os.RemoveAll(filepath.Join(r.home, "acme", "keeper")))
+	r.restart() // the descriptor of what was removed is cached
+	for range 2 {
+		_, err = r.client.CreateWorkItem(r.ctx, req(""))
+		require.ErrorIs(t, fault.From(err), fault.AgentDeleted)
+		require.NoDirExists(t, filepath.Join(r.home, "acme", "keeper"))
+	}
+}
+
+// heldLog closes waits at the append of an item's creation, which waits until goes is closed.
+type heldLog struct {
+	framelog.Log
+	waits, goes chan struct{}
+}
+
+func (l *heldLog) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
+	if strings.Contains(string(f.Body), "work_item_created") {
+		close(l.waits)
+		<-l.goes
+	}
+	return l.Log.Append(ctx, expect, f)
+}
+
+// Who goes away while its item is on its way does not take the plan along (SPEC X1).
+func TestX1_ACreationCutShortKeepsItsPlan(t *testing.T) {
+	r := openRig(t)
+	r.down()
+	held := &heldLog{waits: make(chan struct{}), goes: make(chan struct{})}
+	r.journals.Wrap = func(plane string, log framelog.Log) framelog.Log {
+		if plane != Plane {
+			return log
+		}
+		held.Log = log
+		return held
+	}
+	r.up()
+	t.Cleanup(func() { r.down() })
+	ctx, cancel := context.WithCancel(r.ctx)
+	go func() {
+		<-held.waits
+		cancel()
+	}()
+	_, err := r.service.CreateWorkItem(ctx, &workv1.CreateWorkItemRequest{AgentId: "keeper", Objective: "ship", Plan: "seed"})
+	require.Equal(t, "unknown", fault.From(err).Metadata()["outcome"])
+	close(held.goes)
+	eventually(t, func() bool { return len(r.events()) == 1 })
+	require.Equal(t, "seed", r.get(r.events()[0].WorkItemID).GetPlanArtifact().GetPreview())
 }
 
 // SPEC C5.3: a list without previews keeps the rest of the descriptors, and takes nothing from

@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/page"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -35,6 +36,8 @@ type rig struct {
 	journals *planetest.Journals
 	home     string
 	tasks    runningTasks
+	agents   known
+	room     *room.Room
 	service  *Service
 	net      *planetest.Net
 	client   workv1.WorkServiceClient
@@ -58,12 +61,14 @@ func (r *runningTasks) RunningTasks(context.Context, string, string) ([]RunningT
 	return r.list, nil
 }
 
-// known agents exist, others do not.
+// known are the agents that exist, and for false those that are deleted.
 type known map[string]bool
 
 func (k known) AgentExists(_ context.Context, agentID string) error {
-	if k[agentID] {
+	if alive, made := k[agentID]; alive {
 		return nil
+	} else if made {
+		return fault.AgentDeleted.Newf("agent %q is deleted", agentID)
 	}
 	return fault.NotFound.Newf("agent %q does not exist", agentID)
 }
@@ -81,7 +86,8 @@ func newRig(t *testing.T) *rig {
 func openRig(t *testing.T) *rig {
 	r := &rig{
 		t: t, clk: clock.NewFake(epoch), ids: &id.Sequence{}, journals: planetest.NewJournals(), home: t.TempDir(),
-		ctx: planetest.AsAgent(t.Context(), "keeper"),
+		ctx: planetest.AsAgent(t.Context(), "keeper"), room: &room.Room{},
+		agents: known{"keeper": true, "other": true, strings.Repeat("a", 127): true, strings.Repeat("a", 128): true},
 	}
 	r.up()
 	return r
@@ -89,8 +95,8 @@ func openRig(t *testing.T) *rig {
 
 func (r *rig) up() {
 	var err error
-	r.service, err = New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: known{"keeper": true, "other": true, strings.Repeat("a", 127): true, strings.Repeat("a", 128): true}, Deps: plane.Deps{
-		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids,
+	r.service, err = New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: r.agents, Deps: plane.Deps{
+		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids, Room: r.room,
 	}})
 	require.NoError(r.t, err)
 	planetest.Start(r.t, r.service)

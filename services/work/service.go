@@ -64,7 +64,8 @@ type Service struct {
 	files  keylock.Locks[fileKey] // held while a file is written
 
 	knownMu sync.RWMutex
-	known   map[plane.Key]struct{} // agents that exist or existed
+	known   map[plane.Key]struct{} // agents that exist, without those that this plane knows as deleted
+	ended   int                    // how many agents this plane has learned to be deleted
 }
 
 // New validates the configuration. It opens nothing; see Start.
@@ -98,9 +99,14 @@ func (s *Service) Start(ctx context.Context) error {
 		return fmt.Errorf("work: home %s: %w", s.cfg.Home, err)
 	}
 	s.plans = homes.NewPlans(s.homes)
+	count := counts.New(s.deps.Metrics)
 	s.engine, err = plane.Open(ctx, plane.Config[*State]{
 		Plane: Plane, Share: s.cfg.Share, New: NewState,
-		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, Erasing: s.eraseHome, OnCommit: counts.New(s.deps.Metrics).Count,
+		Events: workv1.File_quartet_work_v1_work_event_proto, Dependent: dependent, Erasing: s.eraseHome,
+		OnCommit: func(partition int, events []*journal.Event) {
+			count.Count(partition, events)
+			s.forget(events)
+		},
 		Follow: []plane.Followed{{
 			Plane: "waiting", Types: waitTypes,
 			Registry: journal.NewRegistry(waitingv1.File_quartet_waiting_v1_waiting_event_proto),
@@ -157,20 +163,13 @@ func (s *Service) admitWrite(ctx context.Context, actor rpc.Actor, agentID strin
 	return s.admit(actor, agentID)
 }
 
-// admitAgent is admitWrite for calls that create records: the agent must exist.
-func (s *Service) admitAgent(ctx context.Context, actor rpc.Actor, agentID string) error {
-	if err := s.admitWrite(ctx, actor, agentID); err != nil {
-		return err
-	}
-	return s.exists(ctx, plane.KeyOf(actor.Namespace, agentID))
-}
-
 // exists returns nil if an agent exists, and otherwise the error of Agents.AgentExists. It
-// remembers the agents that exist and does not ask the agent plane about them again, so it
-// also returns nil for one that was deleted after it was remembered.
+// remembers the agents that exist and does not ask the agent plane about them again until this
+// plane has learned of their deletion.
 func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	s.knownMu.RLock()
 	_, ok := s.known[k]
+	before := s.ended
 	s.knownMu.RUnlock()
 	if ok {
 		return nil
@@ -180,8 +179,22 @@ func (s *Service) exists(ctx context.Context, k plane.Key) error {
 	}
 	s.knownMu.Lock()
 	defer s.knownMu.Unlock()
-	s.known[k] = struct{}{}
+	if s.ended == before { // otherwise it may be this agent that was deleted
+		s.known[k] = struct{}{}
+	}
 	return nil
+}
+
+// forget removes the agents of whose deletion events tell from those that are known to exist.
+func (s *Service) forget(events []*journal.Event) {
+	for _, ev := range events {
+		if _, deleted := ev.Payload.(*workv1.OwnerDeleted); deleted {
+			s.knownMu.Lock()
+			s.ended++
+			delete(s.known, plane.KeyOf(ev.Namespace, ev.AgentID))
+			s.knownMu.Unlock()
+		}
+	}
 }
 
 // neverMade returns NOT_FOUND for an agent that never existed, so that it does not look like an agent

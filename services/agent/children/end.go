@@ -219,7 +219,8 @@ func (s *Service) tasksRemain(ctx context.Context, k ref.Agent, c state.ChildSta
 	return err == nil && !t.GetTask().GetTerminal(), err
 }
 
-// waitsRemain reports whether the agent has waits, triggers or timers that have not ended.
+// waitsRemain reports whether the agent has waits, triggers or timers that have not ended. The waiting
+// plane goes on by itself until all have.
 func (s *Service) waitsRemain(ctx context.Context, k ref.Agent, _ state.ChildStatus) (bool, error) {
 	conn, err := s.deps.Conn("waiting")
 	if err != nil {

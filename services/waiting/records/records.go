@@ -152,25 +152,36 @@ func (s *Set[R]) List(after string, limit int, ended bool, keep func(R) bool) []
 	return out
 }
 
-// Memory remembers the newest memorySize ids. That is enough: Has is called within
-// milliseconds, by callers that have just read the record itself.
+// Memory remembers the newest memorySize ids, which is enough for callers that have read the
+// record itself within milliseconds, and older ones for as long as something names them.
 type Memory struct {
 	ids []string // oldest first
 }
 
-// memorySize is how many ids a memory holds.
+// memorySize is how many ids a memory holds that nothing names.
 const memorySize = 256
 
-// Add remembers an id, in place of the oldest one if memorySize are remembered.
-func (m *Memory) Add(id string) {
+// Add remembers an id. It forgets those that have memorySize newer ones, but for those in the set
+// that named returns; named may be nil, and is called only if there are any.
+func (m *Memory) Add(id string, named func() map[string]bool) {
 	if m.Has(id) {
 		return
 	}
-	if len(m.ids) == memorySize {
-		m.ids = slices.Delete(m.ids, 0, 1)
-	}
 	m.ids = append(m.ids, id)
+	older := len(m.ids) - memorySize
+	if older <= 0 {
+		return
+	}
+	var keep map[string]bool
+	if named != nil {
+		keep = named()
+	}
+	kept := len(slices.DeleteFunc(m.ids[:older], func(id string) bool { return !keep[id] }))
+	m.ids = slices.Delete(m.ids, kept, older)
 }
+
+// Restore fills an empty Memory with what IDs returned.
+func (m *Memory) Restore(ids []string) { m.ids = slices.Clone(ids) }
 
 // Has reports whether an id is remembered.
 func (m *Memory) Has(id string) bool { return slices.Contains(m.ids, id) }

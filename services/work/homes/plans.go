@@ -72,26 +72,43 @@ func unambiguous(st fs.FileInfo) bool {
 // validated, so the path stays in the home; os.Root would refuse it otherwise.
 func planName(itemID string) string { return filepath.Join("work-items", itemID, "plan.md") }
 
-// Seed writes the first text of a plan, which is on disk when it returns. A file that exists stays as it is, because
-// a repeated request must not undo the agent's edits. Since the first request may have ended before the directories
-// of the file were on disk, Seed also syncs those of a file that exists.
-func (p *Plans) Seed(namespace, agentID, itemID, text string) error {
+// Seed writes the first text of a plan, which is on disk when it returns, and reports whether it made the file. A file
+// that exists stays as it is, because a repeated request must not undo the agent's edits. Since the first request may
+// have ended before the directories of the file were on disk, Seed also syncs those of a file that exists. If it fails,
+// it leaves nothing that it made in the home. Calls for the same item must not overlap.
+func (p *Plans) Seed(namespace, agentID, itemID, text string) (made bool, err error) {
 	name := planName(itemID)
 	h, err := p.dir.Open(namespace, agentID, true)
 	if err != nil {
-		return seedError(name, err)
+		return false, seedError(name, err)
 	}
 	defer h.Close()
 	if _, err := h.root.Lstat(name); err == nil {
 		if err := h.syncDirs(filepath.Dir(name)); err != nil {
-			return seedError(name, err)
+			return false, seedError(name, err)
 		}
-		return nil
+		return false, nil
 	}
 	if _, err := h.Write(name, []byte(text), 0o640, itemID); err != nil {
-		return seedError(name, err)
+		h.unseed(name)
+		return false, seedError(name, err)
 	}
-	return nil
+	return true, nil
+}
+
+// Unseed removes a plan file that Seed made, and its folder if nothing else is in it: there is no item for it. A file
+// that cannot be removed stays.
+func (p *Plans) Unseed(namespace, agentID, itemID string) {
+	if h, err := p.dir.Open(namespace, agentID, false); err == nil {
+		h.unseed(planName(itemID))
+		h.Close()
+	}
+}
+
+// unseed is Unseed for the file with a name.
+func (h *Home) unseed(name string) {
+	_ = h.root.Remove(name)
+	_ = h.root.Remove(filepath.Dir(name))
 }
 
 // seedError returns the error of a plan file that could not be written.

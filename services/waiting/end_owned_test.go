@@ -1,0 +1,122 @@
+package waiting
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	waitingv1 "quartet/pkg/pb/quartet/waiting/v1"
+	workv1 "quartet/pkg/pb/quartet/work/v1"
+	"quartet/pkg/plane"
+)
+
+// much gives an item, or for "" the agent, more than the events of one command may hold: intents,
+// timers and, for the agent, triggers, with long texts. It returns the address of the last trigger.
+func (r *rig) much(item string) (token string) {
+	r.t.Helper()
+	long := strings.Repeat("x", 16<<10)
+	for range 250 {
+		_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: item, Condition: long})
+		require.NoError(r.t, err)
+		_, err = r.service.CreateTimer(r.agent(), &waitingv1.CreateTimerRequest{AgentId: "keeper", WorkItemId: item, Every: seconds(60), Description: long})
+		require.NoError(r.t, err)
+	}
+	for range 50 {
+		resp, err := r.service.CreateExternalTrigger(r.agent(), &waitingv1.CreateExternalTriggerRequest{AgentId: "keeper", WorkItemId: item, Description: long})
+		require.NoError(r.t, err)
+		token = resp.GetToken()
+	}
+	return token
+}
+
+// living returns how many waits, triggers and timers of the agent have not ended.
+func (r *rig) living() [3]int {
+	a := r.service.state().agents.Get(plane.KeyOf("acme", "keeper"))
+	return [3]int{len(a.waits.Living()), len(a.triggers.Living()), len(a.timers.Living())}
+}
+
+// An agent may have more than one command can end. All of it ends nevertheless, over several
+// commands and a restart in between, and until then it accepts and does nothing (SPEC A8.3).
+func TestA8_ADeletedAgentHadMuch(t *testing.T) {
+	r := newRig(t)
+	token := r.much("")
+	r.service.due.Stop() // what the first command leaves stays until the restart
+	before := len(r.events())
+	r.hear("", &agentv1.AgentDeleting{Agent: &agentv1.Agent{AgentId: "keeper", Lifecycle: agentv1.Lifecycle_LIFECYCLE_DELETING}})
+	require.Greater(t, len(r.events()), before+1)
+	left := r.living()
+	require.Less(t, left[0], 250)
+	require.Equal(t, [2]int{50, 250}, [2]int(left[1:]))
+	require.ErrorIs(t, r.tryDeliver(&waitingv1.DeliverTriggerRequest{Token: token}), fault.TriggerRevoked)
+	_, err := r.service.CheckDelivery(r.agent(), &waitingv1.CheckDeliveryRequest{Token: token})
+	require.ErrorIs(t, err, fault.TriggerRevoked)
+	r.clk.Advance(seconds(60).AsDuration())
+	r.restart()
+	r.eventually(func() bool { return r.living() == [3]int{} })
+	r.idle()
+	require.Zero(t, r.service.due.Len())
+	for _, ev := range r.since(before) {
+		require.NotContains(t, []string{"timer_fired", "trigger_delivered", "deliveries_counted"}, ev)
+	}
+	for _, ev := range r.events()[before:] {
+		if c, ok := ev.Payload.(*waitingv1.WaitCancelled); ok {
+			require.Equal(t, waitingv1.WaitEndReason_WAIT_END_REASON_AGENT_DELETED, c.GetReason())
+		}
+	}
+}
+
+// A trigger of a completed item ignores what it receives for as long as it lives, however many items were
+// completed since; and the end of that item goes on after a restart (SPEC P3.5, P9).
+func TestP3_ATriggerOfACompletedItemStaysSo(t *testing.T) {
+	r := newRig(t)
+	hint, content := r.trigger(itemA, wakeHint), r.trigger(itemA, contentful)
+	r.much(itemB)
+	r.service.due.Stop() // of itemB the first command leaves something until the restart
+	complete := func(item string) {
+		r.hear(item, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: item}})
+	}
+	complete(itemA)
+	complete(itemB)
+	for i := range 300 {
+		complete(fmt.Sprintf("wi_00000000000000000000000%03d", i))
+	}
+	for range 2 {
+		for _, to := range []string{hint.GetToken(), content.GetToken()} {
+			before := len(r.events())
+			out := r.deliver(to, "late")
+			require.Equal(t, waitingv1.DeliveryOutcome_DELIVERY_OUTCOME_IGNORED, out.GetOutcome())
+			require.Equal(t, "work_item_completed", out.GetReason())
+			require.Equal(t, []string{"deliveries_counted"}, r.since(before))
+		}
+		r.restart()
+		r.eventually(func() bool { return r.living() == [3]int{0, 52, 0} })
+		r.idle()
+	}
+	require.Len(t, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).items.IDs(), 258)
+	_, err := r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: hint.GetTrigger().GetTriggerId()})
+	require.NoError(t, err)
+	_, err = r.service.CancelExternalTrigger(r.agent(), &waitingv1.CancelExternalTriggerRequest{AgentId: "keeper", TriggerId: content.GetTrigger().GetTriggerId()})
+	require.NoError(t, err)
+	complete("wi_0000000000000000000000000z")
+	require.Len(t, r.service.state().agents.Get(plane.KeyOf("acme", "keeper")).items.IDs(), 257, "itemB has triggers, itemA has none any more")
+}
+
+// An item may have more than one command can end: the first command is followed by others (SPEC P9).
+func TestP9_ACompletedItemHadMuch(t *testing.T) {
+	r := newRig(t)
+	r.much(itemA)
+	_, err := r.service.CreateWait(r.agent(), &waitingv1.CreateWaitRequest{AgentId: "keeper", WorkItemId: itemB})
+	require.NoError(t, err)
+	before := len(r.events())
+	r.hear(itemA, &workv1.WorkItemCompleted{WorkItem: &workv1.WorkItemRecord{WorkItemId: itemA}})
+	r.eventually(func() bool { return r.living() == [3]int{1, 50, 0} })
+	r.idle()
+	require.Len(t, r.events(), before+501)
+	for _, ev := range r.events()[before:] {
+		require.Equal(t, itemA, ev.WorkItemID)
+	}
+}
