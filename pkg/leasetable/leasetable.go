@@ -242,6 +242,21 @@ func (t *Table[K, V]) DropIf(key K, matches func(value V) bool) {
 	}
 }
 
+// DropAll removes the leases whose value matches and returns their keys, in no particular order. It looks at every lease.
+// matches is called with the table locked and must not call the table.
+func (t *Table[K, V]) DropAll(matches func(value V) bool) []K {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var dropped []K
+	for key, l := range t.leases {
+		if matches(l.value) {
+			dropped = append(dropped, key)
+			delete(t.leases, key)
+		}
+	}
+	return dropped
+}
+
 // Get returns the value of the lease of key, and false if it has none.
 func (t *Table[K, V]) Get(key K) (V, bool) {
 	t.mu.Lock()

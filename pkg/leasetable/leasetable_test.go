@@ -164,3 +164,15 @@ func TestReadingALease(t *testing.T) {
 	require.False(t, ok)
 	h.Keep("a")()
 }
+
+func TestLeasesAreDroppedByTheirValues(t *testing.T) {
+	h := newHarness(t)
+	h.Arm("a", "one")
+	h.Arm("b", "two")
+	h.Arm("c", "one")
+	require.ElementsMatch(t, []string{"a", "c"}, h.DropAll(func(v string) bool { return v == "one" }))
+	require.Empty(t, h.DropAll(func(v string) bool { return v == "one" }))
+	h.advance(term)
+	require.Equal(t, "b", <-h.expired)
+	require.Empty(t, h.expired)
+}

@@ -95,6 +95,8 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	case busy != nil:
 	case err != nil || p.GetRun().GetWorkerId() != workerID: // refused, or a repeated request whose run another worker has
 		reservation.Cancel()
+	case out.replayed && !s.inProgress(ctx, k, p.GetRun()):
+		reservation.Cancel()
 	default:
 		s.workers.Begin(reservation, p.GetRun())
 	}
@@ -106,6 +108,14 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	}
 	run, pending, err := s.awaitRun(ctx, k, req.GetBoardId(), p.GetRun().GetRunId(), wait)
 	return &boardv1.DispatchWorkerResponse{Run: run, Pending: pending}, plane.Stored(err)
+}
+
+// inProgress reports whether a run of a session is in progress. It is false if that cannot be read.
+func (s *Service) inProgress(ctx context.Context, k model.Key, run *boardv1.WorkerRun) bool {
+	now, err := viewSession(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) {
+		return st.FindRun(k, run.GetBoardId(), run.GetRunId())
+	})
+	return err == nil && now.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING
 }
 
 // checkTools validates allowed_tools.
