@@ -23,6 +23,7 @@ type change struct {
 	// not ended.
 	decide     func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error)
 	mayBeEnded bool // see decide
+	frees      bool // it ends something and may use the reserve of the store; see plane.Command
 }
 
 // written is what a change wrote.
@@ -59,7 +60,7 @@ func (s *Service) do(ctx context.Context, c change) (written, error) {
 		return written{}, err
 	}
 	out, result, err := plane.DoResult(ctx, s.engine, plane.Command[*model.State, written]{
-		Method: c.method, AgentID: c.session.ID, RequestID: c.requestID, Args: c.args, Actor: c.actor,
+		Frees: c.frees, Method: c.method, AgentID: c.session.ID, RequestID: c.requestID, Args: c.args, Actor: c.actor,
 		Decide: func(st *model.State, env journal.Env) (d journal.Decision[written], err error) {
 			b, err := st.FindBoard(c.session, c.board, "")
 			if err == nil {

@@ -231,7 +231,7 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	_, err := s.do(ctx, change{
-		method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		frees: true, method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r := st.Runs[model.Key{Namespace: k.Namespace, ID: req.GetRunId()}]
 			if r == nil || r.Board != b {
@@ -263,7 +263,7 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	_, err = s.do(ctx, change{
-		method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		frees: true, method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r, err := st.CallerRun(b, actor.RunID)
 			switch {

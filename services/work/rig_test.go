@@ -15,6 +15,7 @@ import (
 	"quartet/pkg/fault"
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
+	"quartet/pkg/journal/room"
 	"quartet/pkg/page"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/pkg/plane"
@@ -33,6 +34,7 @@ type rig struct {
 	clk      *clock.Fake
 	ids      *id.Sequence
 	journals *planetest.Journals
+	room     *room.Room // of the store of the journals; nil: there is room for everything
 	home     string
 	tasks    runningTasks
 	service  *Service
@@ -90,7 +92,7 @@ func openRig(t *testing.T) *rig {
 func (r *rig) up() {
 	var err error
 	r.service, err = New(Config{Home: r.home}, Deps{Tasks: &r.tasks, Agents: known{"keeper": true, "other": true, strings.Repeat("a", 127): true, strings.Repeat("a", 128): true}, Deps: plane.Deps{
-		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids,
+		Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids, Room: r.room,
 	}})
 	require.NoError(r.t, err)
 	planetest.Start(r.t, r.service)
