@@ -292,8 +292,8 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 	return &boardv1.FinishWorkerRunResponse{Run: run}, plane.Stored(err)
 }
 
-// RenewWorkerRun extends the lease of the calling run to a full term (SPEC X12). It
-// writes nothing to the journal.
+// RenewWorkerRun extends the lease of the calling run to a full term, at most until the run's deadline (SPEC X12).
+// The renewal writes nothing to the journal; before it, runs of the board whose leases are overdue are ended.
 func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRunRequest) (*boardv1.RenewWorkerRunResponse, error) {
 	actor, err := runner(ctx, "agent.renew_run")
 	if err := fault.First(err, fault.Name("session_id", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {

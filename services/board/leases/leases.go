@@ -143,8 +143,8 @@ func (l *Leases) dropBoard(b board) []string {
 	return runs
 }
 
-// Renew extends the lease of a run to a full term and returns when that ends. ok is false for
-// a run without a lease.
+// Renew extends the lease of a run to a full term, at most until the run's deadline, and returns when
+// it expires. ok is false for a run without a lease.
 func (l *Leases) Renew(namespace, runID string) (expires time.Time, ok bool) {
 	return l.table.Renew(key(namespace, runID))
 }

@@ -255,7 +255,7 @@ func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 		d.Ended = append(d.Ended, run.GetRunId())
 		return
 	}
-	t.Claim(s, run.GetRunId(), d.WorkerID)
+	t.Claim(s, r)
 	t.Claimed = AddTo(t.Claimed, r, s)
 	d.assign(t, model.CopyRun(r.Record), s)
 }
@@ -334,7 +334,7 @@ func (d *batchDecision) claimFrom(dispatch *model.Dispatch) bool {
 func (d *batchDecision) assign(t *Transition, run *boardv1.WorkerRun, s *model.Step) {
 	step := model.CopyStep(s.Record, d.env.Now)
 	step.Status, step.ClaimedByAgentId, step.ClaimedByRunId = model.StepClaimed, d.WorkerID, run.GetRunId()
-	step.LeaseExpiresAt = timestamppb.New(d.env.Now.Add(t.Board.LeaseTerm))
+	step.LeaseExpiresAt = t.leaseUntil(run.GetDeadlineAt())
 	run.ClaimedStepId, run.AllowedStepIds = s.ID(), nil
 	d.Assigned = append(d.Assigned, &boardv1.StepAssignment{Run: run, Step: step, Dependencies: Dependencies(s, d.completed)})
 }
