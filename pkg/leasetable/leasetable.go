@@ -124,7 +124,7 @@ func (t *Table[K, V]) Settle() { t.due.Settle() }
 func (t *Table[K, V]) Arm(key K, value V) time.Time { return t.ArmUntil(key, value, time.Time{}) }
 
 // ArmUntil is Arm for a lease that also expires at limit, however often it is renewed. A zero
-// limit means none. It returns when the term ends, also if limit is earlier. A stall of the journal
+// limit means none. It returns when the term ends, or limit if that is earlier. A stall of the journal
 // does not move limit. But a lease that reaches its limit during a stall, or under Keep, expires only
 // after that.
 func (t *Table[K, V]) ArmUntil(key K, value V, limit time.Time) time.Time {
@@ -158,8 +158,8 @@ func (t *Table[K, V]) Ensure(key K, value V, same func(current V) bool) (V, time
 }
 
 // Renew starts a full term of key's lease now, also if the lease has expired but was not dropped. It
-// returns when that term ends, and false if key has no lease. The limit of the lease (see ArmUntil)
-// stays as it is, so it may be earlier than the returned time.
+// returns when that term ends, or the limit of the lease (see ArmUntil) if that is earlier, and false
+// if key has no lease. The limit stays as it is.
 func (t *Table[K, V]) Renew(key K) (expires time.Time, ok bool) {
 	return t.RenewFor(key, t.cfg.Term)
 }
@@ -177,12 +177,12 @@ func (t *Table[K, V]) RenewFor(key K, term time.Duration) (expires time.Time, ok
 	return t.extend(l, term, stall), true
 }
 
-// extend starts a term of l that begins now, and returns when it ends. stall is the journal's total stall. The
+// extend starts a term of l that begins now, and returns when l is due. stall is the journal's total stall. The
 // caller holds mu.
 func (t *Table[K, V]) extend(l *lease[V], term, stall time.Duration) time.Time {
 	l.expires, l.stall = t.cfg.Clock.Now().Add(term), stall
 	t.checkAt(l.due())
-	return l.expires
+	return l.due()
 }
 
 // checkAt schedules a check of all leases for a time, unless an earlier one is scheduled. The
@@ -197,7 +197,7 @@ func (t *Table[K, V]) checkAt(at time.Time) {
 	}
 }
 
-// due returns when the lease has to be checked.
+// due returns when the lease expires and has to be checked: when its term ends, or at its limit if that is earlier.
 func (l *lease[V]) due() time.Time {
 	if !l.limit.IsZero() && l.limit.Before(l.expires) {
 		return l.limit
@@ -242,6 +242,21 @@ func (t *Table[K, V]) DropIf(key K, matches func(value V) bool) {
 	}
 }
 
+// DropAll removes the leases whose value matches and returns their keys, in no particular order. It looks at every lease.
+// matches is called with the table locked and must not call the table.
+func (t *Table[K, V]) DropAll(matches func(value V) bool) []K {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var dropped []K
+	for key, l := range t.leases {
+		if matches(l.value) {
+			dropped = append(dropped, key)
+			delete(t.leases, key)
+		}
+	}
+	return dropped
+}
+
 // Get returns the value of the lease of key, and false if it has none.
 func (t *Table[K, V]) Get(key K) (V, bool) {
 	t.mu.Lock()
@@ -253,13 +268,13 @@ func (t *Table[K, V]) Get(key K) (V, bool) {
 	return none, false
 }
 
-// Expires returns when the term of the lease of key ends, and false if key has no lease. The time
-// may have passed, and the limit of the lease may be earlier.
+// Expires returns when the term of the lease of key ends, or its limit if that is earlier, and false if
+// key has no lease. The time may have passed.
 func (t *Table[K, V]) Expires(key K) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l := t.leases[key]; l != nil {
-		return l.expires, true
+		return l.due(), true
 	}
 	return time.Time{}, false
 }

@@ -87,9 +87,15 @@ func TestAnExpiredLeaseIsReportedAgainUntilItIsDropped(t *testing.T) {
 
 func TestALimitEndsALeaseThatIsRenewed(t *testing.T) {
 	h := newHarness(t)
-	h.ArmUntil("a", "", h.clk.Now().Add(term+term/2))
+	end := h.clk.Now().Add(term + term/2)
+	require.Equal(t, h.clk.Now().Add(term), h.ArmUntil("a", "", end))
 	h.advance(term - time.Second)
-	h.Renew("a")
+	expires, ok := h.Renew("a")
+	require.True(t, ok)
+	require.Equal(t, end, expires)
+	expires, ok = h.Expires("a")
+	require.True(t, ok)
+	require.Equal(t, end, expires)
 	h.advance(term/2 + time.Second)
 	require.Equal(t, "a", <-h.expired)
 	_, limit := h.Expired("a")
@@ -163,4 +169,16 @@ func TestReadingALease(t *testing.T) {
 	_, ok = h.Expires("a")
 	require.False(t, ok)
 	h.Keep("a")()
+}
+
+func TestLeasesAreDroppedByTheirValues(t *testing.T) {
+	h := newHarness(t)
+	h.Arm("a", "one")
+	h.Arm("b", "two")
+	h.Arm("c", "one")
+	require.ElementsMatch(t, []string{"a", "c"}, h.DropAll(func(v string) bool { return v == "one" }))
+	require.Empty(t, h.DropAll(func(v string) bool { return v == "one" }))
+	h.advance(term)
+	require.Equal(t, "b", <-h.expired)
+	require.Empty(t, h.expired)
 }

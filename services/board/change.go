@@ -23,6 +23,7 @@ type change struct {
 	// not ended.
 	decide     func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error)
 	mayBeEnded bool // see decide
+	frees      bool // it ends something and may use the reserve of the store; see plane.Command
 }
 
 // written is what a change wrote.
@@ -30,6 +31,8 @@ type written struct {
 	ids    []string         // of the first WAL events, at most 100
 	count  int32            // of all WAL events
 	events []*journal.Event // all events
+	// replayed says that the request was repeated: the events are those of the first one.
+	replayed bool
 }
 
 // maxEventIDs bounds the event ids of a response.
@@ -56,8 +59,8 @@ func (s *Service) do(ctx context.Context, c change) (written, error) {
 	if err := s.leases.ExpireBoard(ctx, c.session, c.board); err != nil {
 		return written{}, err
 	}
-	return plane.Do(ctx, s.engine, plane.Command[*model.State, written]{
-		Method: c.method, AgentID: c.session.ID, RequestID: c.requestID, Args: c.args, Actor: c.actor,
+	out, result, err := plane.DoResult(ctx, s.engine, plane.Command[*model.State, written]{
+		Frees: c.frees, Method: c.method, AgentID: c.session.ID, RequestID: c.requestID, Args: c.args, Actor: c.actor,
 		Decide: func(st *model.State, env journal.Env) (d journal.Decision[written], err error) {
 			b, err := st.FindBoard(c.session, c.board, "")
 			if err == nil {
@@ -74,6 +77,8 @@ func (s *Service) do(ctx context.Context, c change) (written, error) {
 		},
 		Answer: answerWritten,
 	})
+	out.replayed = result.Replayed
+	return out, err
 }
 
 // viewBoard ends the runs of a board whose leases are overdue, then calls read with the board:

@@ -95,6 +95,8 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	case busy != nil:
 	case err != nil || p.GetRun().GetWorkerId() != workerID: // refused, or a repeated request whose run another worker has
 		reservation.Cancel()
+	case out.replayed && !s.inProgress(ctx, k, p.GetRun()):
+		reservation.Cancel()
 	default:
 		s.workers.Begin(reservation, p.GetRun())
 	}
@@ -106,6 +108,14 @@ func (s *Service) DispatchWorker(ctx context.Context, req *boardv1.DispatchWorke
 	}
 	run, pending, err := s.awaitRun(ctx, k, req.GetBoardId(), p.GetRun().GetRunId(), wait)
 	return &boardv1.DispatchWorkerResponse{Run: run, Pending: pending}, plane.Stored(err)
+}
+
+// inProgress reports whether a run of a session is in progress. It is false if that cannot be read.
+func (s *Service) inProgress(ctx context.Context, k model.Key, run *boardv1.WorkerRun) bool {
+	now, err := viewSession(ctx, s, k, func(st *model.State) (*boardv1.WorkerRun, error) {
+		return st.FindRun(k, run.GetBoardId(), run.GetRunId())
+	})
+	return err == nil && now.GetStatus() == boardv1.RunStatus_RUN_STATUS_RUNNING
 }
 
 // checkTools validates allowed_tools.
@@ -221,7 +231,7 @@ func (s *Service) CancelWorkerRun(ctx context.Context, req *boardv1.CancelWorker
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	_, err := s.do(ctx, change{
-		method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		frees: true, method: "CancelWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r := st.Runs[model.Key{Namespace: k.Namespace, ID: req.GetRunId()}]
 			if r == nil || r.Board != b {
@@ -253,7 +263,7 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	_, err = s.do(ctx, change{
-		method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		frees: true, method: "FinishWorkerRun", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(st *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			r, err := st.CallerRun(b, actor.RunID)
 			switch {
@@ -282,8 +292,8 @@ func (s *Service) FinishWorkerRun(ctx context.Context, req *boardv1.FinishWorker
 	return &boardv1.FinishWorkerRunResponse{Run: run}, plane.Stored(err)
 }
 
-// RenewWorkerRun extends the lease of the calling run to a full term (SPEC X12). It
-// writes nothing to the journal.
+// RenewWorkerRun extends the lease of the calling run to a full term, at most until the run's deadline (SPEC X12).
+// The renewal writes nothing to the journal; before it, runs of the board whose leases are overdue are ended.
 func (s *Service) RenewWorkerRun(ctx context.Context, req *boardv1.RenewWorkerRunRequest) (*boardv1.RenewWorkerRunResponse, error) {
 	actor, err := runner(ctx, "agent.renew_run")
 	if err := fault.First(err, fault.Name("session_id", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {

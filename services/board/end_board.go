@@ -25,7 +25,7 @@ func (s *Service) CompleteBoard(ctx context.Context, req *boardv1.CompleteBoardR
 	}
 	k := sessionKey(ctx, req.GetSessionId())
 	out, err := s.do(ctx, change{
-		method: "CompleteBoard", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
+		frees: true, method: "CompleteBoard", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req,
 		decide: func(_ *model.State, b *model.Board, _ journal.Env) ([]*journal.Event, error) {
 			return rules.DecideComplete(b, req.GetReason())
 		},
@@ -94,7 +94,7 @@ func (s *Service) end(ctx context.Context, e endRequest) (ended, error) {
 	}
 	k := sessionKey(ctx, e.session)
 	out, err := s.do(ctx, change{
-		method: e.method, session: k, board: e.board, requestID: e.requestID, args: e.args,
+		frees: true, method: e.method, session: k, board: e.board, requestID: e.requestID, args: e.args,
 		decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 			return rules.DecideEnd(b, env, e.status, e.reason)
 		},

@@ -160,7 +160,7 @@ func (s *Service) writeEnd(ctx context.Context, bk model.BoardKey, timeout bool)
 	}
 	for {
 		out, err := s.do(ctx, change{
-			method: "EndBoard", session: k, board: t.boardID, actor: &t.actor, mayBeEnded: true,
+			frees: true, method: "EndBoard", session: k, board: t.boardID, actor: &t.actor, mayBeEnded: true,
 			decide: func(_ *model.State, b *model.Board, env journal.Env) ([]*journal.Event, error) {
 				if b.Key != bk {
 					return nil, nil

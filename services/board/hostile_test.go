@@ -7,8 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/journal"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/services/board/model"
 )
@@ -198,6 +200,54 @@ func TestB15_AStandingDispatchHasADeadlineForEachStep(t *testing.T) {
 		require.ErrorIs(t, err, reason, timeout)
 		require.ErrorContains(t, err, "step_timeout")
 	}
+}
+
+// A lease is never said to expire after the deadline of its run, at which the run ends however often it renews.
+func TestB15_ALeaseDoesNotOutlastItsRun(t *testing.T) {
+	for _, standing := range []bool{true, false} {
+		r := newRig(t)
+		r.create("one", in("a"))
+		limit := DefaultLeaseTerm + time.Minute
+		w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
+		if standing {
+			_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(limit)})
+			require.NoError(t, err)
+			w.in <- &boardv1.ConnectRequest{Want: 1}
+		} else {
+			_, err := r.service.DispatchWorker(r.owner(), &boardv1.DispatchWorkerRequest{SessionId: owner, BoardId: "one", Timeout: durationpb.New(limit)})
+			require.NoError(t, err)
+		}
+		a := w.assigned(t)
+		require.Equal(t, epoch.Add(DefaultLeaseTerm), a.GetStep().GetLeaseExpiresAt().AsTime())
+		renew := func() time.Time {
+			resp, err := r.service.RenewWorkerRun(r.as("w1", a.GetRun().GetRunId()), &boardv1.RenewWorkerRunRequest{SessionId: owner, BoardId: "one"})
+			require.NoError(t, err)
+			return resp.GetLeaseExpiresAt().AsTime()
+		}
+		require.Equal(t, epoch.Add(DefaultLeaseTerm), renew())
+		r.clk.Advance(2 * time.Minute)
+		require.Equal(t, epoch.Add(limit), renew())
+		require.Equal(t, epoch.Add(limit), r.step("one", "a").GetLeaseExpiresAt().AsTime())
+		for range 2 { // it starts, and says that it is still running
+			require.NoError(t, r.report("one", "w1", a.GetRun().GetRunId(), "a", model.StepRunning))
+			all := r.events()
+			said, ok := all[len(all)-1].Payload.(interface{ GetLeaseExpiresAt() *timestamppb.Timestamp })
+			require.True(t, ok)
+			require.Equal(t, epoch.Add(limit), said.GetLeaseExpiresAt().AsTime())
+		}
+		r.clk.Advance(limit - 2*time.Minute)
+		require.Equal(t, "worker_timeout", r.step("one", "a").GetReason())
+	}
+	r := newRig(t)
+	r.create("one", in("a"))
+	_, err := r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "one", StepTimeout: durationpb.New(time.Second)})
+	require.NoError(t, err)
+	w := r.connect(&boardv1.BoardWorkerHello{WorkerId: "w1", Capacity: 1})
+	w.in <- &boardv1.ConnectRequest{Want: 1}
+	require.Equal(t, epoch.Add(time.Second), w.assigned(t).GetStep().GetLeaseExpiresAt().AsTime())
+	claimed, ok := journal.Find[*boardv1.TaskStepClaimed](r.events())
+	require.True(t, ok)
+	require.Equal(t, epoch.Add(time.Second), claimed.GetLeaseExpiresAt().AsTime())
 }
 
 // A run whose step the orchestrator takes, or whose lease is over, or that is cancelled, is

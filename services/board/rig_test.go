@@ -14,6 +14,7 @@ import (
 	"quartet/pkg/id"
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/pages/pagestest"
+	"quartet/pkg/journal/room"
 	boardv1 "quartet/pkg/pb/quartet/board/v1"
 	"quartet/pkg/plane"
 	"quartet/pkg/plane/planetest"
@@ -32,6 +33,7 @@ type rig struct {
 	clk      *clock.Fake
 	ids      *id.Sequence
 	journals *planetest.Journals
+	room     *room.Room // of the store of the journals; nil: there is room for everything
 	cfg      Config
 	service  *Service
 }
@@ -53,7 +55,7 @@ func newRig(t testing.TB) *rig {
 
 func (r *rig) up() {
 	s, err := New(r.cfg, Deps{
-		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids},
+		Deps:    plane.Deps{Log: r.journals.Log, Sources: r.journals.Sources, Clock: r.clk, IDs: r.ids, Room: r.room},
 		MintRun: func(_, _, runID string) string { return "token-of-" + runID },
 	})
 	require.NoError(r.t, err)

@@ -217,7 +217,6 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 		if s.metrics != nil {
 			s.metrics.count(ev)
 		}
-		s.leases.Committed(ev)
 		switch ev.Payload.(type) {
 		case *boardv1.OwnerDeleted:
 			ownerDeleted = true

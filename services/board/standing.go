@@ -77,7 +77,7 @@ func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseS
 		DispatchId: req.GetDispatchId(), SessionId: k.ID, BoardId: req.GetBoardId(),
 	}}
 	_, err := s.do(ctx, change{
-		method: "CloseStandingDispatch", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
+		frees: true, method: "CloseStandingDispatch", session: k, board: req.GetBoardId(), requestID: req.GetRequestId(), args: req, mayBeEnded: true,
 		decide: func(_ *model.State, b *model.Board, _ journal.Env) ([]*journal.Event, error) {
 			open := slices.ContainsFunc(b.Dispatches, func(d *model.Dispatch) bool { return d.Record.GetDispatchId() == req.GetDispatchId() })
 			if !open {

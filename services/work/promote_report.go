@@ -26,7 +26,7 @@ func (s *Service) PromoteReport(ctx context.Context, req *workv1.PromoteReportRe
 		return nil, err
 	}
 	return plane.Do(ctx, s.engine, plane.Command[*State, *workv1.PromoteReportResponse]{
-		Method: "PromoteReport", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
+		Frees: true, Method: "PromoteReport", AgentID: req.GetAgentId(), RequestID: req.GetRequestId(), Args: req,
 		Decide: func(st *State, env journal.Env) (journal.Decision[*workv1.PromoteReportResponse], error) {
 			return decidePromote(st, env, req)
 		},

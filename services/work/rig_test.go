@@ -34,10 +34,10 @@ type rig struct {
 	clk      *clock.Fake
 	ids      *id.Sequence
 	journals *planetest.Journals
+	room     *room.Room // of the store of the journals; nil: there is room for everything
 	home     string
 	tasks    runningTasks
 	agents   known
-	room     *room.Room
 	service  *Service
 	net      *planetest.Net
 	client   workv1.WorkServiceClient

@@ -107,9 +107,9 @@ func (l *Leases) arm(b board, runID string, standing bool, deadline *timestamppb
 
 // Committed updates the leases after an event was committed: it gives a lease to a run that was
 // dispatched or that claimed a step through a standing dispatch, renews it when the run claims, starts
-// or updates a step, and removes it when the run has ended. It never blocks. A run that ended without
-// an event of its own, such as with its board, keeps its lease until that is due.
-func (l *Leases) Committed(ev *journal.Event) {
+// or updates a step, and removes it when the run or its board has ended. It never blocks. It returns the
+// runs that ended with their board, without an event of their own, sorted.
+func (l *Leases) Committed(ev *journal.Event) (endedWithBoard []string) {
 	switch p := ev.Payload.(type) {
 	case *boardv1.WorkerDispatched:
 		l.arm(boardOf(ev.Namespace, ev.SessionID, ev.TaskID), p.GetRun().GetRunId(), false, p.GetRun().GetDeadlineAt())
@@ -127,11 +127,24 @@ func (l *Leases) Committed(ev *journal.Event) {
 		l.table.Drop(key(ev.Namespace, p.GetClaimedByRunId()))
 	case *boardv1.WorkerRunEnded:
 		l.table.Drop(key(ev.Namespace, p.GetRunId()))
+	case *boardv1.TaskCompleted, *boardv1.TaskFailed, *boardv1.TaskCancelled:
+		return l.dropBoard(boardOf(ev.Namespace, ev.SessionID, ev.TaskID))
 	}
+	return nil
 }
 
-// Renew extends the lease of a run to a full term and returns when that ends. ok is false for
-// a run without a lease.
+// dropBoard removes the leases of the runs of a board and returns the runs, sorted.
+func (l *Leases) dropBoard(b board) []string {
+	var runs []string
+	for _, k := range l.table.DropAll(func(v lease) bool { return v.board == b }) {
+		runs = append(runs, k.ID)
+	}
+	slices.Sort(runs)
+	return runs
+}
+
+// Renew extends the lease of a run to a full term, at most until the run's deadline, and returns when
+// it expires. ok is false for a run without a lease.
 func (l *Leases) Renew(namespace, runID string) (expires time.Time, ok bool) {
 	return l.table.Renew(key(namespace, runID))
 }

@@ -21,7 +21,7 @@ type Batch struct {
 	// for it.
 	ChoosesSteps bool
 	Reports      []*boardv1.StepReport
-	Begin        []*boardv1.WorkerRun
+	Begin        []*boardv1.WorkerRun // of boards of this partition
 	// Want is how many steps the worker asked for, Room how many more runs it can
 	// have. Reports of this batch that end runs make more room.
 	Want, Room int
@@ -38,7 +38,8 @@ type Batch struct {
 type BatchResult struct {
 	Acks     []*boardv1.ReportAck
 	Assigned []*boardv1.StepAssignment
-	Ended    []string              // runs that ended by a report
+	Ended    []string              // runs that end with this batch
+	Gone     []string              // runs of Begin that had ended before, so that the worker is not given them
 	Unknown  []*boardv1.StepReport // reports on runs that this partition does not know
 	Claims   int                   // steps that were claimed under standing dispatches
 }
@@ -221,10 +222,12 @@ func repeated(r *model.Run, rep *boardv1.StepReport) bool {
 }
 
 // begin begins a dispatched run: it claims a step for it, or, if the worker chooses steps,
-// only gives the worker the run. A run for which there is no step ends at once.
+// only gives the worker the run. A run for which there is no step ends at once. One that has ended
+// since it was dispatched may be so old that it is not in memory any more.
 func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 	r := d.st.Runs[model.Key{Namespace: d.Namespace, ID: run.GetRunId()}]
 	if r == nil || !r.Running() {
+		d.Gone = append(d.Gone, run.GetRunId())
 		return
 	}
 	if t := d.byBoard[r.Board]; t != nil { // this batch may have ended or begun it: a worker that connects meets what is dispatched to it
@@ -252,7 +255,7 @@ func (d *batchDecision) begin(run *boardv1.WorkerRun) {
 		d.Ended = append(d.Ended, run.GetRunId())
 		return
 	}
-	t.Claim(s, run.GetRunId(), d.WorkerID)
+	t.Claim(s, r)
 	t.Claimed = AddTo(t.Claimed, r, s)
 	d.assign(t, model.CopyRun(r.Record), s)
 }
@@ -331,7 +334,7 @@ func (d *batchDecision) claimFrom(dispatch *model.Dispatch) bool {
 func (d *batchDecision) assign(t *Transition, run *boardv1.WorkerRun, s *model.Step) {
 	step := model.CopyStep(s.Record, d.env.Now)
 	step.Status, step.ClaimedByAgentId, step.ClaimedByRunId = model.StepClaimed, d.WorkerID, run.GetRunId()
-	step.LeaseExpiresAt = timestamppb.New(d.env.Now.Add(t.Board.LeaseTerm))
+	step.LeaseExpiresAt = t.leaseUntil(run.GetDeadlineAt())
 	run.ClaimedStepId, run.AllowedStepIds = s.ID(), nil
 	d.Assigned = append(d.Assigned, &boardv1.StepAssignment{Run: run, Step: step, Dependencies: Dependencies(s, d.completed)})
 }

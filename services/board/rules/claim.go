@@ -24,7 +24,7 @@ func DecideClaim(b *model.Board, r *model.Run, stepID string, env journal.Env) (
 		if s == nil {
 			return nil, nil
 		}
-		f.Claim(s, r.Record.GetRunId(), r.Record.GetWorkerId())
+		f.Claim(s, r)
 		return f.Events, nil
 	}
 	s := b.Steps[stepID]
@@ -43,6 +43,6 @@ func DecideClaim(b *model.Board, r *model.Run, stepID string, env journal.Env) (
 		return nil, fault.StepState.Newf("step %q is %s; only ready steps can be claimed", stepID, model.StepStatusName(st)).
 			With("step_id", stepID).With("step_status", model.StepStatusName(st))
 	}
-	f.Claim(s, r.Record.GetRunId(), r.Record.GetWorkerId())
+	f.Claim(s, r)
 	return f.Events, nil
 }

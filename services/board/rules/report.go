@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
 	"quartet/pkg/journal"
@@ -26,7 +25,7 @@ func (f *Transition) Report(r *model.Run, s *model.Step, rep Report) (*journal.E
 	from := f.Status(s)
 	if rep.Status == model.StepRunning && from == model.StepRunning {
 		return f.emitFor(s, r, model.StepRunning, &boardv1.TaskStepUpdated{
-			LeaseExpiresAt: timestamppb.New(f.env.Now.Add(f.Board.LeaseTerm)), ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts,
+			LeaseExpiresAt: f.leaseUntil(r.Record.GetDeadlineAt()), ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts,
 		}), nil
 	}
 	if !model.StepMayMove(model.ByHolder, from, rep.Status) {
@@ -34,7 +33,7 @@ func (f *Transition) Report(r *model.Run, s *model.Step, rep Report) (*journal.E
 	}
 	if rep.Status == model.StepRunning {
 		return f.emitFor(s, r, model.StepRunning, &boardv1.TaskStepStarted{
-			LeaseExpiresAt: timestamppb.New(f.env.Now.Add(f.Board.LeaseTerm)), ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts,
+			LeaseExpiresAt: f.leaseUntil(r.Record.GetDeadlineAt()), ResultSummary: rep.Summary, ArtifactIds: rep.Artifacts,
 		}), nil
 	}
 	return f.emitFor(s, r, rep.Status, rep.Payload()), nil

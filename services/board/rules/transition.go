@@ -148,22 +148,33 @@ func (f *Transition) Candidate(pool string, scope *model.Bitset, allowed map[str
 }
 
 // Claim adds and returns the event by which an existing run claims a step, which must be ready.
-func (f *Transition) Claim(s *model.Step, runID, workerID string) *journal.Event {
-	return f.claim(s, &boardv1.TaskStepClaimed{ClaimedByAgentId: workerID, ClaimedByRunId: runID})
+func (f *Transition) Claim(s *model.Step, r *model.Run) *journal.Event {
+	return f.claim(s, r.Record.GetDeadlineAt(), &boardv1.TaskStepClaimed{ClaimedByAgentId: r.Record.GetWorkerId(), ClaimedByRunId: r.Record.GetRunId()})
 }
 
 // ClaimUnder is Claim for a run that the standing dispatch d creates with this claim.
 func (f *Transition) ClaimUnder(d *model.Dispatch, s *model.Step, runID, workerID string) *journal.Event {
-	return f.claim(s, &boardv1.TaskStepClaimed{
-		ClaimedByAgentId: workerID, ClaimedByRunId: runID, DispatchId: d.Record.GetDispatchId(), DeadlineAt: timestamppb.New(f.env.Now.Add(d.StepTimeout())),
+	deadline := timestamppb.New(f.env.Now.Add(d.StepTimeout()))
+	return f.claim(s, deadline, &boardv1.TaskStepClaimed{
+		ClaimedByAgentId: workerID, ClaimedByRunId: runID, DispatchId: d.Record.GetDispatchId(), DeadlineAt: deadline,
 	})
 }
 
-// claim sets the lease of a claim's event, adds the event and returns it.
-func (f *Transition) claim(s *model.Step, p *boardv1.TaskStepClaimed) *journal.Event {
-	p.LeaseExpiresAt = timestamppb.New(f.env.Now.Add(f.Board.LeaseTerm))
+// claim sets the lease of a claim's event, adds the event and returns it. deadline is that of the run.
+func (f *Transition) claim(s *model.Step, deadline *timestamppb.Timestamp, p *boardv1.TaskStepClaimed) *journal.Event {
+	p.LeaseExpiresAt = f.leaseUntil(deadline)
 	ev := f.move(s, model.StepClaimed, p)
 	ev.ActorRunID = p.GetClaimedByRunId()
 	f.holders[s] = p.GetClaimedByRunId()
 	return ev
+}
+
+// leaseUntil returns when a lease expires that begins now: after a term, or at the deadline of its run if that is
+// earlier. A nil deadline means none.
+func (f *Transition) leaseUntil(deadline *timestamppb.Timestamp) *timestamppb.Timestamp {
+	term := f.env.Now.Add(f.Board.LeaseTerm)
+	if deadline != nil && deadline.AsTime().Before(term) {
+		return deadline
+	}
+	return timestamppb.New(term)
 }

@@ -220,10 +220,11 @@ func (s *session) write(reports []*boardv1.StepReport, starts []*boardv1.WorkerR
 
 // commit writes one batch in one partition and sends the worker the result. If more is set,
 // because other partitions follow, it returns the reports on runs that this partition does
-// not know.
+// not know. Dispatched runs begin in the partition of their board.
 func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.StepReport, starts []*boardv1.WorkerRun, more bool) (unknown []*boardv1.StepReport, _ error) {
 	registry := s.hub.registry
 	want, room := int(s.want.Load()), registry.Room(s.Session)
+	starts = s.startsIn(p, starts)
 	if len(reports) == 0 && len(starts) == 0 && min(want, room) <= 0 {
 		return nil, nil
 	}
@@ -256,18 +257,26 @@ func (s *session) commit(p *journal.Partition[*model.State], reports []*boardv1.
 	}
 	s.turn++
 	registry.Release(s.Key.Namespace, out.Ended...)
-	if len(out.Assigned) > 0 {
-		runs := make([]string, len(out.Assigned))
-		for i, a := range out.Assigned {
-			runs[i] = a.GetRun().GetRunId()
-		}
-		registry.Assign(s.Session, runs...)
+	if len(out.Gone) > 0 {
+		registry.Release(s.Key.Namespace, out.Gone...)
+		s.wake() // the next batch has their room
 	}
 	s.want.Add(-int64(out.Claims))
 	if len(out.Acks)+len(out.Assigned) > 0 {
 		s.send(&boardv1.ConnectResponse{Acks: out.Acks, Assigned: out.Assigned})
 	}
 	return out.Unknown, nil
+}
+
+// startsIn returns those of starts whose boards are in a partition.
+func (s *session) startsIn(p *journal.Partition[*model.State], starts []*boardv1.WorkerRun) []*boardv1.WorkerRun {
+	var in []*boardv1.WorkerRun
+	for _, run := range starts {
+		if s.hub.engine.For(s.Key.Namespace, run.GetSessionId()) == p {
+			in = append(in, run)
+		}
+	}
+	return in
 }
 
 // decide makes one attempt to write a batch in one partition.

@@ -55,12 +55,15 @@ func New(cfg Config) *Hub {
 // Start sets the engine. It must be called before a worker connects.
 func (h *Hub) Start(engine *plane.Engine[*model.State]) { h.engine = engine }
 
-// Committed handles durable events: it frees the room of runs that ended, tells their workers
-// to stop those that they did not end themselves, and wakes workers when there may be steps to
-// claim. It never blocks.
+// Committed handles durable events: it updates the leases, takes the room of runs that claimed a step under
+// a standing dispatch, frees the room of runs that ended, tells their workers to stop those that they did not
+// end themselves, and wakes workers when there may be steps to claim. It never blocks.
 func (h *Hub) Committed(events []*journal.Event) {
 	claimable := false
 	for _, ev := range events {
+		for _, runID := range h.cfg.Leases.Committed(ev) {
+			h.stop(ev.Namespace, runID)
+		}
 		switch p := ev.Payload.(type) {
 		case *boardv1.TaskStepReady, *boardv1.StandingDispatchOpened, *boardv1.TaskReopened:
 			claimable = true
@@ -71,9 +74,13 @@ func (h *Hub) Committed(events []*journal.Event) {
 			h.registry.Release(ev.Namespace, p.GetRunId())
 			claimable = true // the dispatch may start another run
 		case *boardv1.TaskStepLeaseExpired: // ends the run of a standing dispatch without an event of its own
-			h.Cancel(ev.Namespace, p.GetClaimedByRunId())
-			h.registry.Release(ev.Namespace, p.GetClaimedByRunId())
+			h.stop(ev.Namespace, p.GetClaimedByRunId())
 			claimable = true
+		case *boardv1.TaskStepClaimed:
+			// Here, and not when the batch that claimed is answered: the run may have ended by then.
+			if s := h.registry.Find(model.Key{Namespace: ev.Namespace, ID: p.GetClaimedByAgentId()}); s != nil && p.GetDispatchId() != "" {
+				h.registry.Assign(s, p.GetClaimedByRunId())
+			}
 		case *boardv1.ChildAgentCancelTimeout: // the end of the board, which follows, ends these runs
 			h.registry.Release(ev.Namespace, p.GetRunIds()...)
 		}
@@ -121,6 +128,12 @@ func (h *Hub) Cancel(namespace, runID string) {
 	if s := h.registry.Holder(namespace, runID); s != nil {
 		s.Send(&boardv1.ConnectResponse{CancelRunIds: []string{runID}})
 	}
+}
+
+// stop asks the worker of a run that has ended to stop it, and frees the room of the run.
+func (h *Hub) stop(namespace, runID string) {
+	h.Cancel(namespace, runID)
+	h.registry.Release(namespace, runID)
 }
 
 // List returns the connected workers of a namespace that serve a pool, or of all

@@ -2749,7 +2749,7 @@ func (x *RenewWorkerRunRequest) GetBoardId() string {
 // RenewWorkerRunResponse has the renewed lease.
 type RenewWorkerRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the lease expires unless it is renewed again.
+	// When the lease expires unless it is renewed again, not later than the run's deadline.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
 	// Whether the run was asked to stop.
 	Cancelling    bool `protobuf:"varint,2,opt,name=cancelling,proto3" json:"cancelling,omitempty"`

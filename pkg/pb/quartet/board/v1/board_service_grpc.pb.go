@@ -142,7 +142,8 @@ type BoardServiceClient interface {
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.
 	FinishWorkerRun(ctx context.Context, in *FinishWorkerRunRequest, opts ...grpc.CallOption) (*FinishWorkerRunResponse, error)
-	// RenewWorkerRun extends the lease of the calling run to a full term. It writes nothing to the journal.
+	// RenewWorkerRun extends the lease of the calling run to a full term, at most until the run's deadline. The
+	// renewal writes nothing to the journal; runs of the board whose leases are overdue are ended before it.
 	// It requires a run's credential.
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.
@@ -541,7 +542,8 @@ type BoardServiceServer interface {
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.
 	FinishWorkerRun(context.Context, *FinishWorkerRunRequest) (*FinishWorkerRunResponse, error)
-	// RenewWorkerRun extends the lease of the calling run to a full term. It writes nothing to the journal.
+	// RenewWorkerRun extends the lease of the calling run to a full term, at most until the run's deadline. The
+	// renewal writes nothing to the journal; runs of the board whose leases are overdue are ended before it.
 	// It requires a run's credential.
 	//
 	// Errors: RUN_STALE, LEASE_EXPIRED.

@@ -1,0 +1,69 @@
+package board
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"quartet/pkg/fault"
+	"quartet/pkg/journal/room"
+	boardv1 "quartet/pkg/pb/quartet/board/v1"
+	"quartet/services/board/model"
+)
+
+// TestX16_BoardsEndInAFullStore: when only the reserve of the store is left, boards, their runs and their standing dispatches can be
+// ended, and nothing else is stored.
+func TestX16_BoardsEndInAFullStore(t *testing.T) {
+	r := openRig(t)
+	r.down()
+	r.room = &room.Room{}
+	r.up()
+	t.Cleanup(r.down)
+	for _, board := range []string{"completed", "failed", "cancelled"} {
+		r.create(board, in("a"), in("b"))
+	}
+	require.NoError(t, r.say("completed", "a", model.StepCompleted))
+	require.NoError(t, r.say("completed", "b", model.StepCompleted))
+	dispatch := r.open("cancelled", 1)
+	cancelled := r.held("cancelled", "a")
+	finished := r.held("cancelled", "b")
+	r.held("failed", "a")
+
+	const limit = 1 << 30
+	require.NoError(t, r.room.Measure(func() (room.State, error) {
+		return room.State{Used: limit - room.Reserve(limit) + 1, Limit: limit}, nil
+	}))
+	_, err := r.service.CreateBoard(r.owner(), &boardv1.CreateBoardRequest{
+		SessionId: owner, BoardId: "new", WalName: "new", Title: "New", Steps: []*boardv1.StepInput{in("a")},
+	})
+	require.ErrorIs(t, err, fault.StorageFull)
+	require.ErrorIs(t, r.say("failed", "b", model.StepCompleted), fault.StorageFull)
+	_, err = r.service.OpenStandingDispatch(r.owner(), &boardv1.OpenStandingDispatchRequest{SessionId: owner, BoardId: "failed"})
+	require.ErrorIs(t, err, fault.StorageFull)
+
+	_, err = r.service.CompleteBoard(r.owner(), &boardv1.CompleteBoardRequest{SessionId: owner, BoardId: "completed"})
+	require.NoError(t, err)
+	_, err = r.service.CloseStandingDispatch(r.owner(), &boardv1.CloseStandingDispatchRequest{SessionId: owner, BoardId: "cancelled", DispatchId: dispatch})
+	require.NoError(t, err)
+	_, err = r.service.CancelWorkerRun(r.owner(), &boardv1.CancelWorkerRunRequest{SessionId: owner, BoardId: "cancelled", RunId: cancelled})
+	require.NoError(t, err)
+	_, err = r.service.FinishWorkerRun(r.as("w-b", finished), &boardv1.FinishWorkerRunRequest{SessionId: owner, BoardId: "cancelled"})
+	require.NoError(t, err)
+	_, err = r.service.CancelBoard(r.owner(), &boardv1.CancelBoardRequest{SessionId: owner, BoardId: "cancelled"})
+	require.NoError(t, err)
+
+	ended := make(chan error, 1) // after its worker had its time to stop
+	ctx := r.owner()
+	go func() {
+		_, err := r.service.FailBoard(ctx, &boardv1.FailBoardRequest{SessionId: owner, BoardId: "failed"})
+		ended <- err
+	}()
+	require.Eventually(t, func() bool {
+		_, set := r.service.endings.At(endingKey(model.BoardKey{Namespace: "acme", Session: owner, WAL: "failed-wal"}))
+		return set || len(ended) > 0
+	}, time.Minute, time.Millisecond)
+	r.clk.Advance(DefaultCancelWait)
+	require.NoError(t, <-ended)
+	require.Equal(t, model.BoardFailed, r.get("failed").GetStatus())
+}
