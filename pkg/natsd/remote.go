@@ -182,6 +182,11 @@ func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
 			}))
 		}
 	}
+	// TLS is also used where the address or the server wants it.
+	opts = append(opts, func(o *nats.Options) error {
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName, VerifyConnection: certs.VerifyPeer}
+		return nil
+	})
 	if err != nil || !r.secured() {
 		return opts, err
 	}
@@ -191,7 +196,7 @@ func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
 	if err != nil {
 		return nil, err
 	}
-	opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName, VerifyConnection: certs.VerifyPeer}))
+	opts = append(opts, nats.Secure())
 	var show nats.TLSCertHandler
 	if files.Cert != "" {
 		show = func() (tls.Certificate, error) { return store.Client().Certificates[0], nil }
