@@ -271,14 +271,23 @@ func (r Remote) refusedCertificate() string {
 }
 
 // Redact returns text with … in place of the user names and passwords that addresses has, a list of URLs separated
-// by commas.
+// by commas. The scheme of a URL may be missing, which then is nats.
 func Redact(text, addresses string) string {
 	for address := range strings.SplitSeq(addresses, ",") {
-		if begin, at := strings.Index(address, "://"), strings.LastIndexByte(address, '@'); begin >= 0 && begin+3 < at {
-			text = strings.ReplaceAll(text, address[begin+3:at], "…")
-			if _, secret, found := strings.Cut(address[begin+3:at], ":"); found && secret != "" {
-				text = strings.ReplaceAll(text, secret, "…")
-			}
+		if _, rest, found := strings.Cut(address, "://"); found {
+			address = rest
+		}
+		at := strings.LastIndexByte(address, '@')
+		if at < 0 {
+			continue
+		}
+		user := strings.TrimSpace(address[:at])
+		if user == "" {
+			continue
+		}
+		text = strings.ReplaceAll(text, user, "…")
+		if _, secret, found := strings.Cut(user, ":"); found && secret != "" {
+			text = strings.ReplaceAll(text, secret, "…")
 		}
 	}
 	return text

@@ -313,6 +313,9 @@ func TestPasswordsStayOutOfMessages(t *testing.T) {
 		{"x", "nats://h:1", "x"},
 		{"nats://a:s3cret@h:1,nats://b:0ther@i:1 said s3cret", "nats://a:s3cret@h:1,nats://b:0ther@i:1", "nats://…@h:1,nats://…@i:1 said …"},
 		{"nats://token@h:1", "nats://token@h:1", "nats://…@h:1"},
+		{"dial u:s3cret@h:1, nats://u:s3cret@h:1: s3cret", "u:s3cret@h:1", "dial …@h:1, nats://…@h:1: …"},
+		{"nats://a:s3cret@h:1, b:0ther@i:1", "nats://a:s3cret@h:1, b:0ther@i:1", "nats://…@h:1, …@i:1"},
+		{"dial h:1", "h:1, i:1", "dial h:1"},
 	} {
 		require.Equal(t, c[2], natsd.Redact(c[0], c[1]))
 	}
