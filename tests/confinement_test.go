@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/keyfile"
 	"quartet/pkg/localtoken"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -76,6 +78,34 @@ func TestT10_CommandsCannotBecomeTheServer(t *testing.T) {
 		require.NotContains(t, s.outputOf(s.exec(40*time.Second, spec)), "connected", "%s worker: the server's port", worker)
 		spec.Argv = nil
 	}
+}
+
+// TestT10_ARotatedKeyStaysHidden replaces the secrets of a server in a directory that commands may read, while one looks for them.
+func TestT10_ARotatedKeyStaysHidden(t *testing.T) {
+	conf, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	key, config, env := filepath.Join(conf, "key"), filepath.Join(conf, "quartet.yaml"), filepath.Join(conf, "app", "env")
+	secret := "bootstrap-token: " + secretWord + strings.Repeat("-", 32) + "\n"
+	require.NoError(t, errors.Join(os.Mkdir(filepath.Dir(env), 0o755), os.WriteFile(config, []byte(secret), 0o644), os.WriteFile(env, []byte(secretWord), 0o644), os.WriteFile(filepath.Join(conf, "public"), []byte("public"), 0o644)))
+	s := newWorkshop(t, "--worker-pools", "default", "--worker-roots", t.TempDir(), "--key-file", key, "--config", config, "--worker-readable", conf, "--worker-hidden", env)
+	task := s.exec(0, &taskv1.CommandSpec{Cmd: "echo begun; until test -e stop; do cat " + strings.Join([]string{conf + "/*", conf + "/.*", conf + "/app/*"}, " ") + "; done 2>/dev/null | sort -u"})
+	stop := &taskv1.CommandSpec{Cmd: "cat " + conf + "/public; touch stop"}
+	rotated, err := keyfile.Update(key, func(r keyfile.Ring) (keyfile.Ring, error) { return r.Add(time.Now()) })
+	require.NoError(t, err)
+	for _, path := range []string{config, env} {
+		require.NoError(t, errors.Join(os.WriteFile(path+".new", []byte(secret), 0o644), os.Rename(path+".new", path)))
+	}
+	require.Equal(t, "public", s.outputOf(s.exec(40*time.Second, stop)))
+	s.eventually(func() bool { return s.get(task.GetTaskId()).GetEndedAt() != nil }, "the command did not end")
+	out := s.outputOf(task)
+	require.Contains(t, out, "public")
+	require.NotContains(t, out, secretWord)
+	raw, err := os.ReadFile(key)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(raw)) {
+		require.NotContains(t, out+"\n", line)
+	}
+	require.NotEmpty(t, rotated.IDs())
 }
 
 // TestT10_OrdinaryWorkIsPossible runs what agents run all day: a repository, a build, a server on loopback.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"quartet/pkg/conf"
+	"quartet/pkg/natsd"
 	"quartet/services/app"
 	"quartet/services/cli"
 	"quartet/services/cli/admin"
@@ -24,6 +25,9 @@ func servers() cli.Servers {
 	run := func(ctx context.Context, services []string) error {
 		if err := settings.Load(config); err != nil {
 			return err
+		}
+		if cfg.SecretFiles = settings.SecretFiles(); settings.Origin("nats-url") == "file" && natsd.Redact(cfg.NATSURL, cfg.NATSURL) != cfg.NATSURL {
+			cfg.SecretFiles["config"] = config
 		}
 		cfg.Serve, cfg.WorkerGuard, cfg.WorkerConfiner = services, workers.GuardCommand(), workers.ConfineCommand()
 		return app.Run(ctx, cfg)

@@ -3,6 +3,7 @@ package conf
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sort"
 	"strconv"
@@ -31,7 +32,9 @@ type Set struct {
 	types  map[string]string
 	names  []string          // in order of declaration
 	origin map[string]string // by name, what Origin returns
-	getenv func(string) (string, bool)
+	// secretFiles is what SecretFiles returns.
+	secretFiles map[string]string
+	getenv      func(string) (string, bool)
 	// environ returns the environment as os.Environ does, and known has the variables that were passed to Know.
 	environ func() []string
 	known   map[string]bool
@@ -39,7 +42,7 @@ type Set struct {
 
 // New returns a Set that declares its flags on flags, which are usually a command's.
 func New(flags *pflag.FlagSet) *Set {
-	return &Set{flags: flags, types: map[string]string{}, origin: map[string]string{}, getenv: os.LookupEnv, environ: os.Environ, known: map[string]bool{}}
+	return &Set{flags: flags, types: map[string]string{}, origin: map[string]string{}, secretFiles: map[string]string{}, getenv: os.LookupEnv, environ: os.Environ, known: map[string]bool{}}
 }
 
 // String declares a text setting.
@@ -128,6 +131,9 @@ func (s *Set) Load(path string) error {
 			errs = append(errs, err)
 			continue
 		}
+		if found && origin == "file" && s.types[name] == "secret" {
+			s.secretFiles["config"] = path
+		}
 		if !found {
 			s.origin[name] = "default"
 			continue
@@ -140,6 +146,10 @@ func (s *Set) Load(path string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// SecretFiles returns the files with secrets that Load read, by what named them: the variable of a secret, or "config" for the
+// file of Load if that sets a secret.
+func (s *Set) SecretFiles() map[string]string { return maps.Clone(s.secretFiles) }
 
 // Origin returns where the value of a setting came from after Load: flag, env, file or
 // default.
@@ -180,6 +190,7 @@ func (s *Set) fromEnv(name string) (value, origin string, found bool, err error)
 	if err != nil {
 		return "", "", false, fmt.Errorf("%s_FILE: %w", env, err)
 	}
+	s.secretFiles[env+"_FILE"] = path
 	// Editors and echo end files with a newline that is not part of the secret.
 	return strings.TrimRight(string(raw), "\r\n"), "env", true, nil
 }

@@ -127,6 +127,7 @@ func TestSecrets(t *testing.T) {
 	require.NoError(t, s.Load(""))
 	require.Equal(t, "hunter2", key)
 	require.Empty(t, s.Describe()[0].Default)
+	require.Equal(t, map[string]string{"QUARTET_TOKEN_KEY_FILE": path}, s.SecretFiles())
 
 	env["QUARTET_TOKEN_KEY"] = "other"
 	require.ErrorContains(t, s.Load(""), "keep one")
@@ -136,6 +137,15 @@ func TestSecrets(t *testing.T) {
 	s2.Secret(&key, "token-key", "")
 	s2.getenv = s.getenv
 	require.ErrorContains(t, s2.Load(""), "QUARTET_TOKEN_KEY_FILE")
+
+	file := filepath.Join(t.TempDir(), "quartet.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("token-key: hunter3\n"), 0o600))
+	delete(env, "QUARTET_TOKEN_KEY_FILE")
+	s3 := New(pflag.NewFlagSet("test", pflag.ContinueOnError))
+	s3.Secret(&key, "token-key", "")
+	s3.getenv = s.getenv
+	require.NoError(t, s3.Load(file))
+	require.Equal(t, map[string]string{"config": file}, s3.SecretFiles())
 }
 
 func TestDescribe(t *testing.T) {

@@ -27,6 +27,7 @@ const helperSocket = 3
 type helper struct {
 	channel *channel
 	init    bool
+	guard   *guardian
 	spawn   chan func() // functions that the limited thread executes one after the other
 
 	mu      sync.Mutex
@@ -69,7 +70,18 @@ func Main() error {
 	if h.init {
 		go h.reapOrphans()
 	}
+	go func() { h.end(h.guard.run()) }()
 	return h.serve()
+}
+
+// end ends this process, and with it the sandbox, because something cannot be hidden from its commands any more.
+func (h *helper) end(err error) {
+	fmt.Fprintln(os.Stderr, "a sandbox ends with its commands:", err)
+	h.mu.Lock() // no process starts
+	for pid := range h.leaders {
+		_ = unix.Kill(-pid, unix.SIGKILL) // without namespaces the end of this process kills only those that it started
+	}
+	os.Exit(1)
 }
 
 // mapIDs maps the user id and the group id in m to themselves, in the user namespace of this process, in which no ids
@@ -93,11 +105,12 @@ func mapIDs(m *ids) error {
 // prepare makes the view of the sandbox and the thread that starts its processes. tun has the descriptor of the
 // network interface, which the caller must close; it is empty unless the network is NetworkOutside.
 func (h *helper) prepare(s *setup) (tun []int, err error) {
+	h.guard = newGuardian(s)
 	if s.Policy.Level == LevelNamespaces {
 		if tun, err = prepareNetwork(s.Policy.Network); err != nil {
 			return nil, fmt.Errorf("network: %w", err)
 		}
-		if err := enterView(s); err != nil {
+		if err := enterView(s, h.guard); err != nil {
 			closeAll(tun)
 			return nil, fmt.Errorf("mounts: %w", err)
 		}
@@ -144,6 +157,9 @@ func (h *helper) serve() error {
 		}
 		switch {
 		case r.Start != nil:
+			if err := h.guard.look(); err != nil {
+				h.end(err)
+			}
 			h.spawn <- func() { h.start(r.Start, files) }
 		case r.Reap != 0:
 			h.reap(r.Reap)

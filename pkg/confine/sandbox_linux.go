@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -132,8 +133,13 @@ func (p *Policy) check() error {
 	if p.Network == NetworkOutside {
 		return unavailable("landlock", errors.New("the network \"outside\" needs user namespaces; choose none or all"))
 	}
+	dirs := append(visible(*p), p.Writable...)
 	for _, hidden := range p.Hidden {
-		for _, dir := range append(visible(*p), p.Writable...) {
+		st, err := os.Lstat(hidden)
+		if err != nil || st.Mode()&fs.ModeSymlink != 0 {
+			continue // the sandbox ends when it appears; what a link leads to is another path
+		}
+		for _, dir := range dirs {
 			if beneath(hidden, dir) {
 				return unavailable("landlock", fmt.Errorf("%s is inside of %s and can be hidden by namespaces only", hidden, dir))
 			}

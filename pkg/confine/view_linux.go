@@ -18,11 +18,12 @@ import (
 
 // mount is a file or directory of the host in the view of a sandbox.
 type mount struct {
-	path     string // in the view; except for the temporary directories, the host has it at the same path
-	tree     int    // a descriptor of the detached mount
-	dir      bool
-	readOnly bool
-	hidden   bool // the path is concealed; tree is not set
+	path   string // in the view; except for the temporary directories, the host has it at the same path
+	tree   int    // a descriptor of the detached mount
+	dir    bool
+	hidden bool     // the path is concealed; tree is not set
+	list   *listing // the path is a directory with these entries; tree is not set
+	nested bool     // list, and a directory around it is a list as well
 }
 
 // viewRoot is where the view is assembled before it becomes the root. Any directory will do: the
@@ -31,11 +32,11 @@ const viewRoot = "/tmp"
 
 // enterView makes the view, which is a file system that contains only what the policy permits, and
 // makes it the root of this process.
-func enterView(s *setup) error {
+func enterView(s *setup, g *guardian) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	mounts, err := openMounts(s)
+	mounts, omitted, err := openMounts(s)
 	if err != nil {
 		return err
 	}
@@ -50,7 +51,7 @@ func enterView(s *setup) error {
 	links := systemLinks()
 	points := make(map[string]bool)
 	for _, m := range mounts {
-		points[m.path] = true
+		points[m.path] = points[m.path] || !m.hidden
 	}
 	for _, m := range mounts {
 		if !m.hidden {
@@ -58,12 +59,12 @@ func enterView(s *setup) error {
 				return err
 			}
 		}
-		if err := m.attach(); err != nil {
+		if err := m.attach(g, omitted); err != nil {
 			return err
 		}
 	}
 	for _, m := range mounts {
-		if m.hidden && m.dir { // all mount points inside of it have been made
+		if (m.hidden && m.dir) || (m.list != nil && !m.nested) { // all mount points inside of it have been made
 			_ = unix.MountSetattr(unix.AT_FDCWD, viewRoot+m.path, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}) // it may not be visible
 		}
 	}
@@ -72,7 +73,7 @@ func enterView(s *setup) error {
 			return err
 		}
 	}
-	if err := hide(files); err != nil {
+	if err := mountHostFiles(files); err != nil {
 		return err
 	}
 	if err := os.Chdir(viewRoot); err != nil {
@@ -92,9 +93,37 @@ func enterView(s *setup) error {
 }
 
 // openMounts opens everything that is visible, and returns it so that a directory comes before what is inside of it.
-// Paths that are hidden are among the mounts.
-func openMounts(s *setup) ([]mount, error) {
-	var mounts []mount
+// Paths that are hidden are among the mounts. omitted are the entries of listings that are not mounted.
+func openMounts(s *setup) (mounts []mount, omitted map[string]bool, err error) {
+	hidden := slices.Clone(s.Policy.Hidden)
+	for _, dir := range searched() {
+		if slices.ContainsFunc(s.Mounts, func(m string) bool { return beneath(dir, m) }) {
+			hidden = append(hidden, notPublic(dir, append([]string{s.Policy.Dir}, s.Policy.Writable...))...)
+		}
+	}
+	omitted = make(map[string]bool)
+	var unlisted []string
+	for _, dir := range listed(s.Mounts, s.Policy.Writable, hidden) {
+		if slices.ContainsFunc(unlisted, func(outer string) bool { return within(dir, outer) }) {
+			continue // it is hidden with the directory around it
+		}
+		list, err := openListing(dir)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		omitted[dir] = true // it is mounted itself
+		if list == nil {
+			unlisted = append(unlisted, dir)
+			continue
+		}
+		mounts = append(mounts, mount{path: dir, dir: true, list: list, nested: !slices.Contains(s.Mounts, dir)})
+	}
+	for _, path := range append(hidden, unlisted...) {
+		omitted[path] = true
+		if st, err := os.Lstat(path); err == nil && st.Mode()&fs.ModeSymlink == 0 {
+			mounts = append(mounts, mount{path: path, dir: st.IsDir(), hidden: true})
+		}
+	}
 	add := func(source, path string, readOnly bool) error {
 		m, err := openMount(source, path, readOnly)
 		if err != nil {
@@ -103,20 +132,18 @@ func openMounts(s *setup) ([]mount, error) {
 		mounts = append(mounts, m)
 		return nil
 	}
-	for _, path := range s.Policy.Hidden {
-		if st, err := os.Stat(path); err == nil {
-			mounts = append(mounts, mount{path: path, dir: st.IsDir(), hidden: true})
-		}
-	}
-	var err error
 	for _, path := range s.Mounts {
-		err = errors.Join(err, add(path, path, true))
+		if !omitted[path] {
+			err = errors.Join(err, add(path, path, true))
+		}
 	}
 	for _, path := range s.Policy.Writable {
 		err = errors.Join(err, add(path, path, false))
 	}
 	for _, path := range parentsOfHidden(s.Policy) {
-		err = errors.Join(err, add(path, path, false))
+		if missing := add(path, path, false); !errors.Is(missing, fs.ErrNotExist) && !errors.Is(missing, unix.ELOOP) { // a command of another sandbox removed it
+			err = errors.Join(err, missing)
+		}
 	}
 	for _, path := range devices {
 		err = errors.Join(err, add(path, path, false))
@@ -124,13 +151,13 @@ func openMounts(s *setup) ([]mount, error) {
 	dir := s.Policy.Dir
 	err = errors.Join(err, add(Home(dir), Home(dir), false), add(Temp(dir), Temp(dir), false), add(Temp(dir), "/tmp", false), add(Temp(dir), "/var/tmp", false))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// A hidden directory may contain directories of the sandbox, which are mounted after it.
 	slices.SortStableFunc(mounts, func(a, b mount) int {
 		return cmp.Compare(strings.Count(a.path, "/"), strings.Count(b.path, "/"))
 	})
-	return mounts, nil
+	return mounts, omitted, nil
 }
 
 // parentsOfHidden returns the directories inside of a writable one that lead to something hidden. Each
@@ -143,7 +170,7 @@ func parentsOfHidden(p Policy) (paths []string) {
 				continue // it is not in root, or a directory around it is hidden already
 			}
 			for dir := filepath.Dir(hidden); len(dir) > len(root); dir = filepath.Dir(dir) {
-				if st, err := os.Stat(dir); err == nil && st.IsDir() && !slices.Contains(paths, dir) {
+				if st, err := os.Lstat(dir); err == nil && st.IsDir() && !slices.Contains(paths, dir) {
 					paths = append(paths, dir)
 				}
 			}
@@ -157,26 +184,37 @@ func within(path, dir string) bool {
 	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// openMount opens a detached copy of a file or directory.
+// openMount opens a detached copy of a file or directory. No part of the source may be a symbolic link, which a command of
+// another sandbox could have put there.
 func openMount(source, path string, readOnly bool) (mount, error) {
-	m := mount{path: path, readOnly: readOnly}
-	st, err := os.Stat(source)
+	m := mount{path: path}
+	fd, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if err != nil {
 		return m, err
 	}
-	m.dir = st.IsDir()
-	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return m, err
+	}
+	m.dir = st.Mode&unix.S_IFMT == unix.S_IFDIR
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH)
 	if m.dir {
 		flags |= unix.AT_RECURSIVE
 	}
-	if m.tree, err = unix.OpenTree(unix.AT_FDCWD, source, flags); err != nil {
+	if m.tree, err = unix.OpenTree(fd, "", flags); err != nil {
 		return m, err
 	}
+	return m, restrictTree(m.tree, readOnly)
+}
+
+// restrictTree takes set-user-ID programs out of effect in a detached mount, and makes it read-only if that is wanted.
+func restrictTree(tree int, readOnly bool) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID}
 	if readOnly {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
-	return m, unix.MountSetattr(m.tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
+	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
 }
 
 // pinParents makes each directory between a temporary directory and the mount point path inside of it a mount point
@@ -209,29 +247,26 @@ func pinParents(path string, points map[string]bool) error {
 }
 
 // attach mounts m at its path in the view, or conceals the path if m is hidden.
-func (m *mount) attach() error {
+func (m *mount) attach(g *guardian, omitted map[string]bool) error {
 	target := viewRoot + m.path
 	if m.hidden {
-		return conceal(target, m.dir)
+		return g.conceal(target, m.dir)
 	}
 	if err := makePoint(target, m.dir); err != nil {
 		return fmt.Errorf("%s: %w", m.path, err)
+	}
+	if m.list != nil {
+		if !m.nested {
+			if err := unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=4m"); err != nil {
+				return fmt.Errorf("%s: %w", m.path, err)
+			}
+		}
+		return m.list.attach(m.path, omitted)
 	}
 	if err := unix.MoveMount(m.tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("%s: %w", m.path, err)
 	}
 	return unix.Close(m.tree)
-}
-
-// conceal mounts an empty directory over a directory, and /dev/null over a file, if target exists.
-func conceal(target string, dir bool) error {
-	if _, err := os.Lstat(target); err != nil {
-		return nil //nolint:nilerr // it is not visible
-	}
-	if dir {
-		return unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64k")
-	}
-	return unix.Mount("/dev/null", target, "", unix.MS_BIND, "")
 }
 
 // makePoint makes a mount point, unless there is one.
@@ -335,20 +370,8 @@ func hostFiles(s *setup) map[string]string {
 	return files
 }
 
-// hide conceals what not every user of the host can read in /etc and /opt, and mounts files, which has
-// contents by path, over those of the host.
-func hide(files map[string]string) error {
-	for _, dir := range []string{"/etc", "/opt"} {
-		for _, path := range notPublic(viewRoot, dir, 2) {
-			st, err := os.Stat(viewRoot + path)
-			if err != nil {
-				continue // it is not visible
-			}
-			if err := conceal(viewRoot+path, st.IsDir()); err != nil {
-				return fmt.Errorf("hide %s: %w", path, err)
-			}
-		}
-	}
+// mountHostFiles mounts files, which has contents by path, over those of the host.
+func mountHostFiles(files map[string]string) error {
 	own := viewRoot + "/run/sandbox"
 	if err := os.MkdirAll(own, 0o755); err != nil { //nolint:gosec // commands pass through it
 		return err
@@ -376,29 +399,6 @@ func hide(files map[string]string) error {
 		}
 	}
 	return nil
-}
-
-// notPublic returns the files and directories in dir that not every user of the host can read,
-// down to a depth. A worker that runs as root could read them otherwise.
-func notPublic(root, dir string, depth int) (paths []string) {
-	entries, err := os.ReadDir(root + dir)
-	if err != nil {
-		return nil
-	}
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		info, err := e.Info()
-		if err != nil || info.Mode()&fs.ModeSymlink != 0 {
-			continue
-		}
-		switch {
-		case info.Mode()&0o004 == 0, info.IsDir() && info.Mode()&0o001 == 0:
-			paths = append(paths, path)
-		case info.IsDir() && depth > 0:
-			paths = append(paths, notPublic(root, path, depth-1)...)
-		}
-	}
-	return paths
 }
 
 // prepareNetwork brings up the loopback interface of the network namespace. For NetworkOutside it also

@@ -182,6 +182,11 @@ func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
 			}))
 		}
 	}
+	// TLS is also used where the address or the server wants it.
+	opts = append(opts, func(o *nats.Options) error {
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName, VerifyConnection: certs.VerifyPeer}
+		return nil
+	})
 	if err != nil || !r.secured() {
 		return opts, err
 	}
@@ -191,7 +196,7 @@ func (r Remote) options(logger *zap.Logger) (opts []nats.Option, err error) {
 	if err != nil {
 		return nil, err
 	}
-	opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.ServerName, VerifyConnection: certs.VerifyPeer}))
+	opts = append(opts, nats.Secure())
 	var show nats.TLSCertHandler
 	if files.Cert != "" {
 		show = func() (tls.Certificate, error) { return store.Client().Certificates[0], nil }
@@ -266,14 +271,23 @@ func (r Remote) refusedCertificate() string {
 }
 
 // Redact returns text with … in place of the user names and passwords that addresses has, a list of URLs separated
-// by commas.
+// by commas. The scheme of a URL may be missing, which then is nats.
 func Redact(text, addresses string) string {
 	for address := range strings.SplitSeq(addresses, ",") {
-		if begin, at := strings.Index(address, "://"), strings.LastIndexByte(address, '@'); begin >= 0 && begin+3 < at {
-			text = strings.ReplaceAll(text, address[begin+3:at], "…")
-			if _, secret, found := strings.Cut(address[begin+3:at], ":"); found && secret != "" {
-				text = strings.ReplaceAll(text, secret, "…")
-			}
+		if _, rest, found := strings.Cut(address, "://"); found {
+			address = rest
+		}
+		at := strings.LastIndexByte(address, '@')
+		if at < 0 {
+			continue
+		}
+		user := strings.TrimSpace(address[:at])
+		if user == "" {
+			continue
+		}
+		text = strings.ReplaceAll(text, user, "…")
+		if _, secret, found := strings.Cut(user, ":"); found && secret != "" {
+			text = strings.ReplaceAll(text, secret, "…")
 		}
 	}
 	return text

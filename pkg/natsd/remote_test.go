@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -12,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -270,12 +272,50 @@ func TestX15_NATSSettingsAreChecked(t *testing.T) {
 	require.NoError(t, natsd.Remote{URL: "nats://a,nats://b", User: "u", PasswordFile: "x", TLS: certs.Files{CA: "c", Cert: "d", Key: "e"}}.Check())
 }
 
+// insideTrusting is set in the process of TestI10_NATSServersHaveStrongKeys that trusts the certificate with the short key.
+const insideTrusting = "NATSD_TEST_TRUSTED"
+
+// TestI10_NATSServersHaveStrongKeys connects without nats-tls settings, so that the system's authorities count, to a server with
+// a short key, and TLS because the address or the server says so.
+func TestI10_NATSServersHaveStrongKeys(t *testing.T) {
+	if os.Getenv(insideTrusting) == "" {
+		dir := t.TempDir()
+		key, err := rsa.GenerateKey(rand.Reader, 1024)
+		require.NoError(t, err)
+		template := &x509.Certificate{SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		require.NoError(t, err)
+		raw, err := x509.MarshalPKCS8PrivateKey(key)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), 0o600))
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestI10_NATSServersHaveStrongKeys$", "-test.v")
+		cmd.Env = append(os.Environ(), insideTrusting+"="+dir, "SSL_CERT_FILE="+filepath.Join(dir, "tls.pem"), "SSL_CERT_DIR="+dir)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "--- PASS")
+		return
+	}
+	dir := os.Getenv(insideTrusting)
+	address, _ := serveNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n", filepath.Join(dir, "tls.pem"), filepath.Join(dir, "tls.key")))
+	for _, scheme := range []string{"tls://", "nats://"} {
+		conn, err := natsd.Remote{URL: strings.Replace(address, "nats://", scheme, 1)}.Connect(t.Context(), "test", nil)
+		if conn != nil {
+			conn.Close()
+		}
+		require.ErrorContains(t, err, "an RSA key has 1024 bits", scheme)
+	}
+}
+
 func TestPasswordsStayOutOfMessages(t *testing.T) {
 	for _, c := range [][3]string{
 		{"connect to nats://u:p@h:1: refused", "nats://u:p@h:1", "connect to nats://…@h:1: refused"},
 		{"x", "nats://h:1", "x"},
 		{"nats://a:s3cret@h:1,nats://b:0ther@i:1 said s3cret", "nats://a:s3cret@h:1,nats://b:0ther@i:1", "nats://…@h:1,nats://…@i:1 said …"},
 		{"nats://token@h:1", "nats://token@h:1", "nats://…@h:1"},
+		{"dial u:s3cret@h:1, nats://u:s3cret@h:1: s3cret", "u:s3cret@h:1", "dial …@h:1, nats://…@h:1: …"},
+		{"nats://a:s3cret@h:1, b:0ther@i:1", "nats://a:s3cret@h:1, b:0ther@i:1", "nats://…@h:1, …@i:1"},
+		{"dial h:1", "h:1, i:1", "dial h:1"},
 	} {
 		require.Equal(t, c[2], natsd.Redact(c[0], c[1]))
 	}

@@ -4,8 +4,12 @@
 package sandboxes
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"quartet/pkg/confine"
@@ -58,23 +62,72 @@ func (c *Config) readable() []string {
 	return paths
 }
 
-// hidden returns what is hidden from commands, as real paths.
+// hidden returns what is hidden from commands, whether it exists or not. No path has a symbolic link but as its last element; then
+// what that leads to is hidden as well.
 func (c *Config) hidden() (paths []string) {
-	all := append([]string(nil), c.Hidden...)
+	all := slices.DeleteFunc(slices.Clone(c.Hidden), func(path string) bool { return path == "" })
 	if home := userHome(); home != "" {
 		for _, name := range secrets {
 			all = append(all, filepath.Join(home, name))
 		}
 	}
-	// A server may write a token file while a sandbox is open, and only a directory that exists can be hidden.
+	// Where only Landlock confines, a sandbox ends when a server writes its first token file, unless the directory was there before.
 	_, _ = localtoken.Prepare() // if it cannot be created, no server can write a token
 	all = append(all, localtoken.Dir())
 	for _, path := range all {
-		if found, err := filepath.EvalSymlinks(path); err == nil {
-			paths = append(paths, found)
-		}
+		paths = append(paths, places(path)...)
 	}
 	return paths
+}
+
+// places returns the path of a file or directory, without symbolic links but as its last element, and the paths to which that
+// leads if it is one, which need not exist.
+func places(path string) (paths []string) {
+	path, err := filepath.Abs(path)
+	for err == nil && len(paths) < maxLinks {
+		path = filepath.Join(realDir(filepath.Dir(path)), filepath.Base(path))
+		paths = append(paths, path)
+		var target string
+		if target, err = os.Readlink(path); err == nil && !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
+	}
+	return paths
+}
+
+// maxLinks is how many symbolic links are followed, as by the kernel.
+const maxLinks = 40
+
+// HideFiles hides files with secrets of this process. files has them by the names of their settings; "" is no file. The error names
+// a file that is inside of a root and in no hidden directory: when it is replaced there, as a key that is rotated, commands that run could
+// read it before it is hidden again.
+func (c *Config) HideFiles(files map[string]string, roots []string) error {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if files[name] == "" {
+			continue
+		}
+		for _, path := range places(files[name]) {
+			inside := func(dir string) bool {
+				found, err := filepath.EvalSymlinks(dir)
+				return err == nil && strings.HasPrefix(path, strings.TrimSuffix(found, "/")+"/")
+			}
+			if slices.ContainsFunc(roots, inside) && !slices.ContainsFunc(c.Hidden, inside) {
+				return fmt.Errorf("%s: %s is inside of a directory that commands write, where it cannot be hidden from them when it is replaced; move it elsewhere, or hide the directory that it is in (worker-hidden)", name, path)
+			}
+		}
+		c.Hidden = append(c.Hidden, files[name])
+	}
+	return nil
+}
+
+// realDir returns an absolute path without the symbolic links in the part of it that exists.
+func realDir(path string) string {
+	found, err := filepath.EvalSymlinks(path)
+	if err == nil || path == "/" {
+		return cmp.Or(found, path)
+	}
+	return filepath.Join(realDir(filepath.Dir(path)), filepath.Base(path))
 }
 
 // userHome returns the real path of the home of this process's user, empty if there is none.

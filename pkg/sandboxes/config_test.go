@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -41,7 +42,8 @@ func TestT10_ARootWithoutTokens(t *testing.T) {
 	p := policy(home)
 	require.Contains(t, p.Hidden, tokens)
 	require.True(t, withoutTokens(p))
-	require.Equal(t, []string{"/elsewhere"}, p.Hidden)
+	require.NotContains(t, p.Hidden, tokens)
+	require.Contains(t, p.Hidden, "/elsewhere")
 	require.NoDirExists(t, tokens)
 	require.True(t, withoutTokens(p), "another sandbox was opened at the same time")
 
@@ -53,4 +55,34 @@ func TestT10_ARootWithoutTokens(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(tokens, "127.0.0.1:7480"), nil, 0o600))
 	require.False(t, withoutTokens(p))
 	require.Contains(t, p.Hidden, tokens)
+}
+
+// What does not exist yet is hidden too, and of a symbolic link the link and what it leads to.
+func TestT10_WhatDoesNotExistYetIsHidden(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	t.Setenv("HOME", filepath.Join(dir, "home"))
+	require.NoError(t, errors.Join(os.Mkdir(filepath.Join(dir, "home"), 0o700), os.Mkdir(filepath.Join(dir, "real"), 0o700), os.WriteFile(filepath.Join(dir, "real", "v1"), nil, 0o600)))
+	require.NoError(t, errors.Join(os.Symlink("real", filepath.Join(dir, "link")), os.Symlink("v1", filepath.Join(dir, "real", "key"))))
+	hidden := (&Config{Hidden: []string{filepath.Join(dir, "link", "key"), filepath.Join(dir, "link", "later", "key"), ""}}).hidden()
+	require.Subset(t, hidden, []string{filepath.Join(dir, "real", "key"), filepath.Join(dir, "real", "v1"), filepath.Join(dir, "real", "later", "key"), filepath.Join(dir, "home", ".netrc")})
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	require.NotContains(t, hidden, here)
+}
+
+// The secrets of a process are hidden. Where commands could read one of them after it is replaced, no worker begins.
+func TestT10_SecretsOfTheProcessAreInNoRoot(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	root, keys := filepath.Join(dir, "root"), filepath.Join(dir, "root", "keys")
+	require.NoError(t, os.MkdirAll(keys, 0o700))
+	outside, exposed, inside := filepath.Join(dir, "key"), filepath.Join(root, "tls.key"), filepath.Join(keys, "key")
+	cfg := &Config{Hidden: []string{keys}}
+	require.NoError(t, cfg.HideFiles(map[string]string{"key-file": outside, "oidc-client-secret-file": "", "tls-key-file": inside}, []string{root}))
+	require.Subset(t, cfg.hidden(), []string{outside, inside, keys})
+	err = cfg.HideFiles(map[string]string{"tls-key-file": exposed}, []string{root})
+	require.ErrorContains(t, err, "tls-key-file: "+exposed+" is inside of a directory that commands write")
+	require.NoError(t, os.Symlink(exposed, filepath.Join(dir, "link")))
+	require.ErrorContains(t, cfg.HideFiles(map[string]string{"key-file": filepath.Join(dir, "link")}, []string{root}), exposed)
 }

@@ -140,6 +140,8 @@ type Config struct {
 	// WorkerConfiner is the command line of the process that confines commands; see
 	// sandboxes.Config. It is not a setting: the binary sets it to itself.
 	WorkerConfiner []string
+	// SecretFiles are files with secrets from which settings were read, by the name of what named each. It is not a setting.
+	SecretFiles map[string]string
 	// WorkerGuard is the command line of the guard process; see worker.Config. It is
 	// not a setting: the binary sets it to itself.
 	WorkerGuard []string

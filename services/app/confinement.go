@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -70,6 +71,9 @@ func (c *Config) confinement() (*sandboxes.Config, error) {
 	if len(c.WorkerConfiner) == 0 {
 		return nil, errors.New("this program cannot confine commands; set worker-unconfined")
 	}
-	hidden := slices.Concat(c.WorkerHidden, []string{c.DataDir, c.HomeDir, c.KeyFile})
-	return &sandboxes.Config{Helper: c.WorkerConfiner, Network: confine.Network(c.WorkerNetwork), Readable: c.WorkerReadable, Hidden: hidden}, nil
+	s := &sandboxes.Config{Helper: c.WorkerConfiner, Network: confine.Network(c.WorkerNetwork), Readable: c.WorkerReadable, Hidden: slices.Concat(c.WorkerHidden, []string{c.DataDir, c.HomeDir})}
+	files := c.NATS.Files()
+	maps.Copy(files, c.SecretFiles)
+	maps.Copy(files, map[string]string{"key-file": c.KeyFile, "tls-key-file": c.TLS.Key, "oidc-client-secret-file": c.SignIn.SecretFile, "archive-credentials-file": c.Archive.CredentialsFile})
+	return s, s.HideFiles(files, c.WorkerRoots)
 }

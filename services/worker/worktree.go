@@ -38,7 +38,7 @@ func (w *Worker) carryOut(ctx context.Context, o *taskv1.WorktreeOrder) *taskv1.
 	repos := repositories{w, space}
 	switch {
 	case err != nil:
-	case o.GetVerb() == taskv1.WorktreeVerb_WORKTREE_VERB_PLAN:
+	case o.GetVerb() == planVerb:
 		err = repos.planWorktree(ctx, o.GetWorkspaceRoot(), r)
 	case o.GetVerb() == taskv1.WorktreeVerb_WORKTREE_VERB_MAKE:
 		r.Worktree = proto.CloneOf(o.GetWorktree())

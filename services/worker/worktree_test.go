@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,6 +93,28 @@ func (r *rig) remove(wt *taskv1.Worktree) *taskv1.Worktree {
 
 func branches(t testing.TB, repo string) string {
 	return git(t, repo, "for-each-ref", "--format=%(refname:short)", "refs/heads")
+}
+
+// Calls that plan worktrees of one directory at the same time are all answered, each with the state after its begin.
+func TestT9_PlansAtTheSameTime(t *testing.T) {
+	r := newRig(t)
+	r.worker(nil)
+	repo := filepath.Join(r.root, "repo")
+	base := repository(t, repo)
+	errs := make(chan error)
+	const calls = 12
+	for range calls {
+		go func() {
+			resp, err := r.worktrees().PlanWorktree(r.asService(), &taskv1.PlanWorktreeRequest{WorkspaceRoot: repo})
+			if err == nil && resp.GetWorktree().GetBaseCommit() != base {
+				err = errors.New("another commit: " + resp.String())
+			}
+			errs <- err
+		}()
+	}
+	for range calls {
+		require.NoError(t, <-errs)
+	}
 }
 
 // A worktree lies beside its repository, on a branch of its own; the repository

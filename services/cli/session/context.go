@@ -24,6 +24,7 @@ func (s *Session) applyContext() error {
 		if s.token, err = c.Token(); err != nil {
 			return err
 		}
+		s.contextToken = c.TokenFile
 	}
 	s.tls = s.tls || c.TLS
 	for _, file := range []struct {

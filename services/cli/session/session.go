@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,6 +60,8 @@ type Session struct {
 	tls      bool
 	tlsFiles certs.Files
 	settings *conf.Set
+	// contextToken is the file of the credential, if that is the one of a context.
+	contextToken string
 }
 
 // New returns a session and declares its flags. now may be nil for the clock of
@@ -88,6 +92,12 @@ func (s *Session) Know(servers *pflag.FlagSet) {
 
 // Address returns the server's address.
 func (s *Session) Address() string { return s.address }
+
+// SecretFiles returns the files with the credential and the private key of this client. The settings must have been loaded.
+func (s *Session) SecretFiles() []string {
+	files := []string{s.tlsFiles.Key, s.contextToken}
+	return slices.DeleteFunc(slices.AppendSeq(files, maps.Values(s.settings.SecretFiles())), func(path string) bool { return path == "" })
+}
 
 // HasToken reports whether a credential is used.
 func (s *Session) HasToken() bool { return s.token != "" }

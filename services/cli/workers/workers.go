@@ -144,6 +144,7 @@ do whatever this worker may, with all variables but QUARTET_….`,
 		if o.steps.ID == "" {
 			o.steps.ID = generateName()
 		}
+		o.commands.Hidden = append(o.commands.Hidden, s.SecretFiles()...)
 		o.steps.Capacity, o.commands.Guard, o.commands.Confine = o.capacity, guard, confiner
 		if len(o.commands.Roots) > 0 {
 			return executeCommands(cmd, conn, execute, o)
