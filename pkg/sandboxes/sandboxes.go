@@ -191,7 +191,8 @@ func (s *Pool) drop(owner string, o *openSandbox) {
 	}
 }
 
-// Close closes the sandboxes without users. Every other one is closed when its last user leaves it.
+// Close closes the sandboxes without users. Every other one is closed when its last user leaves it. Enter does not
+// refuse after Close: it opens a sandbox, which is closed in the same way.
 func (s *Pool) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

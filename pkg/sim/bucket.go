@@ -76,7 +76,8 @@ func (l *Leases) change(key string, value []byte, gone bool, revision uint64) (u
 	return l.revision, nil
 }
 
-// Bucket is Leases as one process sees them: a request is a crossing, and so is each change that the process is sent.
+// Bucket is Leases as one process sees them: a request other than Exists is a crossing, and so is each change that the
+// process is sent.
 // Once the run is calm, renewals of sessions are no crossings, since they go on for as long as there are processes.
 type Bucket struct {
 	Queue  *Queue
@@ -88,7 +89,8 @@ var _ lease.Bucket = (*Bucket)(nil)
 
 var bucketFaults = []Outcome{Lost, Unanswered}
 
-// do makes one request.
+// do makes one request. A dead process gets ErrDead, and so does a crossing after Close of the queue. If ctx ends
+// before a crossing passes, do makes no request and returns the error of ctx.
 func (b *Bucket) do(ctx context.Context, what, key string, request func() (uint64, error)) (uint64, error) {
 	o, err := Pass, error(nil)
 	if b.Of.isDead() {

@@ -10,9 +10,9 @@ import (
 	"quartet/pkg/plane"
 )
 
-// maxReplacedBoots bounds how many replaced processes of one worker are
-// remembered. Beyond it all of them are forgotten.
-const maxReplacedBoots = 64
+// maxReplaced bounds how many replaced processes of a namespace are remembered, some 400 bytes each. Beyond it
+// the one that was replaced first is forgotten. No other namespace can cause that.
+const maxReplaced = 4096
 
 // Registry holds the connected workers of a plane and their free capacity. It is only in memory: which
 // assignments a worker has is in the journal too. Its methods are safe for concurrent use.
@@ -23,17 +23,55 @@ type Registry[Out any] struct {
 
 	mu       sync.Mutex
 	sessions map[Key]*Session[Out]
-	holders  map[Key]*Session[Out]       // by namespace and id of an assignment
-	replaced map[Key]map[string]struct{} // boot ids, if refuseReplaced is set
+	holders  map[Key]*Session[Out]    // by namespace and id of an assignment
+	replaced map[string]*replacements // by namespace, if refuseReplaced is set
+}
+
+// process is one process of a worker.
+type process struct {
+	worker Key
+	bootID string
+}
+
+// replacements are the processes of a namespace that were replaced last, at most maxReplaced.
+type replacements struct {
+	known  map[process]struct{}
+	order  []process // a ring once it has maxReplaced
+	oldest int       // where in order
+}
+
+// has reports whether a process is among them, also for nil.
+func (r *replacements) has(p process) bool {
+	if r == nil {
+		return false
+	}
+	_, has := r.known[p]
+	return has
+}
+
+// add adds a process. If there are maxReplaced already, it removes the oldest.
+func (r *replacements) add(p process) {
+	if r.has(p) {
+		return
+	}
+	r.known[p] = struct{}{}
+	if len(r.order) < maxReplaced {
+		r.order = append(r.order, p)
+		return
+	}
+	delete(r.known, r.order[r.oldest])
+	r.order[r.oldest] = p
+	r.oldest = (r.oldest + 1) % maxReplaced
 }
 
 // NewRegistry returns an empty registry. With refuseReplaced, a process that was replaced by a
-// newer process of the same worker may not connect again. Without it, two processes with the same
+// newer process of the same worker may not connect again, unless maxReplaced others of its
+// namespace were replaced since. Without it, two processes with the same
 // worker id replace each other again and again.
 func NewRegistry[Out any](refuseReplaced bool) *Registry[Out] {
 	return &Registry[Out]{
 		refuseReplaced: refuseReplaced, sessions: make(map[Key]*Session[Out]),
-		holders: make(map[Key]*Session[Out]), replaced: make(map[Key]map[string]struct{}),
+		holders: make(map[Key]*Session[Out]), replaced: make(map[string]*replacements),
 	}
 }
 
@@ -42,16 +80,18 @@ func NewRegistry[Out any](refuseReplaced bool) *Registry[Out] {
 func (r *Registry[Out]) join(s *Session[Out]) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, replaced := r.replaced[s.Key][s.Hello.BootID]; replaced {
+	replaced := r.replaced[s.Key.Namespace]
+	if replaced.has(process{s.Key, s.Hello.BootID}) {
 		return fault.AlreadyExists.New("worker "+s.Key.ID+" was taken over by a newer process; this one must end, or take another worker id",
 			"worker_id", s.Key.ID, "boot_id", s.Hello.BootID)
 	}
 	if old := r.sessions[s.Key]; old != nil {
 		if r.refuseReplaced && old.Hello.BootID != s.Hello.BootID {
-			if r.replaced[s.Key] == nil || len(r.replaced[s.Key]) >= maxReplacedBoots {
-				r.replaced[s.Key] = make(map[string]struct{})
+			if replaced == nil {
+				replaced = &replacements{known: make(map[process]struct{})}
+				r.replaced[s.Key.Namespace] = replaced
 			}
-			r.replaced[s.Key][old.Hello.BootID] = struct{}{}
+			replaced.add(process{s.Key, old.Hello.BootID})
 		}
 		old.end(fault.Cancelled.New("worker " + s.Key.ID + " connected again; this stream is not used any more"))
 	}

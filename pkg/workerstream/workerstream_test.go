@@ -154,6 +154,36 @@ func TestANewerStreamReplacesTheOlderOne(t *testing.T) {
 	require.NoError(t, <-second.ended)
 }
 
+// TestG11_ReplacedProcessesAreBounded replaces a process of more workers than are remembered: the newest are refused, and those
+// of another namespace too.
+func TestG11_ReplacedProcessesAreBounded(t *testing.T) {
+	r := NewRegistry[string](true)
+	join := func(namespace string, n int, boot string) error {
+		worker := fmt.Sprint("w", n)
+		return r.join(NewSession[string](t.Context(), plane.KeyOf(namespace, worker), Hello{WorkerID: worker, BootID: boot}, time.Time{}, nil))
+	}
+	replace := func(namespace string, n int) {
+		require.NoError(t, join(namespace, n, "a"))
+		require.NoError(t, join(namespace, n, "b"))
+	}
+	replace("zeta", 0)
+	const more = 10
+	for n := range maxReplaced + more {
+		replace("acme", n)
+	}
+	refused := 0
+	for n := maxReplaced + more - 1; n >= 0; n-- { // the newest first: those that are accepted replace others
+		if err := join("acme", n, "a"); err != nil {
+			require.ErrorIs(t, err, fault.AlreadyExists)
+			refused++
+		}
+	}
+	require.Equal(t, maxReplaced, refused)
+	require.ErrorIs(t, join("zeta", 0, "a"), fault.AlreadyExists)
+	require.Len(t, r.replaced["acme"].known, maxReplaced)
+	require.Len(t, r.replaced["acme"].order, maxReplaced)
+}
+
 func TestARefusedMessageAndAStopEndTheSession(t *testing.T) {
 	r := NewRegistry[string](false)
 	c := connect(t, r, nil, "w1", "b1")

@@ -35,6 +35,7 @@ type rig struct {
 	service  *audit.Service
 	recorder *audit.Recorder
 	fails    bool // the plane cannot be reached
+	loses    bool // the plane's responses are lost
 }
 
 // client calls the service as another service does.
@@ -42,7 +43,11 @@ func (r *rig) RecordAudit(ctx context.Context, req *auditv1.RecordAuditRequest, 
 	if r.fails {
 		return nil, errors.New("away")
 	}
-	return r.service.RecordAudit(rpc.WithActor(ctx, rpc.Actor{Namespace: "default", Principal: "quartet", Role: rpc.RoleService}), req)
+	resp, err := r.service.RecordAudit(rpc.WithActor(ctx, rpc.Actor{Namespace: "default", Principal: "quartet", Role: rpc.RoleService}), req)
+	if r.loses {
+		return nil, errors.New("lost")
+	}
+	return resp, err
 }
 
 func (r *rig) ListAudit(ctx context.Context, req *auditv1.ListAuditRequest, _ ...grpc.CallOption) (*auditv1.ListAuditResponse, error) {
@@ -255,4 +260,22 @@ func TestI16_RefusedLoginsAreCounted(t *testing.T) {
 		require.Equal(t, epoch.Add(time.Duration(i)*time.Minute).Truncate(time.Minute), all[i].GetMinute().AsTime())
 	}
 	require.Empty(t, r.list(admin, &auditv1.ListAuditRequest{}), "they belong to no namespace")
+}
+
+// TestI16_ALostAnswerCountsNothingTwice: refused credentials whose append was executed without an answer are in the log once,
+// and those of the time since have their own entry.
+func TestI16_ALostAnswerCountsNothingTwice(t *testing.T) {
+	r := newRig(t)
+	for _, n := range []int{5, 2} {
+		for range n {
+			r.recorder.Refused(context.Background())
+		}
+		r.loses = n == 5
+		require.NoError(t, r.recorder.Start(t.Context()))
+		require.NoError(t, r.recorder.Stop(context.Background()))
+	}
+	all := r.list(root, &auditv1.ListAuditRequest{})
+	require.Len(t, all, 2)
+	require.Equal(t, int64(5), all[0].GetCount())
+	require.Equal(t, int64(2), all[1].GetCount())
 }

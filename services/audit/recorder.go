@@ -19,6 +19,7 @@ import (
 	"quartet/pkg/clock"
 	"quartet/pkg/connlimit"
 	"quartet/pkg/fault"
+	"quartet/pkg/id"
 	"quartet/pkg/life"
 	auditv1 "quartet/pkg/pb/quartet/audit/v1"
 	"quartet/pkg/plane"
@@ -41,6 +42,7 @@ const (
 // RecorderConfig holds the dependencies of a Recorder.
 type RecorderConfig struct {
 	Client auditv1.AuditServiceClient
+	NewID  func(prefix string) string
 	Clock  clock.Clock
 	Logger *zap.Logger
 }
@@ -52,7 +54,8 @@ type Recorder struct {
 	calls *admission.Rates[string] // by namespace
 
 	mu      sync.Mutex
-	refused map[refusal]int64 // counts of refused logins that are not recorded yet
+	refused map[refusal]int64           // counts of refused logins that are not in pending
+	pending *auditv1.RecordAuditRequest // appends refused logins, and was not acknowledged yet; nil without
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -71,6 +74,9 @@ type refusal struct {
 func NewRecorder(cfg RecorderConfig) *Recorder {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.System()
+	}
+	if cfg.NewID == nil {
+		cfg.NewID = id.New().New
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
@@ -98,7 +104,8 @@ func (r *Recorder) Stop(ctx context.Context) error {
 	r.running.Wait()
 	ctx, cancel := context.WithTimeout(ctx, stopTerm)
 	defer cancel()
-	r.flush(ctx)
+	r.flush(ctx) // what was not acknowledged
+	r.flush(ctx) // what was counted since
 	return nil
 }
 
@@ -195,14 +202,14 @@ func addKey(e *auditv1.AuditEntry, resp proto.Message) {
 // record appends an entry of a call and returns its number. It takes at most recordTerm, and goes on even if the
 // call is cancelled.
 func (r *Recorder) record(ctx context.Context, e *auditv1.AuditEntry) (int64, error) {
-	return r.append(context.WithoutCancel(ctx), e)
+	return r.append(context.WithoutCancel(ctx), &auditv1.RecordAuditRequest{Entries: []*auditv1.AuditEntry{e}})
 }
 
-// append appends entries and returns the number of the first.
-func (r *Recorder) append(ctx context.Context, entries ...*auditv1.AuditEntry) (int64, error) {
+// append appends the entries of a request and returns the number of the first.
+func (r *Recorder) append(ctx context.Context, req *auditv1.RecordAuditRequest) (int64, error) {
 	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(rpc.DefaultNamespace))), recordTerm)
 	defer cancel()
-	resp, err := r.cfg.Client.RecordAudit(ctx, &auditv1.RecordAuditRequest{Entries: entries})
+	resp, err := r.cfg.Client.RecordAudit(ctx, req)
 	return resp.GetFirstNumber(), err
 }
 
@@ -226,25 +233,34 @@ func (r *Recorder) count(source string) {
 	r.refused[at]++
 }
 
-// flush records the refused logins that were counted and are not recorded yet. If that fails, it keeps the
-// counts for the next flush.
+// flush records the refused logins that were counted and are not recorded yet, with one append. If that fails, the next flush
+// repeats the same request, because the entries may have been appended; what is counted meanwhile is recorded after it.
 func (r *Recorder) flush(ctx context.Context) {
-	r.mu.Lock()
-	counted := r.refused
-	r.refused = map[refusal]int64{}
-	r.mu.Unlock()
-	if len(counted) == 0 {
+	req := r.unrecorded()
+	if req == nil {
 		return
 	}
-	entries := refusals(counted)
-	if _, err := r.append(ctx, entries...); err != nil {
+	if _, err := r.append(ctx, req); err != nil {
 		r.cfg.Logger.Warn("audit: refused logins are not recorded yet", zap.Error(err))
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, e := range entries {
-			r.refused[refusal{e.GetMinute().GetSeconds() / 60, e.GetSource()}] += e.GetCount()
-		}
+		return
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending == req {
+		r.pending = nil
+	}
+}
+
+// unrecorded returns the request in pending, which it makes of the counted refused logins if there is none. It returns nil
+// if nothing is to be recorded.
+func (r *Recorder) unrecorded() *auditv1.RecordAuditRequest {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending == nil && len(r.refused) > 0 {
+		r.pending = &auditv1.RecordAuditRequest{Entries: refusals(r.refused), RequestId: r.cfg.NewID("req_")}
+		r.refused = map[refusal]int64{}
+	}
+	return r.pending
 }
 
 // refusals returns the entries for refused logins: one for each of the sourcesRecorded largest counts, and one

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"quartet/pkg/fault"
+	"quartet/pkg/natsd"
 	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 )
 
@@ -123,6 +124,23 @@ func TestWhatIsOnTheDisk(t *testing.T) {
 	require.Equal(t, Problem, look()["data-dir"], "a file")
 	_, err = syncedWrite(filepath.Join(dir, "nothing"))
 	require.Error(t, err)
+}
+
+// TestFilesForNATS says ok only of a file that could be opened. That of the nkey is a socket, which can never be.
+func TestFilesForNATS(t *testing.T) {
+	dir, err := os.MkdirTemp("", "doctor") // not t.TempDir: the path of a socket is short
+	require.NoError(t, err)
+	defer func() { require.NoError(t, os.RemoveAll(dir)) }()
+	n := natsd.Remote{PasswordFile: filepath.Join(dir, "password"), CredsFile: filepath.Join(dir, "creds"), NKeyFile: filepath.Join(dir, "nkey")}
+	require.NoError(t, os.WriteFile(n.PasswordFile, []byte("x"), 0o600))
+	require.NoError(t, os.WriteFile(n.CredsFile, []byte("x"), 0o640))
+	socket, err := net.Listen("unix", n.NKeyFile)
+	require.NoError(t, err)
+	defer func() { _ = socket.Close() }()
+	require.NoError(t, os.Chmod(n.NKeyFile, 0o600))
+	r := &report{}
+	r.brokerFiles(n)
+	require.Equal(t, map[string]string{"nats-password-file": OK, "nats-creds-file": Problem, "nats-nkey-file": Problem}, statuses(r.found))
 }
 
 func TestArchive(t *testing.T) {

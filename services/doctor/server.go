@@ -225,13 +225,19 @@ func (r *report) keyFile(s Server) {
 	case fi.Mode().Perm()&0o077 != 0:
 		r.add("key-file", Problem, "chmod 600 "+s.KeyFile+"; if somebody may have read it, all credentials that services mint are theirs too", "other users can read %s (mode %o): whoever has it is the admin", s.KeyFile, fi.Mode().Perm())
 	default:
-		if f, err := os.Open(s.KeyFile); err != nil {
-			r.add("key-file", Problem, "run as the server's user, or let it read the file", "%v", err)
-		} else {
-			_ = f.Close()
-			r.ok("key-file", "%s is there, for this user alone", s.KeyFile)
-		}
+		r.private("key-file", s.KeyFile)
 	}
+}
+
+// private checks that a file that other users cannot read can be read by this one.
+func (r *report) private(check, path string) {
+	f, err := os.Open(path)
+	if err != nil {
+		r.add(check, Problem, "run as the server's user, or let it read the file", "%v", err)
+		return
+	}
+	_ = f.Close()
+	r.ok(check, "%s is there, for this user alone", path)
 }
 
 // broker checks the NATS servers at nats-url. Without nats-url there is nothing to check, since the server runs NATS
@@ -341,7 +347,7 @@ func (r *report) brokerFiles(n natsd.Remote) {
 		case fi.Mode().Perm()&0o077 != 0:
 			r.add(name, Problem, "chmod 600 "+path, "other users can read %s (mode %o): whoever has it writes journals", path, fi.Mode().Perm())
 		default:
-			r.ok(name, "%s is there, for this user alone", path)
+			r.private(name, path)
 		}
 	}
 	if n.TLS.Cert != "" {

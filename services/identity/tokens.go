@@ -112,15 +112,16 @@ func onLoopback(host string) bool {
 
 // Tokens is the rpc.Authenticator of an OpenID provider's JWTs. The provider is discovered
 // with the first token and not at the start, so that a server starts without it; after a
-// failure it is tried again, at most once a second.
+// failure it is tried again, a second later at the earliest.
 type Tokens struct {
 	cfg    TokensConfig
 	client *http.Client
 	checks *connlimit.Rates // of tokens that are not in good
 
-	discovering sync.Mutex  // guards the next two, and is held during discovery
+	discovering sync.Mutex  // guards the next three
 	found       *discovered // nil before discovery has succeeded
-	tried       time.Time   // when discovery was last tried
+	discovery   *discovery  // the one in progress, or nil
+	failed      time.Time   // when the last discovery failed
 
 	mu   sync.Mutex
 	good map[[sha256.Size]byte]admitted // by the token's hash; emptied when it has tokensKept
@@ -133,6 +134,14 @@ type discovered struct {
 	// endpoint is where people are authorized and tokens issued, or endpointErr why that is not known.
 	endpoint    oauth2.Endpoint
 	endpointErr error
+}
+
+// discovery is one attempt to discover the provider.
+type discovery struct {
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when it has ended; found and err are set before
+	found  *discovered
+	err    error
 }
 
 // admitted is a token that was valid when it was checked.
@@ -162,8 +171,17 @@ func NewTokens(cfg TokensConfig) (*Tokens, error) {
 	}, nil
 }
 
-// Close closes idle connections to the provider.
-func (t *Tokens) Close() { t.client.CloseIdleConnections() }
+// Close ends a discovery of the provider that is in progress, and closes idle connections to it.
+func (t *Tokens) Close() {
+	t.discovering.Lock()
+	d := t.discovery
+	t.discovering.Unlock()
+	if d != nil {
+		d.cancel()
+		<-d.ended
+	}
+	t.client.CloseIdleConnections()
+}
 
 // Authenticate implements rpc.Authenticator. A valid token is accepted until it expires; the
 // provider is not asked whether it was revoked.
@@ -239,32 +257,69 @@ func (t *Tokens) admit(ctx context.Context, token string) (admitted, error) {
 	return a, nil
 }
 
-// provider returns what is known of the issuer, which it discovers if that has not succeeded
-// yet. It returns NOT_READY if discovery fails or failed within the last second.
+// provider returns what is known of the issuer. If it was not discovered yet, provider begins to discover it, or waits for the
+// discovery in progress, of which there is one at most. It returns NOT_READY if that fails or ctx ends before, and at once if
+// one failed within the last second.
 func (t *Tokens) provider(ctx context.Context) (*discovered, error) {
-	t.discovering.Lock()
-	defer t.discovering.Unlock()
-	if t.found != nil {
-		return t.found, nil
-	}
 	away := fault.NotReady.New("the identity provider cannot be reached, so tokens cannot be checked; repeat the request in a moment").WithRetryAfter(time.Second)
-	if time.Since(t.tried) < time.Second {
+	t.discovering.Lock()
+	found, d := t.found, t.discovery
+	if found == nil && d == nil && time.Since(t.failed) >= time.Second {
+		d = t.discover(ctx)
+	}
+	t.discovering.Unlock()
+	if found != nil {
+		return found, nil
+	}
+	if d == nil {
 		return nil, away
 	}
-	t.tried = time.Now()
-	// The verifier fetches keys with this context later on, after this request has ended.
-	p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), t.client), t.cfg.Issuer)
+	select {
+	case <-d.ended:
+	case <-ctx.Done():
+		return nil, away.WithCause(context.Cause(ctx))
+	}
+	if d.err != nil {
+		return nil, away.WithCause(d.err)
+	}
+	return d.found, nil
+}
+
+// discover begins a discovery of the provider, which goes on if ctx is cancelled, because others wait for it too. The caller
+// holds discovering.
+func (t *Tokens) discover(ctx context.Context) *discovery {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d := &discovery{cancel: cancel, ended: make(chan struct{})}
+	t.discovery = d
+	go func() {
+		defer close(d.ended)
+		defer cancel()
+		d.found, d.err = t.ask(ctx)
+		t.discovering.Lock()
+		defer t.discovering.Unlock()
+		t.found, t.discovery = d.found, nil
+		if d.err != nil {
+			t.failed = time.Now()
+			t.cfg.Logger.Warn("the identity provider could not be discovered", zap.String("issuer", t.cfg.Issuer), zap.Error(d.err))
+		}
+	}()
+	return d
+}
+
+// ask requests the provider's discovery document.
+func (t *Tokens) ask(ctx context.Context) (*discovered, error) {
+	p, err := oidc.NewProvider(oidc.ClientContext(ctx, t.client), t.cfg.Issuer)
 	if err != nil {
-		t.cfg.Logger.Warn("the identity provider could not be discovered", zap.String("issuer", t.cfg.Issuer), zap.Error(err))
-		return nil, away.WithCause(err)
+		return nil, err
 	}
+	// The verifiers fetch keys with this context later on, after ctx has ended.
 	keys := oidc.ClientContext(context.WithoutCancel(ctx), t.client)
-	t.found = &discovered{bearer: p.VerifierContext(keys, &oidc.Config{ClientID: t.cfg.Audience})}
+	found := &discovered{bearer: p.VerifierContext(keys, &oidc.Config{ClientID: t.cfg.Audience})}
 	if t.cfg.ClientID != "" {
-		t.found.client = p.VerifierContext(keys, &oidc.Config{ClientID: t.cfg.ClientID})
-		t.found.endpoint, t.found.endpointErr = endpointOf(p, t.cfg.ClientSecret)
+		found.client = p.VerifierContext(keys, &oidc.Config{ClientID: t.cfg.ClientID})
+		found.endpoint, found.endpointErr = endpointOf(p, t.cfg.ClientSecret)
 	}
-	return t.found, nil
+	return found, nil
 }
 
 // refused returns the error for a token that could not be verified: NOT_READY with a time to retry if the

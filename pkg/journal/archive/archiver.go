@@ -263,7 +263,8 @@ func (a *Archiver) rewrite(ctx context.Context, what Erasing, some func(*Catalog
 	return lines, c.Clean(ctx, a.log.store)
 }
 
-// pass archives the segments that may be archived (see Below), and drops those from the log that are archived.
+// pass archives the segments that may be archived (see Below), and drops those from the log that are archived. Then
+// it removes from the store what it has of archived segments under names that are not in the catalog.
 func (a *Archiver) pass(ctx context.Context) error {
 	if err := a.begin(ctx); err != nil {
 		return err

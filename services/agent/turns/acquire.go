@@ -34,8 +34,8 @@ const defaultWait = 30 * time.Second
 
 const maxWait = 55 * time.Second
 
-// commitTimeout bounds the wait for a turn's first frame. A turn that is stored later is
-// given back by its lease.
+// commitTimeout bounds the wait until a turn's first frame is stored, and until one is given back whose response could not
+// be delivered. A turn for which that took longer is given back by its lease.
 const commitTimeout = 20 * time.Second
 
 // retryHint is the pause after which a runner that got no turn should ask again.

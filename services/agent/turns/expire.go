@@ -64,7 +64,7 @@ func (s *Service) Expire(ctx context.Context, k ref.Agent, runID string) {
 // lease ends it.
 func (s *Service) giveUp(ctx context.Context, namespace string, turn *agentv1.Turn) {
 	k := ref.Agent{Namespace: namespace, ID: turn.GetAgentId()}
-	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace))), commitTimeout)
+	ctx, cancel := context.WithTimeout(rpc.WithActor(ctx, plane.ActorOf(*plane.System(namespace))), s.commitTimeout)
 	defer cancel()
 	err := s.endTurn(ctx, k, turn, state.Ending{State: agentv1.TurnState_TURN_STATE_INTERRUPTED, Reason: agentv1.TurnEndReason_TURN_END_REASON_UNDELIVERED, Requeue: true, Uncounted: true})
 	if err != nil {

@@ -67,7 +67,8 @@ command may be repeated, also after it was interrupted: it passes over what is d
 	return input.Confirm(cmd, "deletes all agents of namespace %s and revokes its keys permanently")
 }
 
-// eraseNamespace deletes all agents of the caller's namespace, which must be found.Namespace, and counts what it does in found.
+// eraseNamespace revokes the keys of the caller's namespace, which must be found.Namespace, but for those of admins, and then
+// deletes all its agents. It counts what it does in found, also if it fails.
 func eraseNamespace(ctx context.Context, conn *grpc.ClientConn, found *erased, shown *progress) error {
 	identities, agents := identityv1.NewIdentityServiceClient(conn), agentv1.NewAgentServiceClient(conn)
 	who, err := identities.WhoAmI(ctx, &identityv1.WhoAmIRequest{})

@@ -212,7 +212,8 @@ type replay struct {
 	read bytes.Buffer
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It keeps a copy of what it returns; after rewind it returns that once more, and then
+// what follows in the input.
 func (r *replay) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p)
 	r.read.Write(p[:n])

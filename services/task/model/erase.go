@@ -27,7 +27,8 @@ func (s *State) idle(o Owner) bool {
 	return evicted || s.agents.Peek(o).idle()
 }
 
-// idle reports whether all tasks have ended and left their queues.
+// idle reports whether all tasks have ended and left their queues, also if there are none. Those of a packed group
+// have. A nil record is that of a task whose page was not added yet; it does not count.
 func (of *ownerTasks) idle() bool {
 	return of == nil || len(of.active) == 0 && !slices.ContainsFunc(of.groups, func(g group) bool {
 		return slices.ContainsFunc(g.records, func(r *Record) bool { return r != nil && r.queued })

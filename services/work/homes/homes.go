@@ -55,7 +55,7 @@ func OpenDir(path string) (*Dir, error) {
 func (d *Dir) Close() error { return d.root.Close() }
 
 // Home is the open home of one agent. A nil Home stands for one that nothing was ever
-// written to; only File, Hash, ReadAll, Walk and Close accept it.
+// written to; only File, Hash, Read, ReadAll, Walk and Close accept it.
 type Home struct {
 	root *os.Root
 	path string // absolute

@@ -14,7 +14,7 @@ import (
 const maxHashedBytes = 4 << 20
 
 // Read describes a file and returns at most limit bytes of it from an offset on, as text if they are UTF-8 without
-// NUL. If the file goes on behind them, they end with a whole character.
+// NUL. If the file goes on behind them, they end with a whole character, unless they are only a part of one.
 func (h *Home) Read(path string, offset, limit int64) (*workv1.ReadFileResponse, error) {
 	f, st, err := h.File(path)
 	if err != nil {

@@ -55,7 +55,7 @@ func Partitions(dir, plane string) (int, error) {
 	return n, nil
 }
 
-// Dir returns the directory of the store.
+// Dir returns the directory of the store: <plane>-<partition> in the one that New was given. It may not exist yet.
 func (s *Store) Dir() string { return s.dir }
 
 // Empty reports whether the store has no directory yet, so nothing was ever stored.

@@ -121,8 +121,8 @@ func (s *Store) put(ctx context.Context, subject string, b []byte, opts ...jetst
 type draft struct {
 	store     *Store
 	name      string
-	committed bool
-	added     bool
+	committed bool // Commit succeeded: Close removes nothing
+	added     bool // Add was called: there may be objects to remove
 }
 
 // Begin implements archive.Store. First it removes the drafts of processes that were killed: their frames are in no
@@ -173,7 +173,8 @@ func (d *draft) Add(ctx context.Context, object []byte) (uint64, error) {
 	return d.store.put(ctx, "frames."+d.name, object)
 }
 
-// Commit implements archive.Draft.
+// Commit implements archive.Draft. It stores an empty message, without which Names does not have the segment. Close
+// tries to remove the objects of a draft whose Commit failed or was not called.
 func (d *draft) Commit(ctx context.Context) (string, error) {
 	_, err := d.store.put(ctx, "complete."+d.name, nil)
 	d.committed = err == nil

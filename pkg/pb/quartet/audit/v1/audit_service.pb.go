@@ -208,7 +208,9 @@ func (x *ListAuditResponse) GetLastNumber() int64 {
 type RecordAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1000 entries.
-	Entries       []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The caller's id of this request, at most 128 characters. Repeating a request with the same id returns the first response.
+	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +250,13 @@ func (x *RecordAuditRequest) GetEntries() []*AuditEntry {
 		return x.Entries
 	}
 	return nil
+}
+
+func (x *RecordAuditRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
 }
 
 // RecordAuditResponse says that the entries are stored.
@@ -316,9 +325,11 @@ const file_quartet_audit_v1_audit_service_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x1c.quartet.audit.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1f\n" +
 	"\vlast_number\x18\x03 \x01(\x03R\n" +
-	"lastNumber\"L\n" +
+	"lastNumber\"k\n" +
 	"\x12RecordAuditRequest\x126\n" +
-	"\aentries\x18\x01 \x03(\v2\x1c.quartet.audit.v1.AuditEntryR\aentries\"8\n" +
+	"\aentries\x18\x01 \x03(\v2\x1c.quartet.audit.v1.AuditEntryR\aentries\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"8\n" +
 	"\x13RecordAuditResponse\x12!\n" +
 	"\ffirst_number\x18\x01 \x01(\x03R\vfirstNumber2\xc0\x01\n" +
 	"\fAuditService\x12T\n" +
