@@ -1,7 +1,9 @@
 package mcp
 
 import (
+	"context"
 	"slices"
+	"strconv"
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -146,11 +148,18 @@ func isMemoryTool(name string) bool {
 	return slices.ContainsFunc(memoryTools, func(m short) bool { return m.name == name })
 }
 
-// notInMemory returns the refusal of a tool that the set memory does not have.
-func notInMemory(name string) error {
+// notInMemory returns the refusal of a tool that the set memory does not have. It names the tools that the session has, unless
+// the server does not list them now.
+func (a *agentServer) notInMemory(ctx context.Context, name string) error {
 	var names []string
-	for _, m := range memoryTools {
-		names = append(names, m.name)
+	if got, err := a.agents.ListTools(a.as(ctx), &agentv1.ListToolsRequest{AgentId: a.agentID}); err == nil {
+		for _, t := range memoryOf(got.GetTools()) {
+			names = append(names, t.Name)
+		}
 	}
-	return fault.ToolNotAvailable.Newf("tool %q is not available; this session has the tools %s", name, strings.Join(names, ", ")).With("tool", name)
+	text := "tool " + strconv.Quote(name) + " is not available"
+	if len(names) > 0 {
+		text += "; this session has the tools " + strings.Join(names, ", ")
+	}
+	return fault.ToolNotAvailable.New(text, "tool", name)
 }

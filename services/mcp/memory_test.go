@@ -14,6 +14,7 @@ import (
 
 	"quartet/pkg/fault"
 	agentv1 "quartet/pkg/pb/quartet/agent/v1"
+	identityv1 "quartet/pkg/pb/quartet/identity/v1"
 	workv1 "quartet/pkg/pb/quartet/work/v1"
 	"quartet/services/mcp"
 	"quartet/tests/dev"
@@ -166,6 +167,40 @@ func TestC5_MemoryToolsAreTools(t *testing.T) {
 		require.True(t, found, m.Name)
 	}
 	require.Equal(t, 35, arguments, "an argument is described that the server does not have")
+}
+
+// bearer sends a key with each request.
+type bearer struct {
+	http.RoundTripper
+	key string
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.key)
+	return b.RoundTripper.RoundTrip(r)
+}
+
+// TestC5_ARefusalNamesTheToolsOfTheSession: to a caller whose key allows only some tools of the set, those are named.
+func TestC5_ARefusalNamesTheToolsOfTheSession(t *testing.T) {
+	r := newRig(t)
+	_, err := r.Agents.SpawnAgent(dev.Within(t), &agentv1.SpawnAgentRequest{AgentId: "keeper", Preset: agentv1.Preset_PRESET_PUBLIC_NAMED})
+	require.NoError(t, err)
+	key, err := identityv1.NewIdentityServiceClient(r.Conn()).CreateKey(dev.Within(t), &identityv1.CreateKeyRequest{
+		Name: "ci", Role: identityv1.Role_ROLE_OPERATOR, Tools: []string{"CreateWorkItem", "ListWorkItems"},
+	})
+	require.NoError(t, err)
+	hc := &http.Client{Transport: bearer{&http.Transport{}, key.GetSecret()}}
+	defer hc.CloseIdleConnections()
+	s, err := (&heard{}).client().Connect(dev.Within(t), &sdk.StreamableClientTransport{
+		Endpoint: r.URL() + "/mcp/keeper?tools=memory", HTTPClient: hc, DisableStandaloneSSE: true, MaxRetries: -1,
+	}, nil)
+	require.NoError(t, err)
+	defer func() { _ = s.Close() }()
+	_, got := call(t, s, "ExecCommand", nil)
+	require.True(t, got.IsError)
+	require.Contains(t, text(t, got), "this session has the tools ListWorkItems, CreateWorkItem\n")
+	require.NotContains(t, text(t, got), "WaitFor")
 }
 
 // An unknown set is refused before anything is created.

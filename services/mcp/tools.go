@@ -114,11 +114,11 @@ func toolOf(t *agentv1.ToolSpec) *sdk.Tool {
 // limits of persist.
 func (a *agentServer) call(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	call := &agentv1.CallToolRequest{AgentId: a.agentID, Name: req.Params.Name, RequestId: a.requestID(req)}
-	if a.tools == MemoryTools && call.GetName() != "" && !isMemoryTool(call.GetName()) {
-		return refused(call.GetName(), notInMemory(call.GetName()), "Use one of these tools. A session without the option tools=memory has all of them."), nil
-	}
 	if err := a.reached(ctx); err != nil {
 		return refused(call.GetName(), err, a.remedy(err)), nil
+	}
+	if a.tools == MemoryTools && call.GetName() != "" && !isMemoryTool(call.GetName()) {
+		return refused(call.GetName(), a.notInMemory(ctx, call.GetName()), "Use one of the tools that this session lists. A session without the option tools=memory has more."), nil
 	}
 	var args map[string]any
 	if raw := req.Params.Arguments; len(raw) > 0 {
