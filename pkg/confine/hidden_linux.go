@@ -239,7 +239,7 @@ func (g *guardian) look() error {
 func (g *guardian) cover(path string) error {
 	st, err := os.Stat(path)
 	if err != nil || g.covered(path, st) {
-		return nil //nolint:nilerr // it is not visible
+		return nil
 	}
 	if slices.ContainsFunc(g.own, func(dir string) bool { return within(dir, path) }) {
 		return errors.New("it was replaced, with directories of commands in it")

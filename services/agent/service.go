@@ -290,7 +290,7 @@ func (s *Service) committed(_ int, events []*journal.Event) {
 			s.leases.Release(k, t.GetRunId())
 		}
 		if _, ok := ev.Payload.(*agentv1.AgentDeleted); ok {
-			s.callService.Forget(k)
+			s.Forget(k)
 		}
 		if turns.ChangesTurn(ev) {
 			s.changes.Notify(k)

@@ -128,9 +128,7 @@ func TestWhatIsOnTheDisk(t *testing.T) {
 
 // TestFilesForNATS says ok only of a file that could be opened. That of the nkey is a socket, which can never be.
 func TestFilesForNATS(t *testing.T) {
-	dir, err := os.MkdirTemp("", "doctor") // not t.TempDir: the path of a socket is short
-	require.NoError(t, err)
-	defer func() { require.NoError(t, os.RemoveAll(dir)) }()
+	dir := t.TempDir()
 	n := natsd.Remote{PasswordFile: filepath.Join(dir, "password"), CredsFile: filepath.Join(dir, "creds"), NKeyFile: filepath.Join(dir, "nkey")}
 	require.NoError(t, os.WriteFile(n.PasswordFile, []byte("x"), 0o600))
 	require.NoError(t, os.WriteFile(n.CredsFile, []byte("x"), 0o640))
