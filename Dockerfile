@@ -36,7 +36,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates
 COPY --from=build /src/bin/quartet /usr/local/bin/quartet
 COPY --from=build --chown=65532:65532 /empty /workspace
 COPY --from=build --chown=65532:65532 /empty /data
-ENV QUARTET_DATA_DIR=/data HOME=/workspace
+# Its home is outside of the workspace: files with credentials in a home do not exist for commands.
+ENV QUARTET_DATA_DIR=/data HOME=/tmp
 USER 65532:65532
 WORKDIR /workspace
 ENTRYPOINT ["/usr/local/bin/quartet"]

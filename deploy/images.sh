@@ -24,17 +24,17 @@ for name in $("$shell" --list); do
 done
 CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$root/nats/nats-server" github.com/nats-io/nats-server/v2
 
-# image NAME ENTRYPOINT WORKDIR
+# image NAME DIRECTORY ENTRYPOINT WORKDIR HOME
 image() {
   DOCKER_BUILDKIT=0 docker build -q -t "$1:$tag" -f - "$root/$2" 2>/dev/null <<EOF
 FROM scratch
 COPY --chown=65532:65532 . /
-ENV PATH=/bin QUARTET_DATA_DIR=/data HOME=$4
+ENV PATH=/bin QUARTET_DATA_DIR=/data HOME=$5
 USER 65532:65532
 WORKDIR $4
 ENTRYPOINT ["$3"]
 EOF
 }
-image quartet-server server /quartet /data
-image quartet-worker worker /bin/quartet /workspace
-image quartet-nats nats /nats-server /data
+image quartet-server server /quartet /data /data
+image quartet-worker worker /bin/quartet /workspace /tmp
+image quartet-nats nats /nats-server /data /data

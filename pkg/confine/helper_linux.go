@@ -77,7 +77,8 @@ func Main() error {
 // end ends this process, and with it the sandbox, because something cannot be hidden from its commands any more.
 func (h *helper) end(err error) {
 	fmt.Fprintln(os.Stderr, "a sandbox ends with its commands:", err)
-	h.mu.Lock() // no process starts
+	_ = h.channel.send(response{Event: eventEnding, Error: err.Error()}) // if this fails, the sandbox was closed
+	h.mu.Lock()                                                          // no process starts
 	for pid := range h.leaders {
 		_ = unix.Kill(-pid, unix.SIGKILL) // without namespaces the end of this process kills only those that it started
 	}

@@ -121,6 +121,9 @@ func TestT10_LandlockEndsWithWhatCannotBeHidden(t *testing.T) {
 	require.Empty(t, output())
 	require.True(t, p.Wait().Signaled())
 	<-s.Ended()
+	require.ErrorContains(t, s.Err(), "the sandbox ended: "+hidden+" must not exist for commands")
+	_, err := s.Start(confine.Spec{Argv: []string{"true"}, Files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	require.Error(t, err)
 }
 
 // Directories in /etc and /opt are searched to the end for what not every user can read, and what appears there later is

@@ -62,6 +62,7 @@ const (
 	eventStarted event = "started" // with a descriptor of the process
 	eventExited  event = "exited"  // the process ended and is not reaped
 	eventReaped  event = "reaped"
+	eventEnding  event = "ending" // the helper ends; Error says why
 )
 
 // channel exchanges messages with files over a stream socket.

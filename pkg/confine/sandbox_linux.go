@@ -2,6 +2,7 @@ package confine
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,6 +33,7 @@ type Sandbox struct {
 	mu        sync.Mutex
 	next      int64
 	processes map[int64]*Process
+	reason    error         // what the helper said before it ended; nil if it said nothing
 	err       error         // why the helper ended; valid once ended is closed
 	ended     chan struct{} // closed when the helper has ended
 }
@@ -225,7 +227,7 @@ func (s *Sandbox) Start(spec Spec) (*Process, error) {
 		select {
 		case err = <-p.started:
 		case <-s.ended:
-			err = s.cause()
+			err = s.Err()
 		}
 	}
 	if err != nil {
@@ -235,8 +237,8 @@ func (s *Sandbox) Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// cause returns why the helper ended.
-func (s *Sandbox) cause() error {
+// Err returns why the sandbox has ended, and nil before.
+func (s *Sandbox) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
@@ -255,10 +257,13 @@ func (s *Sandbox) listen() {
 		files, err := s.channel.receive(&r)
 		s.mu.Lock()
 		if err != nil {
-			s.err = fmt.Errorf("confine: the sandbox ended: %w", err)
+			s.err = fmt.Errorf("the sandbox ended: %w", cmp.Or(s.reason, err))
 			s.mu.Unlock()
 			close(s.ended)
 			return
+		}
+		if r.Event == eventEnding {
+			s.reason = errors.New(r.Error)
 		}
 		p := s.processes[r.ID]
 		s.mu.Unlock()
@@ -274,7 +279,7 @@ func (s *Sandbox) listen() {
 		case eventReaped:
 			p.status = syscall.WaitStatus(r.Status)
 			close(p.reaped)
-		case eventReady:
+		case eventReady, eventEnding:
 		}
 		closeAll(files)
 	}

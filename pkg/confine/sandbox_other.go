@@ -35,6 +35,9 @@ func (*Sandbox) Start(Spec) (*Process, error) { return nil, ErrUnavailable }
 // Ended returns a nil channel, which is never closed.
 func (*Sandbox) Ended() <-chan struct{} { return nil }
 
+// Err returns nil.
+func (*Sandbox) Err() error { return nil }
+
 // Close returns an error.
 func (*Sandbox) Close() error { return errors.New("confine: never opened") }
 

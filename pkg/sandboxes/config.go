@@ -71,8 +71,6 @@ func (c *Config) hidden() (paths []string) {
 			all = append(all, filepath.Join(home, name))
 		}
 	}
-	// Where only Landlock confines, a sandbox ends when a server writes its first token file, unless the directory was there before.
-	_, _ = localtoken.Prepare() // if it cannot be created, no server can write a token
 	all = append(all, localtoken.Dir())
 	for _, path := range all {
 		paths = append(paths, places(path)...)

@@ -8,12 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"quartet/pkg/confine"
 	"quartet/pkg/localtoken"
 )
 
-// The directory of token files is hidden before a server has created it, wherever the variables put it, and if
-// its mode is wrong.
+// The directory of token files is hidden before a server has created it, wherever the variables put it. Hiding does not create
+// it: in a root that workers share, the sandboxes of the others, where only Landlock confines, would end.
 func TestT10_TokenFilesDoNotExistForCommands(t *testing.T) {
 	home, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
@@ -21,40 +20,30 @@ func TestT10_TokenFilesDoNotExistForCommands(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", "")
 	usual := filepath.Join(home, ".local", "state", "quartet")
 	require.Contains(t, (&Config{}).hidden(), usual)
-	require.DirExists(t, usual)
-	require.NoError(t, os.Chmod(usual, 0o755))
-	require.Contains(t, (&Config{}).hidden(), usual)
+	require.NoDirExists(t, filepath.Join(home, ".local"))
 	t.Setenv("XDG_STATE_HOME", filepath.Join(home, "state"))
 	require.Subset(t, (&Config{}).hidden(), []string{usual, localtoken.Dir()}, "that of this worker, and that of a server without the variable")
 }
 
-// Where only Landlock confines, a root that contains the home is usable as long as there is no token: the
-// directory that was created in case of one is removed. With a token in it, it stays hidden.
+// An empty directory of token files is removed from a root, and remains hidden in case a server creates it. With a token in it, or in
+// no root, it stays where it is.
 func TestT10_ARootWithoutTokens(t *testing.T) {
 	home, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_STATE_HOME", "")
-	tokens := filepath.Join(home, ".local", "state", "quartet")
-	policy := func(root string) *confine.Policy {
-		return &confine.Policy{Writable: []string{root}, Hidden: append((&Config{}).hidden(), "/elsewhere")}
-	}
-	p := policy(home)
-	require.Contains(t, p.Hidden, tokens)
-	require.True(t, withoutTokens(p))
-	require.NotContains(t, p.Hidden, tokens)
-	require.Contains(t, p.Hidden, "/elsewhere")
-	require.NoDirExists(t, tokens)
-	require.True(t, withoutTokens(p), "another sandbox was opened at the same time")
-
-	p = policy(filepath.Join(home, "project"))
-	require.False(t, withoutTokens(p), "it is in no root")
+	tokens, err := localtoken.Prepare()
+	require.NoError(t, err)
+	require.False(t, removeEmptyTokenDir([]string{filepath.Join(home, "project")}))
 	require.DirExists(t, tokens)
+	require.True(t, removeEmptyTokenDir([]string{home}))
+	require.NoDirExists(t, tokens)
+	require.Contains(t, (&Config{}).hidden(), tokens)
 
-	p = policy(home)
+	_, err = localtoken.Prepare()
+	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(tokens, "127.0.0.1:7480"), nil, 0o600))
-	require.False(t, withoutTokens(p))
-	require.Contains(t, p.Hidden, tokens)
+	require.False(t, removeEmptyTokenDir([]string{home}))
 }
 
 // What does not exist yet is hidden too, and of a symbolic link the link and what it leads to.

@@ -87,29 +87,19 @@ func (s *Pool) openFor(owner string, writable []string) (*confine.Sandbox, error
 		}
 	}
 	sandbox, err := confine.Open(p, s.cfg.Helper, s.start)
-	if errors.Is(err, confine.ErrUnavailable) && withoutTokens(&p) {
-		// Landlock alone hides nothing inside of a root, and there is no token to hide.
+	if errors.Is(err, confine.ErrUnavailable) && removeEmptyTokenDir(p.Writable) {
+		// Landlock alone hides nothing inside of a root, and there was no token to hide.
 		return confine.Open(p, s.cfg.Helper, s.start)
 	}
 	return sandbox, err
 }
 
-// withoutTokens removes the directory of token files, which Config.hidden creates, if that is empty and
-// inside of a writable directory of p, and removes it from p.Hidden. It reports whether it did.
-func withoutTokens(p *confine.Policy) bool {
-	dir := localtoken.Dir()
-	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
-		dir = filepath.Join(parent, filepath.Base(dir))
-	}
-	inside := slices.ContainsFunc(p.Writable, func(root string) bool { return strings.HasPrefix(dir, root+"/") })
-	if !inside {
-		return false
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false // it has files
-	}
-	p.Hidden = slices.DeleteFunc(p.Hidden, func(hidden string) bool { return hidden == dir })
-	return true
+// removeEmptyTokenDir removes the directory of token files if it is empty and inside of one of the roots. It reports whether it did.
+// Earlier versions of the worker created it, and several workers may share a root.
+func removeEmptyTokenDir(roots []string) bool {
+	dir := places(localtoken.Dir())[0]
+	inside := slices.ContainsFunc(roots, func(root string) bool { return strings.HasPrefix(dir, root+"/") })
+	return inside && os.Remove(dir) == nil
 }
 
 // policy returns the policy of an owner's sandbox.

@@ -248,6 +248,9 @@ func (c *command) result(status syscall.WaitStatus, ran bool) *taskv1.CommandEnd
 		if ran && status.Signaled() {
 			end.Reason = taskv1.TaskEndReason_TASK_END_REASON_SIGNALLED
 			end.Message = "ended by " + unix.SignalName(status.Signal())
+			if c.sandbox != nil && c.sandbox.Err() != nil {
+				end.Message += "; " + c.sandbox.Err().Error()
+			}
 		} else if end.ExitCode != nil {
 			end.Message = fmt.Sprintf("exit code %d", end.GetExitCode())
 		}

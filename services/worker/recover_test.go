@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"quartet/pkg/confine"
 	"quartet/pkg/journal/jetlog"
 	"quartet/pkg/natsd/natsdtest"
 	taskv1 "quartet/pkg/pb/quartet/task/v1"
@@ -30,7 +31,17 @@ import (
 // envVictim makes this test binary a worker that a test can kill.
 const envVictim = "QUARTET_TEST_VICTIM"
 
+// helperArgument makes this test binary the helper of a sandbox.
+const helperArgument = "be-a-helper"
+
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == helperArgument {
+		if err := confine.Main(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if spec := os.Getenv(envVictim); spec != "" {
 		os.Exit(victim(strings.Split(spec, ",")))
 	}
