@@ -115,6 +115,7 @@ func TestX1_NothingIsLostInTheDeployment(t *testing.T) {
 	keeper := startKeeper(t, ctx, root, "release-"+run)
 	admin := keyOf(t, ctx, root, identityv1.Role_ROLE_ADMIN, "losses-"+run)
 	w := newWorkload(t, ctx, *deployedGRPC, random(t), func(i int) bool { return i%2 == 0 }, bearing(admin)...)
+	w.Pace(50 * time.Millisecond) // all of the deployment is on this machine
 	stop := w.start()
 	jobs.start(ctx)
 

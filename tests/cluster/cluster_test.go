@@ -90,6 +90,9 @@ func TestX1_FaultsOfACluster(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	w, err := load.NewWorkload(ctx, conn, rng, 8, func(i int) bool { return i%2 == 0 })
 	require.NoError(t, err)
+	if *chaos == 0 {
+		w.Pace(20 * time.Millisecond) // so that few processors are not busy with callers alone
+	}
 	stop := w.Start()
 	var each []grpc.ClientConnInterface
 	for _, in := range c.Instances {

@@ -201,9 +201,7 @@ func TestR10_DamagedReplicas(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	w, err := load.NewWorkload(ctx, conn, rand.New(rand.NewPCG(1, 1)), 4, func(i int) bool { return i%2 == 0 })
 	require.NoError(t, err)
-	for _, d := range w.Drivers { // what is written is read by each verify, and has to fit into the store
-		d.Pause = 100 * time.Millisecond
-	}
+	w.Pace(100 * time.Millisecond) // what is written is read by each verify, and has to fit into the store
 	stop := w.Start()
 	require.NoError(t, c.Settled(ctx))
 	older := t.TempDir()

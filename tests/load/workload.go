@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 )
@@ -41,6 +42,13 @@ func NewWorkload(ctx context.Context, conn grpc.ClientConnInterface, rng *rand.R
 	w.aside.Go(func() { w.failed(w.Watcher.Run(aside)) })
 	w.aside.Go(func() { w.failed(w.Runner.Run(aside)) })
 	return w, nil
+}
+
+// Pace makes the drivers wait after each mutation. It must be called before Start.
+func (w *Workload) Pace(pause time.Duration) {
+	for _, d := range w.Drivers {
+		d.Pause = pause
+	}
 }
 
 // Start runs the drivers; the returned function stops them and waits until each mutation in flight was answered.
