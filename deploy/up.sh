@@ -31,12 +31,15 @@ esac
 compose up -d --no-build
 
 echo "waiting until every service is ready"
-for _ in $(seq 240); do
-  states=$(compose ps -q | xargs docker inspect --format '{{if .State.Health}}{{.State.Health.Status}}{{end}}')
-  [ -n "$states" ] && ! grep -qE 'starting|unhealthy' <<<"$states" && ready=yes && break
-  sleep 0.5
+services=$(compose ps -q | xargs docker inspect --format '{{if .State.Health}}{{.Id}}{{end}}')
+[ -n "$services" ] || { echo "no service runs: docker compose ps, docker compose logs" >&2; exit 1; }
+SECONDS=0
+for id in $services; do # as the health check, and sooner
+  until docker exec "$id" /quartet ready >/dev/null 2>&1; do
+    [ "$SECONDS" -lt 180 ] || { docker exec "$id" /quartet ready >&2 || true; echo "not every service became ready: docker compose ps, docker compose logs" >&2; exit 1; }
+    sleep 0.5
+  done
 done
-[ -n "${ready:-}" ] || { echo "not every service became ready: docker compose ps, docker compose logs" >&2; exit 1; }
 
 # Files of containers come out as this user's.
 mkdir -p "$to"

@@ -49,7 +49,8 @@ func (c *compose) run(args ...string) string {
 // containers returns those of a service.
 func (c *compose) containers(service string) []string {
 	c.t.Helper()
-	ids := strings.Fields(c.run("docker", "compose", "--profile", "workers", "ps", "-q", service))
+	label := "label=com.docker.compose."
+	ids := strings.Fields(c.run("docker", "ps", "-a", "-q", "--no-trunc", "--filter", label+"project="+os.Getenv("COMPOSE_PROJECT_NAME"), "--filter", label+"service="+service))
 	require.NotEmpty(c.t, ids, service)
 	return ids
 }
@@ -68,7 +69,7 @@ func (c *compose) ready(service string) {
 	for _, id := range c.containers(service) {
 		require.Eventually(c.t, func() bool {
 			return exec.CommandContext(c.t.Context(), "docker", "exec", id, "/quartet", "ready").Run() == nil
-		}, 2*time.Minute, 100*time.Millisecond, service)
+		}, 2*time.Minute, time.Second, service)
 	}
 }
 
