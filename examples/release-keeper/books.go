@@ -120,27 +120,14 @@ func (s *show) checkBooks(ctx context.Context) error {
 	if want := len(s.pkgs) + 2; len(items) != want {
 		return fmt.Errorf("there are %d work items, %d were made", len(items), want)
 	}
-	stream, err := s.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, FromStart: true, StopAtEnd: true})
+	events, err := s.allEvents(ctx)
 	if err != nil {
 		return err
 	}
 	seen := map[string]bool{}
 	last := map[string]int64{}
 	done, reports, results := map[string]int{}, map[string]int{}, map[string]int{}
-	total := 0
-	for {
-		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		e := m.GetEvent()
-		if e == nil {
-			continue
-		}
-		total++
+	for _, e := range events {
 		if seen[e.GetEventId()] {
 			return fmt.Errorf("event %s came twice", e.GetEventId())
 		}
@@ -191,11 +178,31 @@ func (s *show) checkBooks(ctx context.Context) error {
 		alone++
 	}
 	s.tell.say("check", "%d events in order, none twice; %d items completed once, each with one report; %d tasks, each with one result",
-		total, len(items), len(tasks)-alone)
+		len(events), len(items), len(tasks)-alone)
 	if alone > 0 {
 		s.tell.say("check", "%d commands of turns that were lost before they waited for them", alone)
 	}
 	return nil
+}
+
+// allEvents reads the agent's events from the first one to the last. If a server stops meanwhile, it goes on after the last event that it has.
+func (s *show) allEvents(ctx context.Context) (all []*eventv1.Event, err error) {
+	cursor := ""
+	_, err = client.Again(ctx, func(context.Context) (struct{}, error) {
+		stream, err := s.api.Events.WatchEvents(ctx, &eventv1.WatchEventsRequest{AgentId: agentID, Cursor: cursor, FromStart: cursor == "", StopAtEnd: true})
+		for err == nil {
+			var m *eventv1.WatchEventsResponse
+			if m, err = stream.Recv(); err == nil && m.GetEvent() != nil {
+				cursor = m.GetEvent().GetCursor()
+				all = append(all, m.GetEvent())
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return struct{}{}, err
+	})
+	return all, err
 }
 
 func (s *show) tasks(ctx context.Context) ([]*taskv1.Task, error) {
