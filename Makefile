@@ -137,12 +137,15 @@ fmt: $(BUF) ## Format Go and proto in place
 	$(BUF) format -w
 
 # The tests that start processes take longest and mostly wait for these, so they run beside the others, without the race
-# detector, which does not see into them. So do those that only read the sources. Of packages whose tests move much data or run for
-# long, all tests run without the detector, and those that -short leaves run with it too. The detector does not start in the sandboxes
-# of an ordinary user, so ./pkg/confine is one of them.
+# detector, which does not see into them. So do those that only read the sources, and those of packages that start no goroutine. Of
+# packages whose tests move much data or run for long, all tests run without the detector, and those that -short leaves run with it
+# too. The detector does not start in the sandboxes of an ordinary user, so ./pkg/confine is one of them.
 PROCESSES := ./tests/console ./tests/guides
 READING   := ./tests/arch ./tests/generated ./tests/spec
-LARGE     := ./tests ./tests/continuity ./tests/model ./services/agent ./services/backup ./services/waiting ./pkg/confine
+PURE      := ./services/agent/lane ./services/agent/prompt ./services/agent/state ./services/board/model ./services/task/model \
+	./services/task/rules ./services/waiting/records
+LARGE     := ./tests ./tests/continuity ./tests/model ./pkg/confine ./pkg/journal ./services/agent ./services/app ./services/app/datadir \
+	./services/backup ./services/runner ./services/waiting ./services/work
 CLUSTER   := ./tests/cluster ./tests/sim
 
 # Lint vets everything once; go test would vet each package again, in each way that it is built.
@@ -156,13 +159,13 @@ test: $(TOOLS)/s3server tests/node/node_modules tests/mcp/node_modules examples/
 	$(STATIC) $(GO_TEST) $(CLUSTER)
 
 test-race:
-	$(GO_TEST) -race -p 2 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROCESSES) $(READING) $(LARGE) $(CLUSTER))")
+	$(GO_TEST) -race -p 2 $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROCESSES) $(READING) $(PURE) $(LARGE) $(CLUSTER))")
 	$(GO_TEST) -race -p 2 -short $(LARGE) ./tests/sim
 	$(GO_TEST) -race -tags=clockstep ./pkg/clock
 
 # One package at a time: each starts as many processes as there are processors.
 test-processes:
-	$(STATIC) $(GO_TEST) -p 1 $(LARGE) $(PROCESSES) $(READING)
+	$(STATIC) $(GO_TEST) -p 1 $(LARGE) $(PROCESSES) $(READING) $(PURE)
 
 # Three NATS servers and two instances, in network namespaces. Faults last for seconds, so they come after what is above.
 # The long form has each service as a process of its own, and clocks that are moved.

@@ -323,10 +323,14 @@ func TestErase(t *testing.T) {
 // Whoever opens the partition then can erase what is left, and others lose nothing, also if all snapshots are lost: of whoever was erased the log has
 // a part of the events then, and the state nothing.
 func TestEraseEndsAnywhere(t *testing.T) {
+	stride := 1
+	if testing.Short() {
+		stride = 12 // go test -short tries some; make test tries all
+	}
 	for _, c := range []struct{ effect, lost bool }{{false, false}, {true, false}, {true, true}} {
 		effect := c.effect
 		calls := 0
-		for reached := true; reached; calls++ {
+		for reached := true; reached; calls += stride {
 			v := newVillage(t)
 			p := v.open(t)
 			v.talk(t, p)

@@ -181,9 +181,13 @@ func TestExpireNeedsASnapshot(t *testing.T) {
 // TestExpireEndsAnywhere ends the process at each call of the log, of the snapshots and of the archive, every second time with the effect of that call.
 // Whoever opens the partition then has all, and can remove what is left.
 func TestExpireEndsAnywhere(t *testing.T) {
+	stride := 2 // each call once, which takes half the time
+	if testing.Short() {
+		stride = 24 // go test -short tries some; make test tries all
+	}
 	for first, effect := range []bool{false, true} {
 		calls := first
-		for reached := true; reached; calls += 2 { // each call once, which takes half the time
+		for reached := true; reached; calls += stride {
 			v := newVillage(t)
 			p := v.open(t)
 			ada, bob := v.remember(t, p)

@@ -150,6 +150,9 @@ func files(t *testing.T, dir, pattern string) []string {
 
 // TestArchivedSegmentsAreRestored: a backup restores the frames that were archived, into streams.
 func TestArchivedSegmentsAreRestored(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	d := newArchivedDir(t)
 	cfg := defaults(t)
 	require.NoError(t, cfg.Complete())
@@ -218,6 +221,7 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 	}
 	frames := d.frames[0]
 	whole := repair.Range{First: frames[12].Seq + 1, Last: frames[25].Seq, FirstWalSeq: 13, LastWalSeq: 24}
+	tried := 0
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, dir string)
 		lost   *repair.Range // without another copy; nil: the archive itself has all
@@ -234,6 +238,9 @@ func TestR10_ArchivesAreRepaired(t *testing.T) {
 		"the last segment and the catalogs":  {both(remove("segment-2-*"), remove("catalog-*")), &repair.Range{First: frames[25].Seq + 1, Last: frames[39].Seq - 1, FirstWalSeq: 25, LastWalSeq: 36}, 13},
 		"the first segment and the catalogs": {both(remove("segment-0-*"), flip("catalog-*", 3)), &repair.Range{First: 1, Last: frames[12].Seq, FirstWalSeq: 1, LastWalSeq: 12}, 13},
 	} {
+		if tried++; testing.Short() && tried > 2 {
+			break // go test -short tries any two; make test tries all
+		}
 		t.Run(name, func(t *testing.T) {
 			cfg := d.copy(t)
 			c.damage(t, cfg.DataDir)

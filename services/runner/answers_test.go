@@ -128,7 +128,10 @@ func TestC6_RecordedAnswers(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, len(answers), "each recording has its class in the table")
 	r := newRig(t)
-	for _, file := range files {
+	for i, file := range files {
+		if testing.Short() && i%5 > 0 {
+			continue // go test -short tries some; make test tries all
+		}
 		name := strings.TrimSuffix(filepath.Base(file), ".http")
 		t.Run(name, func(t *testing.T) {
 			want, known := answers[name]

@@ -385,6 +385,9 @@ func TestC6_AReplyThatIsNotTaken(t *testing.T) {
 // A model that reads more in one reply than can be kept is told so, and its turn
 // goes on: every call has its one result (SPEC C4).
 func TestC6_AReplyThatReadsTooMuch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	both(t, func(t *testing.T, kind string) {
 		r := newRig(t)
 		require.NoError(t, os.WriteFile(filepath.Join(r.workspace, "large"), []byte(strings.Repeat("\x1b[31m< & >\x1b[0m\n", 100_000)), 0o600))

@@ -115,6 +115,9 @@ func idsOf(recs []*workv1.WorkItemRecord) (ids []string) {
 // TestW10_GroupsOfCompletedItems: whether an item is packed is seen by nobody: lists, queues, histories and pages are those of all
 // items, in whatever order these are completed and written later, and whatever the clock does.
 func TestW10_GroupsOfCompletedItems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	packed := 0
 	fresh := evicting(t)
 	history := func(t *rapid.T) {

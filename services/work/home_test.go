@@ -266,6 +266,9 @@ func TestX2_A11_RepeatedWrites(t *testing.T) {
 // TestA11_ASearchHasABudget: a search that has read, visited or taken as much as it may stops, and says after
 // which file; one within its budget searches everything; one whose caller has left ends.
 func TestA11_ASearchHasABudget(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	r := newRig(t)
 	_, err := r.write("a/000.md", "needle\n", homes.Absent)
 	require.NoError(t, err)

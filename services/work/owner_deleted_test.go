@@ -95,6 +95,9 @@ func TestA8_ItemsOfADeletedAgentAreReadOnly(t *testing.T) {
 
 // A8: more than goes into one frame is left to who deletes the agent.
 func TestA8_ManyItemsOfADeletedAgent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	r := newRig(t)
 	for range 400 {
 		r.create(strings.Repeat("x", 1900))

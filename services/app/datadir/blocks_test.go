@@ -72,6 +72,9 @@ func (j archived) damage(t *testing.T) []error {
 // TestCheckBlocks_Archived checks a journal whose log begins behind its archive: one in order is not touched, and what is lost of the log is
 // noticed.
 func TestCheckBlocks_Archived(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test -short leaves this out; make test runs it")
+	}
 	t.Run("intact", func(t *testing.T) {
 		j := newArchived(t)
 		_, closed := j.block(t, 3)
