@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"quartet/pkg/journal"
 	"quartet/pkg/journal/archive/streamstore"
@@ -111,8 +112,33 @@ const account = "$G"
 // store returns the directory of an embedded server.
 func store(dataDir string) string { return filepath.Join(dataDir, "nats") }
 
-// journals reads all journals.
-func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, err error) {
+// partitionsAtOnce is how many partitions are read at the same time. Each takes memory for what the server sends ahead; most of the
+// time of a damaged replica is spent waiting for what it does not send.
+const partitionsAtOnce = 4
+
+// journals reads all journals. They are in the order of cfg.Planes, then of partitions.
+func journals(ctx context.Context, cfg Config, nc *nats.Conn) ([]Journal, error) {
+	readings, err := cfg.readings(ctx, nc)
+	if err != nil {
+		return nil, err
+	}
+	found := make([][]Journal, len(readings))
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(partitionsAtOnce)
+	for i, r := range readings {
+		all.Go(func() (err error) {
+			found[i], err = r.partition(ctx)
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.Concat(found...), nil
+}
+
+// readings returns a reading for each partition that has a journal, an archive or a witness.
+func (cfg *Config) readings(ctx context.Context, nc *nats.Conn) (all []*reading, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
@@ -135,16 +161,12 @@ func journals(ctx context.Context, cfg Config, nc *nats.Conn) (all []Journal, er
 			return nil, err
 		}
 		for i := range max(n, witnessed, archives, shared.Partitions(known, plane)) {
-			recorded := shared.Or(witness.At(cfg.WitnessDir, plane, i), known[framelog.PartitionName(plane, i)])
 			r, err := cfg.reading(nc, plane, i)
 			if err != nil {
 				return nil, err
 			}
-			vs, err := r.partition(ctx, recorded, n > 0)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, vs...)
+			r.recorded, r.stored = shared.Or(witness.At(cfg.WitnessDir, plane, i), known[framelog.PartitionName(plane, i)]), n > 0
+			all = append(all, r)
 		}
 	}
 	return all, nil
@@ -214,6 +236,9 @@ type reading struct {
 	nc     *nats.Conn
 	plane  string
 	number int
+
+	recorded framelog.Witness // how far it was written, as witnesses say
+	stored   bool             // the plane has streams
 }
 
 // reading returns a reading of the journal of a partition.
@@ -230,17 +255,17 @@ func (cfg *Config) reading(nc *nats.Conn, plane string, partition int) (*reading
 	return r, nil
 }
 
-// partition reads the archive, and the log in a cluster on each server that has a replica of it. stored is false if the plane has no stream.
-func (r *reading) partition(ctx context.Context, recorded framelog.Witness, stored bool) (all []Journal, err error) {
+// partition reads the archive, and the log in a cluster on each server that has a replica of it.
+func (r *reading) partition(ctx context.Context) (all []Journal, err error) {
 	var damage []error
 	r.Damage = func(err error) { damage = append(damage, err) }
-	begun := archived.Begin(r.Config, recorded) // before the journal is read, which may grow meanwhile
+	begun := archived.Begin(r.Config, r.recorded) // before the journal is read, which may grow meanwhile
 	if err := begun.Archived(ctx); err != nil {
 		return nil, err
 	}
 	var log *jetlog.Log
 	var servers []string
-	if stored {
+	if r.stored {
 		if log, err = jetlog.New(r.nc, r.plane, r.number); err != nil {
 			return nil, err
 		}
