@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -185,6 +186,9 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := removeCopies(cfg.DataDir); err != nil {
+		return nil, nil, errors.Join(err, unlock())
+	}
 	dir, err := os.MkdirTemp(cfg.DataDir, copyDir)
 	if err != nil {
 		return nil, nil, errors.Join(err, unlock())
@@ -217,6 +221,17 @@ func connect(ctx context.Context, cfg Config) (nc *nats.Conn, done func() error,
 		srv.Stop()
 		return remove()
 	}, nil
+}
+
+// removeCopies removes what a Run that was killed left in a data directory, which must be locked.
+func removeCopies(dataDir string) error {
+	entries, err := os.ReadDir(dataDir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), copyDir) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dataDir, e.Name())))
+		}
+	}
+	return err
 }
 
 // archives returns where the archives are, unless they are in streams.

@@ -44,6 +44,16 @@ func blocks(t *testing.T, dir string, segment uint64) []string {
 	return all
 }
 
+// TestACopyThatWasLeftIsRemoved has the copy of a run that was killed in the data directory.
+func TestACopyThatWasLeftIsRemoved(t *testing.T) {
+	j := archivedtest.New(t, nil)
+	j.Stop()
+	left := filepath.Join(j.DataDir, ".verify-123", "jetstream")
+	require.NoError(t, os.MkdirAll(left, 0o700))
+	require.Empty(t, run(t, j.DataDir).Damage)
+	require.NoDirExists(t, filepath.Dir(left))
+}
+
 // TestVerifyCountsErasedEvents erases a line of an archived segment: nothing is damaged by that.
 func TestVerifyCountsErasedEvents(t *testing.T) {
 	j := archivedtest.New(t, nil)
