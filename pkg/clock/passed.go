@@ -122,6 +122,6 @@ func timerAt(t time.Time) Timer {
 	return timer
 }
 
-// elapsed is the function that Monotonic returns for the machine's clock. It includes the time that has passed beyond
-// that clock.
+// elapsed is the function that Monotonic returns for the machine's clock. To the time of that clock it adds what the
+// file of passedVariable says has passed besides.
 func elapsed() time.Time { return time.Now().Add(passed.read()) }

@@ -165,7 +165,8 @@ type table struct {
 	gauges  *gauges
 }
 
-// newTable returns a table with the modules that services need.
+// newTable returns a table with the modules that services use. Its before has those of them that the gRPC server
+// waits for; a service waits for what its row needs.
 func newTable(w *wiring) *table {
 	t := &table{w: w, gauges: newGauges(w.metrics)}
 	t.module(w.broker)

@@ -89,7 +89,8 @@ func (s *Service) CloseStandingDispatch(ctx context.Context, req *boardv1.CloseS
 	return resp, err
 }
 
-// ListStandingDispatches reads the open standing dispatches of a board.
+// ListStandingDispatches returns the open standing dispatches of a board. Before that it ends the runs of the board
+// whose leases are overdue, see viewBoard.
 func (s *Service) ListStandingDispatches(ctx context.Context, req *boardv1.ListStandingDispatchesRequest) (*boardv1.ListStandingDispatchesResponse, error) {
 	if err := fault.First(s.operate(ctx, "board_list_dispatches", req.GetSessionId()), fault.Name("board_id", req.GetBoardId())); err != nil {
 		return nil, err

@@ -226,7 +226,7 @@ func (v vector) clone() vector {
 	return out
 }
 
-// beginning returns the positions of the first frames of all partitions that ends has.
+// beginning returns a vector with the partitions of ends, each at the position before its first frame.
 func beginning(ends vector) vector {
 	v := ends.clone()
 	for _, t := range v {

@@ -134,7 +134,7 @@ func validLimits(req *identityv1.CreateKeyRequest) error {
 	return fault.First(validNames("agent_ids", req.GetAgentIds(), maxKeyAgents, fault.Name), validNames("tools", req.GetTools(), maxKeyTools, tool))
 }
 
-// validNames validates a list of at most most different names, each of which valid accepts.
+// validNames validates a list of names: there are no more than most, all are different, and valid accepts each.
 func validNames(field string, names []string, most int, valid func(field, name string) error) error {
 	if err := fault.Entries(field, len(names), most); err != nil {
 		return err

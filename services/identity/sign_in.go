@@ -32,8 +32,8 @@ const (
 // errSignedOut is why a credential of a sign-in is refused whose mark is not valid.
 var errSignedOut = fault.Unauthenticated.New("the sign-in is not valid any more; sign in again")
 
-// Endpoint returns where the provider authorizes people and issues tokens, and how a client with a secret shows
-// that. It returns NOT_READY if the provider cannot be discovered, or has no such endpoints.
+// Endpoint returns the provider's addresses for authorization and for tokens, and how a client sends its secret. It
+// returns NOT_READY if the provider cannot be discovered, or has no such endpoints.
 func (t *Tokens) Endpoint(ctx context.Context) (oauth2.Endpoint, error) {
 	found, err := t.provider(ctx)
 	if err != nil {

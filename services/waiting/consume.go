@@ -246,7 +246,7 @@ func (a *agentWaits) consumed(k plane.Key, t *agentv1.Turn) []*journal.Event {
 		events = append(events, waitEvent(k.Namespace, n, &waitingv1.WaitConsumed{Wait: n, TurnId: t.GetTurnId()}))
 		if a.unpublished(w) && unseen(n) && n.GetWorkItemId() == "" {
 			// Deliveries came during the turn that the agent was not woken by
-			// yet. An item shows them by the event above.
+			// yet. Those for an item are published with WaitConsumed.
 			events = append(events, a.publishCount(k, n))
 		}
 	}

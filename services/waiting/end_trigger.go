@@ -40,9 +40,9 @@ func (s *Service) CancelExternalTrigger(ctx context.Context, req *waitingv1.Canc
 	})
 }
 
-// endTrigger ends a trigger, as revoked or expired, and cancels the intent that its deliveries
-// registered. Other waits for it stay active, and the event names weakened, those that are weak
-// now (SPEC P8).
+// endTrigger returns the events that end a trigger, as revoked or expired, and cancel the intent that its deliveries
+// registered. Other waits for it stay active. The first event names weakened: those of them that no other live
+// trigger reaches and of which no reminder is ahead (SPEC P8).
 func (a *agentWaits) endTrigger(k plane.Key, t *waitingv1.Trigger, env journal.Env, status waitingv1.TriggerStatus, weakened []string) []*journal.Event {
 	n := nextTrigger(t)
 	n.Status = status

@@ -56,7 +56,8 @@ func (s *State) item(namespace, itemID string) *item {
 	return it
 }
 
-// packedItem returns a copy of an item that State.packed has, and where it is; nil if State.packed does not have it.
+// packedItem returns a copy of an item that State.packed has, since it is in a packed group or of an evicted agent,
+// and where it is; nil if State.packed does not have it.
 func (s *State) packedItem(k plane.Key) (*item, packedAt) {
 	for at := range s.packedUnder(k) {
 		if it := s.agents.Get(s.numbers.Key(at.agent)).find(int(at.group), k.ID); it != nil {

@@ -78,15 +78,15 @@ func (l *look) doubt() {
 	l.doubted = make(chan struct{})
 }
 
-// source is a journal.Source whose followers look.
+// source is a journal.Source whose Follow looks, while nothing is written, whether the log still has what it read.
 type source struct {
 	journal.Source
 	clock clock.Clock
 	look  *look
 }
 
-// Follow implements journal.Source. When the log seems not to have any more what was read, it follows again from
-// there.
+// Follow implements journal.Source. When the log seems not to have any more what was read, it follows again behind
+// the last frame that it passed to fn, and thereby verifies that the log has that frame.
 func (s source) Follow(ctx context.Context, after framelog.End, fn func(at framelog.End, lines []journal.Line) error) error {
 	for {
 		next, again, err := s.follow(ctx, after, fn)

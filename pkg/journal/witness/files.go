@@ -118,7 +118,7 @@ type File struct {
 }
 
 // Last implements framelog.Witness. It reads the file, which another process may have written that held the partition
-// meanwhile. A file with two unreadable slots is an error, since a loss could not be noticed.
+// meanwhile. A file that was written and has no readable record is an error, since a loss could not be noticed.
 func (w *File) Last() (framelog.End, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

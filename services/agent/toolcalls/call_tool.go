@@ -19,11 +19,11 @@ import (
 	"quartet/services/agent/tools"
 )
 
-// CallTool executes one tool outside of a turn, as the caller (SPEC C4). A call that
-// fails has a result that says so; an error concerns the request itself. The round_text
-// of a completion becomes the item's report, as in a round; WaitFor registers a wait and
-// ends nothing. A call that names no work item is about the one in focus when the request
-// was made first (SPEC A13.2).
+// CallTool executes one tool outside of a turn, as the caller (SPEC C4). A call that fails has a result that says so.
+// An error concerns the request itself, unless ctx ends or what is to be recorded after the call fails: then the call
+// may have had its effect. The round_text of a completion becomes the item's report, as in a round; WaitFor registers
+// a wait and ends nothing. A call that names no work item is about the one in focus when the request was made first
+// (SPEC A13.2).
 func (s *Service) CallTool(ctx context.Context, req *agentv1.CallToolRequest) (*agentv1.CallToolResponse, error) {
 	actor := rpc.ActorFrom(ctx)
 	if err := fault.First(

@@ -170,8 +170,8 @@ func setDescription(properties map[string]*structpb.Value, name, kind, text stri
 	properties[name] = structpb.NewStructValue(s)
 }
 
-// shapeUpdate replaces the property todo_list by a list of todos, lets blocked_by and recheck_at
-// be null, and removes clear_blocked_by and clear_recheck_at, which null stands for.
+// shapeUpdate replaces the property todo_list, which must exist, by a list of todos whose state is optional. It lets
+// blocked_by and recheck_at be null, and removes clear_blocked_by and clear_recheck_at, which null stands for.
 func shapeUpdate(properties map[string]*structpb.Value) {
 	if wrapped := properties["todo_list"].GetStructValue(); wrapped != nil {
 		items := wrapped.GetFields()["properties"].GetStructValue().GetFields()["items"]

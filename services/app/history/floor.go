@@ -22,8 +22,9 @@ var followers = map[string][]string{
 // confirmTerm bounds how long Consumed waits for writes of one partition.
 const confirmTerm = 100 * time.Millisecond
 
-// Consumed returns what a process reports of count partitions of a plane from first on: up to where all of them have consumed each journal that
-// they follow. A journal that one of them has not begun to follow is left out.
+// Consumed returns what a process reports of count partitions of a plane from first on: up to where all of them have
+// consumed each journal that they follow. A journal that one of them has not begun to follow is left out. For each
+// partition it waits confirmTerm at most for writes that are not durable yet; after that it takes what is durable.
 func Consumed(positions *plane.Positions, name string, first, count int) []*identityv1.ConsumedSource {
 	var out []*identityv1.ConsumedSource
 	for i := first; i < first+count; i++ {

@@ -32,9 +32,10 @@ type chain struct {
 	broken []*copyOf
 }
 
-// assemble puts the journal of a partition together from copies of its frames behind an end of it, which is known. Where two frames claim the same
-// predecessor, the one that leads to the witnessed frame is taken, and otherwise the one of the preferred place; a new
-// incarnation comes before both, since its operator gave the other up.
+// assemble puts the journal of a partition together from copies of its frames. It begins behind from, up to where the
+// journal is known. Where several frames name the same predecessor, it takes that of the newest incarnation, since an
+// operator who began that one gave up the others; then the one that leads to the witnessed frame; then the one of the
+// preferred place.
 func assemble(partition string, from framelog.End, copies []*copyOf, witnessed framelog.End) chain {
 	c := chain{end: from}
 	byHash, byPrev := map[framelog.Hash]*copyOf{}, map[framelog.Hash][]*copyOf{}

@@ -33,7 +33,8 @@ type reader struct{ conn grpc.ClientConnInterface }
 
 // fleet reads the agents to show. If there are more than maxAgents, it reads the counts and at most maxAgents agents:
 // those that are not idle and, if there is room, idle ones. Unless contains is empty, it also reads up to pageSize
-// agents whose id contains it. If there are no more, or they cannot be counted, it returns the result of first.
+// agents whose id contains it. If there are at most maxAgents, or they cannot be counted, it ignores contains and
+// reads agents in order of id, see first.
 func (r reader) fleet(ctx context.Context, contains string) (fleet, error) {
 	count, err := fleetv1.NewFleetServiceClient(r.conn).CountAgents(ctx, &fleetv1.CountAgentsRequest{})
 	if err != nil || count.GetAgents() <= maxAgents { // also if the caller may only list them

@@ -105,7 +105,7 @@ func (p *Plans) Unseed(namespace, agentID, itemID string) {
 	}
 }
 
-// unseed is Unseed for the file with a name.
+// unseed removes the plan file with a name, and its folder if nothing else is in it. What cannot be removed stays.
 func (h *Home) unseed(name string) {
 	_ = h.root.Remove(name)
 	_ = h.root.Remove(filepath.Dir(name))
