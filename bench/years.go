@@ -40,8 +40,8 @@ const (
 	woken       = 500
 )
 
-// measureYears measures what a long history costs: for each history, a new server gets a tenth of it and then the
-// rest. Because that takes half an hour, it is only done if --years is given.
+// measureYears measures what a long history costs: for each history, it measures a new server after a tenth of it and
+// again after all of it, which shows what grows with it. It takes half an hour, and is done only if --years is given.
 func measureYears(ctx context.Context, o options, say func(row)) error {
 	if !o.years {
 		return nil

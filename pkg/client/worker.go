@@ -105,7 +105,8 @@ type workerLoop struct {
 
 type workerStream = grpc.BidiStreamingClient[taskv1.ConnectRequest, taskv1.ConnectResponse]
 
-// once opens a stream and serves it until it fails.
+// once opens a stream and serves it until it fails. What the server has not confirmed on earlier streams is sent
+// again. Commands go on when the stream fails, and are cancelled when ctx ends, which must be w.life.
 func (w *workerLoop) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -110,9 +110,9 @@ func attachEntry(dirfd int, e fs.DirEntry, target string) error {
 	return unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// listed returns the directories that must be listed so that nothing appears at the hidden paths in the read-only
-// mounts: those from the mount to the directory of the hidden path that exist, an outer one before those inside of it. A
-// directory that commands write is not among them.
+// listed returns the directories whose entries must be mounted one by one (see listing), so that nothing appears at
+// the hidden paths in the read-only mounts: those from the mount to the directory of the hidden path that exist, an
+// outer one before those inside of it. A directory that commands write is not among them.
 func listed(mounts, writable, hidden []string) (dirs []string) {
 	for _, path := range hidden {
 		for _, top := range mounts {
@@ -152,9 +152,9 @@ func searched() (dirs []string) {
 	return dirs
 }
 
-// notPublic returns the files and directories in dir that not every user of the host can read, and directories that it
-// did not search because there are too many entries. It does not search directories at or below the paths in except.
-// A worker that runs as root could read what it returns otherwise.
+// notPublic returns the files and directories in dir that not every user of the host can read, and directories that
+// it did not search because there are too many entries. It leaves out symbolic links, and what is at or below the
+// paths in except. The caller must hide what it returns: the commands of a worker that runs as root could read it.
 func notPublic(dir string, except []string) (paths []string) {
 	left := maxSearched
 	for queue := []string{dir}; len(queue) > 0; queue = queue[1:] {

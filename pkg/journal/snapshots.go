@@ -198,8 +198,9 @@ func (p *Partition[S]) checkRestored(ctx context.Context, c *core[S]) error {
 	return cmp.Or(differs, p.cfg.CheckRestored(c.state, whole.state))
 }
 
-// checkSnapshot makes a snapshot due if enough was written since the last one, no other is being written, and the
-// store has room outside its reserve.
+// checkSnapshot makes a snapshot due if SnapshotBytes were written since the last one, or a sixteenth of that and
+// SnapshotTerm has passed; none while one is being written, the store has no room outside its reserve, in the pause
+// after a failed one, or if the state is not tracked or has a quarantined line.
 func (p *Partition[S]) checkSnapshot() {
 	t, s := p.core.track, &p.snapshots
 	if t == nil || t.Damaged || s.busy.Load() != nil || t.Bytes.Load() < p.cfg.SnapshotBytes/16 || p.cfg.Room.Check(0, false) != nil {

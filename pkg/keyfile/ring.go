@@ -208,8 +208,7 @@ func (r Ring) format() []byte {
 // its contents are secret.
 var errFormat = errors.New("it holds neither 64 or more hex digits nor a list of keys")
 
-// Parse returns the keys of a file: those that format wrote, or one key of 64 or more hex digits,
-// the older format.
+// Parse returns the keys of a file: those that format wrote, or one key of 64 to 512 hex digits, the older format.
 func Parse(raw []byte) (Ring, error) {
 	if len(raw) > MaxFile {
 		return Ring{}, fmt.Errorf("it has more than %d bytes", MaxFile)

@@ -83,9 +83,9 @@ func (s *Source) Set(r Ring) {
 	}
 }
 
-// Poll reads the file again, and reports whether it has changed; then it has called Set with the file's
-// keys. If it returns an error, the keys of the Source stay as they are. It returns an error for a file with none of
-// the known keys, since that belongs to another installation or is a mistake.
+// Poll reads the file again. If its content differs from what Open or Poll accepted last, Poll calls Set with its
+// keys and returns true. If it returns an error, the keys of the Source stay as they are. It returns an error for a
+// file with none of the known keys, since that belongs to another installation or is a mistake.
 func (s *Source) Poll() (changed bool, err error) {
 	raw, err := read(s.path)
 	if err != nil {

@@ -145,8 +145,8 @@ func (r *Registry[Out]) Open() []*Session[Out] {
 	return out
 }
 
-// Close excludes a session from Open. Its stream stays open, and Assign and Reserve still
-// accept it.
+// Close excludes a session from the sessions that Open returns. Its stream stays open, Assign still accepts it, and
+// Reserve may still choose it.
 func (r *Registry[Out]) Close(s *Session[Out]) { r.setOpen(s, false) }
 
 func (r *Registry[Out]) setOpen(s *Session[Out], open bool) {

@@ -32,9 +32,8 @@ type MCPOptions struct {
 	Out io.Writer
 }
 
-// mcpCommand returns `quartet mcp`.
-//
-// listens returns where `quartet dev` would listen now; nil: no server is started.
+// mcpCommand returns `quartet mcp`. listens returns where `quartet dev` would listen now; if listens is nil, the
+// command starts no server.
 func mcpCommand(s *session.Session, serve func(context.Context, grpc.ClientConnInterface, MCPOptions) error, listens func() string) *cobra.Command {
 	var o MCPOptions
 	var noStart bool

@@ -52,8 +52,8 @@ func arriving(next http.Handler) http.Handler {
 	})
 }
 
-// departing is a ResponseWriter whose client must receive within writeTime; otherwise writing fails and the
-// connection is closed. Streams of the REST API are written through it.
+// departing is the ResponseWriter for the responses to requests that came through arriving. The client must receive
+// within writeTime; otherwise writing fails and the connection is closed. Streams of the REST API go through it.
 type departing struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -69,7 +69,7 @@ func WithinAgents(a rpc.Actor, method string, req any) error {
 	return nil
 }
 
-// withinTools is the part of Within about tools.
+// withinTools returns PERMISSION_DENIED if a key is limited to tools and makes a call beyond that limit, see Within.
 func withinTools(a rpc.Actor, method string, req any) error {
 	if a.Tools == "" {
 		return nil

@@ -243,10 +243,10 @@ func (c *conversation) startLocal(ctx context.Context, calls []*agentv1.ToolCall
 	return refused, nil
 }
 
-// runLocal runs a call of a local file tool and returns its result. For a call that names no
-// tool, or whose arguments are not a JSON object, it returns an error result, also if the
-// tool is the server's. It returns nil for every other call, which the server answers; in a
-// turn without a workspace these include calls of local tools.
+// runLocal runs a call of a local file tool and returns its result. For a call that names no tool, or whose arguments
+// are not a JSON object, it returns an error result, also if the tool is the server's; missing arguments and null
+// count as an empty object. It returns nil for every other call, which the server answers; in a turn without a
+// workspace these include calls of local tools.
 func (c *conversation) runLocal(ctx context.Context, call Call) *agentv1.ToolResult {
 	var args map[string]any
 	raw := call.Arguments

@@ -65,7 +65,8 @@ type command struct {
 	ended     *taskv1.CommandEnded   // its end, as it is reported; nil before
 }
 
-// newCommand returns the command of a lease, which run executes. prev may be nil.
+// newCommand returns the command of a lease, which run executes. prev is the same task's command under an earlier
+// lease, for whose end run waits; nil: there is none.
 func newCommand(w *Worker, l *taskv1.CommandLease, prev *command) *command {
 	return &command{
 		w: w, namespace: l.GetNamespace(), task: l.GetTask(), gen: l.GetLeaseGeneration(), prev: prev, limits: w.limitsOf(l.GetTask()),

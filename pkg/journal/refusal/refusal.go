@@ -10,7 +10,7 @@ import (
 	"quartet/pkg/journal/framelog"
 )
 
-// Values of the metadata key outcome (SPEC X1).
+// Values of the metadata key outcome (SPEC X1): None says that nothing was stored, Unknown that something may have been.
 const (
 	None    = "none"
 	Unknown = "unknown"
@@ -29,8 +29,9 @@ func Unavailable(outcome, msg string, cause error) error {
 	return e
 }
 
-// Damaged returns UNAVAILABLE with the reason STORAGE for a request that needs something damaged of a partition's
-// journal. Callers see text, which says what that is, and the partition's name under the metadata key damaged.
+// Damaged returns UNAVAILABLE with the reason STORAGE and the outcome None for a request that needs something damaged
+// of a partition's journal. Callers see text, which says what that is, and the partition's name under the metadata
+// key damaged; they do not see cause.
 func Damaged(text, partition string, cause error) error {
 	return fault.New(codes.Unavailable, fault.Storage, text, "outcome", None, "damaged", partition).WithCause(cause)
 }

@@ -51,7 +51,8 @@ func NewSet(clk clock.Clock, expire func(ctx context.Context, agent ref.Agent, r
 	return l
 }
 
-// Start begins to end expired leases. stall is as for leasetable.Table.Start.
+// Start starts the expiry of leases. stall reports for how long an agent's journal could not be written, which does
+// not count for its leases; nil means never. It must not call the Set.
 func (l *Set) Start(stall leasetable.StallFunc[ref.Agent]) { l.table.Start(stall) }
 
 // Stop stops ending leases and waits for the ends that are running. The next start grants

@@ -211,7 +211,7 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// timeOf returns the time that stamp was given.
+// timeOf is the inverse of the function stamp: it returns the time of t, and the zero time for nil.
 func timeOf(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

@@ -122,8 +122,9 @@ func (a *Agent) RecordAnswer(env journal.Env, taskID string) []*journal.Event {
 	return events
 }
 
-// wakeByEnd returns the one event that wakes the agent because a wait of its own ended, or as a reminder of a wait.
-// The event has the wait in EndedWaitIds in both cases, unless maxEndedWaits are there already.
+// wakeByEnd returns the one event that wakes the agent because a wait of its own was resolved, or as a reminder of
+// one. Despite its name, EndedWaitIds has waits of both kinds: this one is added, unless maxEndedWaits are there
+// already.
 func (a *Agent) wakeByEnd(source, waitID string) []*journal.Event {
 	events := a.wakeEvents(source, waitID, nil)
 	if woken, ok := journal.Find[*agentv1.AgentWoken](events); ok && len(woken.GetEndedWaitIds()) < maxEndedWaits {

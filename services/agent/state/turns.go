@@ -61,10 +61,10 @@ func CheckHolder(actor journal.Actor, t *agentv1.Turn) error {
 		With("turn_id", t.GetTurnId())
 }
 
-// HeldTurn returns the open turn that a run holds, if the actor may act for it (CheckHolder). It
-// returns RUN_STALE if another run holds or held the turn, if the turn was interrupted or aborted, and
-// if the agent was deleted and the turn is not in memory; TURN_ENDED if the turn completed or failed;
-// and NOT_FOUND if the turn of an active agent is not in memory.
+// HeldTurn returns the open turn that a run holds, if the actor may act for it (CheckHolder). It returns RUN_STALE if
+// another run holds or held the turn, if the turn was interrupted or aborted, and if the turn is not in memory and
+// the agent is deleted or being deleted; TURN_ENDED if the turn completed or failed; and NOT_FOUND if there is no
+// such agent, or if the turn of an active agent is not in memory.
 func (s *State) HeldTurn(actor journal.Actor, agentID, turnID, runID string) (*Turn, error) {
 	a, err := s.Find(actor.Namespace, agentID)
 	if err != nil {

@@ -63,8 +63,9 @@ func (s *Service) replayedRound(ctx context.Context, actor journal.Actor, req *a
 	return round, repeatedResponse(round, settled, turn, f.last), nil
 }
 
-// repeatedResponse returns the response to a round that was settled before. It includes
-// the interjections again: the first response may not have arrived (SPEC A9).
+// repeatedResponse returns the response to a round that was settled before. It includes the interjections again: the
+// first response may not have arrived (SPEC A9). last says that the round is the turn's last one: only then does the
+// response say that the turn has ended.
 func repeatedResponse(round *agentv1.Round, settled *agentv1.RoundSettled, turn *agentv1.Turn, last bool) *agentv1.SubmitRoundResponse {
 	resp := &agentv1.SubmitRoundResponse{
 		ToolResults: round.GetToolResults(), Interjections: settled.GetInterjections(),

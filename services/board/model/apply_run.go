@@ -185,8 +185,8 @@ func (s *State) applyAfterEnd(ev *journal.Event) error {
 	return fmt.Errorf("board: %s of %s/%s, which has no active board", ev.Type, ev.SessionID, ev.TaskID)
 }
 
-// refreshScopes recomputes the index sets of runs and dispatches after a change of the board,
-// which may have replaced steps.
+// refreshScopes recomputes AllowedSet of the board's dispatches, and of its runs that have none, after a change of
+// the board: it may have replaced steps, and the sets have the indexes of steps.
 func (s *State) refreshScopes(b *Board) {
 	for _, d := range b.Dispatches {
 		if d.Allowed != nil {

@@ -160,7 +160,8 @@ func (f *Transition) ClaimUnder(d *model.Dispatch, s *model.Step, runID, workerI
 	})
 }
 
-// claim sets the lease of a claim's event, adds the event and returns it. deadline is that of the run.
+// claim sets the lease of a claim's event, adds the event and returns it. The lease ends with its term, or at deadline
+// if that is earlier, which is that of the run; nil: it has none.
 func (f *Transition) claim(s *model.Step, deadline *timestamppb.Timestamp, p *boardv1.TaskStepClaimed) *journal.Event {
 	p.LeaseExpiresAt = f.leaseUntil(deadline)
 	ev := f.move(s, model.StepClaimed, p)

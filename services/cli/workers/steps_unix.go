@@ -167,9 +167,9 @@ func newHandler(host *proctree.Host, f flags) (*handler, error) {
 	return h, nil
 }
 
-// run runs the command for one step, in the sandbox of the step's session, and returns its result.
-// An error fails the step. When ctx ends, the handler and all its processes are ended and the
-// error is the cause of ctx.
+// run runs the command for one step, in the sandbox of the step's session, and returns its result. When ctx ends, the
+// handler and all its processes are ended and the error is the cause of ctx. An error fails the step, unless that
+// cause is client.ErrStopping, which releases the run.
 func (h *handler) run(ctx context.Context, a *boardv1.StepAssignment) (client.StepResult, error) {
 	in, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(a)
 	if err != nil {
