@@ -70,7 +70,8 @@ func (t *turn) check(ctx context.Context, it map[string]any) error {
 	return t.complete(ctx, id, report)
 }
 
-// newest returns the newest of tasks that ran a command, nil if none did. tasks must be sorted, newest first.
+// newest returns the first of tasks whose command.cmd is command, and nil if there is none. tasks must be sorted,
+// newest first, so that it is the newest.
 func newest(tasks []any, command string) map[string]any {
 	for _, v := range tasks {
 		m, _ := v.(map[string]any)

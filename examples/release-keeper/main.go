@@ -124,8 +124,8 @@ func run(ctx context.Context, o options) error {
 	return err
 }
 
-// listPackages returns the packages from go list. Those with the most tests come first, so that
-// the longest does not run alone at the end.
+// listPackages returns the packages from go list, those with the most test files first: their tests tend to take the
+// longest, and begun last they would still run when all others have ended.
 func listPackages(ctx context.Context, repo, patterns string) ([]string, error) {
 	list := []string{"list", "-f", "{{.ImportPath}} {{len .TestGoFiles}} {{len .XTestGoFiles}}", "--"}
 	cmd := exec.CommandContext(ctx, "go", append(list, strings.Fields(patterns)...)...)

@@ -9,12 +9,12 @@ const (
 	probeTime = time.Millisecond
 )
 
-// Delay sleeps a few times, and returns by how much the latest wake-up was late. That is about how long a request
-// waits for a processor each time that the process reacts to something outside of it, such as the network or the
-// disk. It takes a few milliseconds, and returns as soon as one wake-up was later than enough.
+// Delay sleeps a few times, and returns the largest delay of a wake-up. That is about how long a request waits for a
+// processor each time that the process reacts to something outside of it, such as the network or the disk. It takes a
+// few milliseconds, and returns as soon as one wake-up was delayed by more than enough.
 //
-// The time that all goroutines of the process wait says less: most are woken by another goroutine that stops
-// immediately, and do not wait at all.
+// What the runtime measures of all goroutines (/sched/latencies:seconds) says less: most are woken by another
+// goroutine that stops immediately, and do not wait at all.
 func Delay(enough time.Duration) time.Duration {
 	var latest time.Duration
 	for n := 0; n < probes && latest <= enough; n++ {

@@ -234,10 +234,10 @@ func (p *Partition[S]) run(ctx context.Context, c *command[S]) error {
 	return refusal.Unavailable(refusal.Unknown, "the deadline passed while the journal was writing; repeat with the same request_id to learn what happened", ctx.Err())
 }
 
-// View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that it saw, once that state is
-// durable (R4); under Ahead it does not wait for that. read is called with the partition's read lock held and may be called more than once. What it
-// returns must be copies, or messages that are replaced and never edited. View fails with UNAVAILABLE when the state is not durable after
-// Config.ViewPatience or when ctx ends, or when this process no longer holds the partition.
+// View runs a read-only function and returns its result, or its error unchanged, with the wal_seq of the state that it saw, once that
+// state is durable (R4). With a context of Ahead it does not wait for that, unless the state is hidden because it is to be reloaded. read is
+// called with the partition's read lock held and may be called more than once. What it returns must be copies, or messages that are replaced and
+// never edited. View fails with UNAVAILABLE when the state is not durable after Config.ViewPatience or when ctx ends, or when this process no longer holds the partition.
 func View[S State, R any](ctx context.Context, p *Partition[S], read func(s S) (R, error)) (R, uint64, error) {
 	var zero R
 	for {

@@ -178,7 +178,8 @@ func (k *Keeper) run(ctx context.Context) {
 	}
 }
 
-// runSession begins a session and keeps it until it ends or ctx does.
+// runSession begins a session and keeps it until ctx ends, or until another process has deleted it or the bucket is
+// gone. A renewal that fails for another reason is tried again. The error says why it ended, or could not begin.
 func (k *Keeper) runSession(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

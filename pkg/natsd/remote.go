@@ -270,8 +270,9 @@ func (r Remote) refusedCertificate() string {
 	return "nats-tls-cert-file must be signed by the authority that the servers trust"
 }
 
-// Redact returns text with … in place of the user names and passwords that addresses has, a list of URLs separated
-// by commas. The scheme of a URL may be missing, which then is nats.
+// Redact returns text with … in place of the credentials of addresses, which is a list of URLs separated by commas:
+// of all that is before the @, such as user:password, and of the password alone. The user name before a password,
+// where it is alone, stays. The scheme of a URL may be missing, which then is nats.
 func Redact(text, addresses string) string {
 	for address := range strings.SplitSeq(addresses, ",") {
 		if _, rest, found := strings.Cut(address, "://"); found {

@@ -92,7 +92,7 @@ func (q *Queue[T, C]) Append(x T) {
 	q.groups = append(slices.Clip(q.groups), encoded[T, C](full))
 }
 
-// encoded returns elements as a packed group.
+// encoded returns elements as a packed group. It panics if they cannot be encoded; those of a valid state can.
 func encoded[T any, C Codec[T]](elements []T) []byte {
 	var codec C
 	b, err := Encode(codec.Message(elements))

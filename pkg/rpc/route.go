@@ -254,8 +254,8 @@ func mayBeExecuted(err error) bool {
 	return !errors.Is(err, errDrained) && !errors.Is(err, fault.PartitionMoved) && fault.From(err).Metadata()[outcomeKey] != "none"
 }
 
-// afterOthers returns the error of the last attempt to make a call. If an earlier one may have been executed, that this one
-// was not says nothing about the call.
+// afterOthers returns err, the error of the last attempt to make a call. If an earlier attempt may have been
+// executed, it replaces the outcome none, which is that of the last attempt alone, by unknown.
 func afterOthers(err error, executed bool) error {
 	if e := fault.From(err); executed && err != nil && e.Metadata()[outcomeKey] == "none" {
 		return e.With(outcomeKey, "unknown")

@@ -52,8 +52,8 @@ func (w *wiring) services() []serviceRow {
 	)
 }
 
-// plane builds a plane: one that holds all its partitions, or, if other processes may serve it too, a
-// host of the partitions whose leases this process holds.
+// plane builds a plane: one that holds all its partitions, or, if other processes may serve it too, a host of the partitions whose
+// leases this process holds. It registers the methods of a host on the process's server, and adds it to w.hosts.
 func (w *wiring) plane(p planeRow) (life.Service, error) {
 	if w.keeper == nil {
 		return p.build(w.deps, partitions.Share{})

@@ -68,7 +68,8 @@ func newCounts(logger *zap.Logger, archived Archived) *counts {
 	return c
 }
 
-// start reads the journals of kinds up to their current ends, and begins to follow those that are not followed yet.
+// start begins to follow the journals from which kinds of quota are counted (see planes), except those that are
+// followed already, and waits until they are counted up to their current ends.
 func (c *counts) start(ctx context.Context, sources func(plane string) ([]journal.Source, error), kinds []string) error {
 	if err := c.follow(ctx, sources, kinds); err != nil {
 		return err

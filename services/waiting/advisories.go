@@ -84,10 +84,10 @@ func (s *Service) strengthen(ctx context.Context, waits ...*waitingv1.Wait) {
 	}
 }
 
-// addSupervision sets the weak reason of the active waits that need an answer of a supervisor
-// (SPEC A14.3): those of a private child for an operator, and those for the task of a child
-// that asks something. A reminder ends neither. The agent plane knows both; if it cannot be
-// called, the waits stay as they are.
+// addSupervision sets the weak reason of the active waits that need an answer of a supervisor (SPEC A14.3): those of
+// a private child for an operator, and those for the task of a child that asks something. Unlike other waits, these
+// are weak even if their owner will be reminded. The agent plane knows both kinds; if it cannot be called, the waits
+// stay as they are.
 func (s *Service) addSupervision(ctx context.Context, agentID string, waits ...*waitingv1.Wait) {
 	concerned := func(w *waitingv1.Wait) bool {
 		return active(w) && (w.GetKind() == waitingv1.WaitKind_WAIT_KIND_OPERATOR || w.GetKind() == waitingv1.WaitKind_WAIT_KIND_TASK)

@@ -102,8 +102,9 @@ func (a *agentWaits) controlChanged(env journal.Env, k plane.Key, agent *agentv1
 	return []*journal.Event{{Namespace: k.Namespace, AgentID: k.ID, Payload: &waitingv1.AgentNoted{AgentId: k.ID, Stopped: stopped}}}
 }
 
-// ownerDeleted records that an agent is deleted, and ends its waits, triggers and timers, or
-// the first of them (endOwned). It returns no events if that is recorded already.
+// ownerDeleted returns the events that record that an agent is deleted, and end its waits, triggers and timers; if
+// these are too many for one command, further commands end the rest (see endOwned). It returns no events if the
+// deletion is recorded already.
 func (a *agentWaits) ownerDeleted(env journal.Env, k plane.Key) []*journal.Event {
 	if a != nil && a.deleted {
 		return nil
@@ -143,9 +144,9 @@ func (a *agentWaits) arrive(env journal.Env, k plane.Key, h input) []*journal.Ev
 	return append(events, a.mismatches(k, h)...)
 }
 
-// itemCompleted records that an item is completed, and ends its waits, intents and timers
-// (SPEC P9), or the first of them (endOwned). Its triggers stay active. It returns no events if
-// the completion is recorded already.
+// itemCompleted returns the events that record that an item is completed, and end its waits, intents and timers
+// (SPEC P9); if these are too many for one command, further commands end the rest (see endOwned). The item's triggers
+// stay active. It returns no events if the completion is recorded already.
 func (a *agentWaits) itemCompleted(env journal.Env, k plane.Key, itemID string) []*journal.Event {
 	if a != nil && a.items.Has(itemID) {
 		return nil

@@ -87,7 +87,7 @@ func mayGiveSecret(actor rpc.Actor, secret string) error {
 }
 
 // decideCreateTrigger is the rule of CreateExternalTrigger. target is the trigger's item, empty if it has none. The
-// parameter of derives the token and seals a given signing secret. The response is made later, from the event.
+// token is derived, and a given signing secret sealed, with of. The response is made later, from the event.
 func decideCreateTrigger(env journal.Env, req *waitingv1.CreateExternalTriggerRequest, target string, of secrets.Secrets) (journal.Decision[*waitingv1.CreateExternalTriggerResponse], error) {
 	var d journal.Decision[*waitingv1.CreateExternalTriggerResponse]
 	if at := req.GetExpiresAt(); at != nil && !at.AsTime().After(env.Now) {

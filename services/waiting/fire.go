@@ -31,8 +31,9 @@ const (
 // delivery is published at once, the last within this time (SPEC P7).
 const publishEvery = 250 * time.Millisecond
 
-// dueKey returns the key of a due time of the record with an id in the due-time index. The index
-// is rebuilt from state at every start, so that what is overdue fires then, once.
+// dueKey returns the key of a due time in the due-time index. kind says what is due, such as dueWait, and id is that
+// of the record, which may have due times of several kinds; for dueRest it is that of the item, or "" for the agent.
+// The index is rebuilt from state at every start, so that what is overdue fires then, once.
 func dueKey(kind, namespace, agentID, id string) string {
 	return strings.Join([]string{kind, namespace, agentID, id}, "\x00")
 }

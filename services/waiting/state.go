@@ -254,7 +254,8 @@ func (a *agentWaits) blockingWait(itemID string) *waitingv1.Wait {
 	return nil
 }
 
-// wait returns a wait or intent of an agent that is in memory, NOT_FOUND if there is none.
+// wait returns a wait or intent of an agent, resident or evicted; NOT_FOUND if there is none among the live ones and the
+// newest records.KeptEnded that have ended.
 func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error) {
 	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		if w := a.waits.Get(waitID); w != nil {
@@ -265,7 +266,7 @@ func (s *State) wait(namespace, agentID, waitID string) (*waitingv1.Wait, error)
 	return nil, fault.NotFound.Newf("agent %q has no wait %q; ListWaits shows what it has", agentID, waitID).With("wait_id", waitID)
 }
 
-// trigger returns a trigger of an agent that is in memory, NOT_FOUND if there is none.
+// trigger returns a trigger of an agent as wait does a wait.
 func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigger, error) {
 	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		if t := a.triggers.Get(triggerID); t != nil {
@@ -275,7 +276,7 @@ func (s *State) trigger(namespace, agentID, triggerID string) (*waitingv1.Trigge
 	return nil, fault.NotFound.Newf("agent %q has no trigger %q; ListExternalTriggers shows what it has", agentID, triggerID).With("trigger_id", triggerID)
 }
 
-// timer returns a timer of an agent that is in memory, NOT_FOUND if there is none.
+// timer returns a timer of an agent as wait does a wait.
 func (s *State) timer(namespace, agentID, timerID string) (*waitingv1.Timer, error) {
 	if a := s.agents.Get(plane.KeyOf(namespace, agentID)); a != nil {
 		if t := a.timers.Get(timerID); t != nil {

@@ -38,7 +38,8 @@ type tree struct{ *btree.BTreeG[place] }
 // treeDegree is small, so that an agent with a few items takes little memory.
 const treeDegree = 8
 
-// add inserts an item by its current record.
+// add inserts an item by its current record. The first add makes the tree, which is in the order o and uses the free
+// list free; later ones must give the same o.
 func (t *tree) add(o *order, it *item, free *btree.FreeListG[place]) {
 	if t.BTreeG == nil {
 		t.BTreeG = btree.NewWithFreeListG(treeDegree, o.less, free)

@@ -280,7 +280,8 @@ func (r *release) images() error {
 	return r.write("Dockerfile", bytes.ReplaceAll(raw, []byte("\nARG VERSION\n"), []byte("\nARG VERSION="+r.version+"\n")))
 }
 
-// sums writes the checksums of all files, in the form that sha256sum -c reads.
+// sums writes mark, which has the checksums of all other files in the form that sha256sum -c reads. It must be called
+// when these are complete.
 func (r *release) sums() error {
 	entries, err := os.ReadDir(r.out)
 	if err != nil {

@@ -36,7 +36,8 @@ func NewRegistry(files ...protoreflect.FileDescriptor) *Registry {
 	return r
 }
 
-// add registers one message.
+// add registers a message as the payload of the event type that is named after it. If that type has a payload message
+// already, or is one of the journal itself, add registers nothing; Err returns the first such error.
 func (r *Registry) add(md protoreflect.MessageDescriptor) {
 	name := lines.TypeOfMessage(string(md.Name()))
 	if _, taken := r.byType[name]; taken || Internal(name) {

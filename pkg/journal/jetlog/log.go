@@ -117,7 +117,8 @@ func at(all []*segment, number uint64) *segment {
 	return nil
 }
 
-// Append implements framelog.Log. It sends one request and never repeats it.
+// Append implements framelog.Log. It sends at most one request to store f, and never repeats it. ErrWrongSequence,
+// ErrBusy and ErrRefused, such as ErrSegmentGone, say that f was not stored; after any other error that is unknown.
 func (l *Log) Append(ctx context.Context, expect uint64, f framelog.Frame) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("%w: %w", framelog.ErrRefused, err)

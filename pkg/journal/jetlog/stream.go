@@ -130,7 +130,8 @@ func create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamCo
 }
 
 // narrow replaces the wildcard subject of a shared stream by the subjects that the plane's partitions have in it, and
-// that of unused sequence numbers. Streams of newer segments, which have other subjects, can then exist beside it.
+// that of the empty messages that fill gaps (see Place.Unused). Streams of newer segments, which have other subjects,
+// can then exist beside it.
 func narrow(ctx context.Context, js jetstream.JetStream, shared jetstream.StreamConfig, partitions int) error {
 	p, _ := ParseStream(shared.Name)
 	shared.Subjects = narrowed(p.Plane, partitions)
@@ -162,7 +163,9 @@ func Count(ctx context.Context, js jetstream.JetStream, plane string) (int, erro
 	return Partitions(s.CachedInfo().Config)
 }
 
-// Create creates the empty stream of a segment that begins at the sequence number first. It is an error if it exists with frames.
+// Create creates the empty stream of a segment that begins at the sequence number first. A shared one has the
+// subjects that narrowed returns. A stream that exists already is an error if it has messages, begins elsewhere, or
+// has settings that verify refuses.
 func Create(ctx context.Context, nc *nats.Conn, p Place, replicas, partitions int, first uint64) error {
 	js, err := jetstream.New(nc)
 	if err != nil {

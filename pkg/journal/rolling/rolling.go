@@ -176,8 +176,8 @@ func (r *Roller) wrote(segment uint64, body int) {
 	r.idle.Go(func() { r.prepare(segment, asked) })
 }
 
-// prepare prepares the segment behind the given one if that has limit bytes. Unless asked is set, it first asks the
-// log for its size.
+// prepare prepares the segment behind the given one, if the given one is still written to and has limit bytes. Unless
+// asked is set, it first asks the log for the size of the given one. The caller must have set busy.
 func (r *Roller) prepare(segment uint64, asked bool) {
 	var size int64
 	var err error

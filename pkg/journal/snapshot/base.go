@@ -270,7 +270,8 @@ func size(p *snapshotv1.Page) int64 {
 	return int64(len(p.GetNamespace())+len(p.GetId())+len(p.GetContent())) + 16
 }
 
-// eachRequest calls fn with the requests of an object.
+// eachRequest calls fn with the requests in the content of a snapshot's object, in order. If the fields of in have
+// different numbers of requests, it returns ErrNoObject and does not call fn.
 func eachRequest(in *snapshotv1.Requests, fn func(requests.Key, requests.Entry)) error {
 	n := len(in.GetFirstSteps())
 	if len(in.GetKeys()) != n*len(requests.Key{}) || len(in.GetArguments()) != n || len(in.GetCounts()) != n || len(in.GetExecutedAt()) != n {

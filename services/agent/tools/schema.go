@@ -39,8 +39,8 @@ var Specs = sync.OnceValue(func() []*agentv1.ToolSpec {
 	return out
 })
 
-// schema returns the JSON Schema of a tool's arguments: the fields of its request without agent_id and
-// request_id, changed by t.shape. words has the descriptions of fields.
+// schema returns the JSON Schema of a tool's arguments: the fields of its request without agent_id and request_id,
+// changed by t.shape. words has the descriptions of fields, by the fields' full names.
 func (t Tool) schema(words map[string]string) *structpb.Struct {
 	s := objectSchema(t.NewRequest().ProtoReflect().Descriptor(), words)
 	properties := s.GetFields()["properties"].GetStructValue().GetFields()

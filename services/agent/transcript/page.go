@@ -34,7 +34,7 @@ func (t *Index) Page() *agentv1.TranscriptPage {
 	return p
 }
 
-// FromPage returns the index that a page has. It keeps the page's steps.
+// FromPage returns the index that a page has. The index shares data of the page, which must not be changed any more.
 func FromPage(p *agentv1.TranscriptPage) (Index, error) {
 	t, err := indexOf(p.GetSteps())
 	if err != nil {

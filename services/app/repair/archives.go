@@ -135,12 +135,12 @@ func (a *archiveOf) end() framelog.End {
 	return framelog.End{}
 }
 
-// extend adds the stored segments that the catalog does not have behind its other parts, in order, damaged ones
-// included, and removes them from stored. It adds none if all frames of live behind the catalog form a chain from
-// its end. It stops at a segment that does not begin at the end of the parts if the catalog could be read or an
-// intact frame of live continues the parts, and in the latter case also at a damaged segment. If the catalog cannot
-// be read, extend adds parts without a segment for the gaps between segments, and for the gap before the first
-// intact frame of live unless that frame is in segment 0. Its only error is that of ctx.
+// extend adds stored segments behind the parts that the catalog has, in order, damaged ones included, and removes
+// them from stored. It adds none if all frames of live behind the catalog form a chain from its end. It stops at a
+// segment that does not begin at the end of the parts if the catalog could be read or an intact frame of live
+// continues the parts, and in the latter case also at a damaged segment. If the catalog cannot be read, extend adds
+// parts without a segment for the gaps between segments, and for the gap before the first intact frame of live unless
+// that frame is in segment 0 or an intact frame of live continues the parts. Its only error is that of ctx.
 func (a *archiveOf) extend(ctx context.Context, stored map[string]archive.Segment, live []*copyOf, readable bool) error {
 	if c := assemble(a.name, a.end(), slices.DeleteFunc(slices.Clone(live), func(f *copyOf) bool { return f.seq <= a.end().Seq }), framelog.End{}); len(c.kept) > 0 && len(c.left) == 0 {
 		return nil

@@ -41,8 +41,8 @@ const (
 	formJSON  = "json"
 )
 
-// Session is one invocation of the command line. Its fields are complete once
-// cobra has parsed the flags; a command is run at most once per session.
+// Session is one invocation of the command line. Its exported fields are complete once cobra has parsed the flags,
+// and its settings, such as the address, once Load has read them; a command is run at most once per session.
 type Session struct {
 	// RequestID names the mutation of this invocation. It is never empty in a
 	// command made by Mutation.
@@ -90,7 +90,7 @@ func (s *Session) Know(servers *pflag.FlagSet) {
 	})
 }
 
-// Address returns the server's address.
+// Address returns the server's address. The settings must have been loaded, by Load or for a connection.
 func (s *Session) Address() string { return s.address }
 
 // SecretFiles returns the files with the credential and the private key of this client. The settings must have been loaded.

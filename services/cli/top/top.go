@@ -173,7 +173,9 @@ func offer[T any](to chan<- T, v T) {
 	}
 }
 
-// read reads the agents, or one of them; see fleet for filter.
+// read reads the agent inside, or, if inside is empty, the fleet. filter does not restrict the fleet: of one that is
+// too large to be read whole, agents whose id contains filter are read in addition; see fleet. An error is in the
+// result.
 func (r reader) read(ctx context.Context, inside, filter string) reading {
 	ctx, cancel := context.WithTimeout(ctx, readTerm)
 	defer cancel()

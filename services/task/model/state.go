@@ -326,7 +326,8 @@ func (s *State) removeFromWorker(r *Record) {
 	}
 }
 
-// trimQueue removes tasks that do not wait any more from the head of a queue.
+// trimQueue removes tasks that do not wait any more from the head of a queue, and deletes the queue if none is left.
+// The groups of those that have ended are packed if they can be now; see settle.
 func (s *State) trimQueue(key string) {
 	q := s.Queues[key]
 	if q == nil {

@@ -32,8 +32,7 @@ func UpdatedAt(rec *workv1.WorkItemRecord) int64 { return Micros(rec.GetUpdatedA
 // ByID reports whether the id of a is before that of b.
 func ByID(a, b *workv1.WorkItemRecord) bool { return a.GetWorkItemId() < b.GetWorkItemId() }
 
-// Older reports whether a was created before b; items created at the same time are in ascending
-// order of id.
+// Older reports whether a is before b in order of creation; items created at the same time are in order of their ids.
 func Older(a, b *workv1.WorkItemRecord) bool {
 	if x, y := CreatedAt(a), CreatedAt(b); x != y {
 		return x < y
@@ -41,8 +40,8 @@ func Older(a, b *workv1.WorkItemRecord) bool {
 	return ByID(a, b)
 }
 
-// Newer reports whether a was written after b; items written at the same time are in ascending
-// order of id.
+// Newer reports whether a is before b in order of last writes, newest first; items written at the same time are in
+// ascending order of id.
 func Newer(a, b *workv1.WorkItemRecord) bool {
 	if x, y := UpdatedAt(a), UpdatedAt(b); x != y {
 		return x > y

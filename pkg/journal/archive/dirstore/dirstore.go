@@ -191,7 +191,7 @@ func (s *Store) Get(_ context.Context, name string, at uint64, n int64) ([]byte,
 	return b, err
 }
 
-// Last implements archive.Store.
+// Last implements archive.Store. The last 8 bytes of a file are the length of its last object, which is before them.
 func (s *Store) Last(_ context.Context, name string) ([]byte, uint64, error) {
 	end, at, err := s.part(name, func(size int64) (int64, int64) { return size - 8, 8 })
 	if err != nil {
