@@ -33,6 +33,8 @@ const (
 	maxSearched = 1 << 20
 	// coverPeriod is the time between two looks at the hidden paths in directories that commands write.
 	coverPeriod = 100 * time.Millisecond
+	// coverAttempts is how often a hidden path is covered at most that the host replaces or removes after it was found.
+	coverAttempts = 1000
 	// searchPeriod is the least time between two searches of /etc and /opt, and searchShare how many times longer than a search
 	// the pause after it is: each open sandbox searches.
 	searchPeriod, searchShare = 5 * time.Second, 200
@@ -227,7 +229,11 @@ func (g *guardian) look() error {
 			}
 			continue
 		}
-		if err := g.cover(path); err != nil {
+		err := g.cover(path)
+		for n := 1; n < coverAttempts && errors.Is(err, fs.ErrNotExist); n++ {
+			err = g.cover(path)
+		}
+		if err != nil {
 			return fmt.Errorf("hide %s: %w", path, err)
 		}
 	}
@@ -235,7 +241,7 @@ func (g *guardian) look() error {
 }
 
 // cover covers what is visible at a hidden path, unless it is covered, and makes the directories that lead to it
-// mount points, which cannot be renamed. The caller holds mu.
+// mount points, which cannot be renamed. It returns fs.ErrNotExist if the host replaced or removed one of them meanwhile. The caller holds mu.
 func (g *guardian) cover(path string) error {
 	st, err := os.Stat(path)
 	if err != nil || g.covered(path, st) {

@@ -1,6 +1,7 @@
 package confine_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -105,6 +106,33 @@ func TestT10_WhatIsReplacedInARootIsHiddenAgain(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(s.workspace, "stop"), nil, 0o600))
 	require.Empty(t, output())
 	require.Zero(t, running.Wait().ExitStatus())
+}
+
+// A sandbox does not end because the host replaces what is hidden at the moment when it is to be hidden again.
+func TestT10_WhatIsReplacedAllTheTimeEndsNoSandbox(t *testing.T) {
+	var file string
+	s := open(t, func(p *confine.Policy) {
+		p.Level = confine.LevelNamespaces
+		file = filepath.Join(p.Writable[0], ".env")
+		p.Hidden = []string{file}
+		require.NoError(t, os.WriteFile(file, []byte("SECRET"), 0o600))
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	replaced := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil && ctx.Err() == nil {
+			err = errors.Join(os.WriteFile(file+".new", []byte("SECRET"), 0o600), os.Rename(file+".new", file))
+		}
+		replaced <- err
+	}()
+	for range 300 {
+		p, output := s.start("true")
+		require.Empty(t, output())
+		require.Zero(t, p.Wait().ExitStatus(), s.Err())
+	}
+	cancel()
+	require.NoError(t, <-replaced)
 }
 
 // Where Landlock alone confines, which hides nothing, a sandbox ends when something appears that must be hidden.
