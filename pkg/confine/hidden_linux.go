@@ -229,15 +229,20 @@ func (g *guardian) look() error {
 			}
 			continue
 		}
-		err := g.cover(path)
-		for n := 1; n < coverAttempts && errors.Is(err, fs.ErrNotExist); n++ {
-			err = g.cover(path)
-		}
-		if err != nil {
+		if err := whileReplaced(func() error { return g.cover(path) }); err != nil {
 			return fmt.Errorf("hide %s: %w", path, err)
 		}
 	}
 	return nil
+}
+
+// whileReplaced calls cover, and calls it again while it returns fs.ErrNotExist, at most coverAttempts times in all.
+func whileReplaced(cover func() error) error {
+	err := cover()
+	for n := 1; n < coverAttempts && errors.Is(err, fs.ErrNotExist); n++ {
+		err = cover()
+	}
+	return err
 }
 
 // cover covers what is visible at a hidden path, unless it is covered, and makes the directories that lead to it

@@ -110,13 +110,16 @@ func TestT10_WhatIsReplacedInARootIsHiddenAgain(t *testing.T) {
 
 // A sandbox does not end because the host replaces what is hidden at the moment when it is to be hidden again.
 func TestT10_WhatIsReplacedAllTheTimeEndsNoSandbox(t *testing.T) {
-	var file string
-	s := open(t, func(p *confine.Policy) {
-		p.Level = confine.LevelNamespaces
-		file = filepath.Join(p.Writable[0], ".env")
-		p.Hidden = []string{file}
-		require.NoError(t, os.WriteFile(file, []byte("SECRET"), 0o600))
-	})
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	file := filepath.Join(dir, ".env")
+	require.NoError(t, os.WriteFile(file, []byte("SECRET"), 0o600))
+	another := func() *sandbox {
+		return open(t, func(p *confine.Policy) {
+			p.Level, p.Writable, p.Hidden = confine.LevelNamespaces, []string{dir}, []string{file}
+		})
+	}
+	s := another()
 	ctx, cancel := context.WithCancel(t.Context())
 	replaced := make(chan error, 1)
 	go func() {
@@ -130,6 +133,9 @@ func TestT10_WhatIsReplacedAllTheTimeEndsNoSandbox(t *testing.T) {
 		p, output := s.start("true")
 		require.Empty(t, output())
 		require.Zero(t, p.Wait().ExitStatus(), s.Err())
+	}
+	for range 20 {
+		require.NoError(t, another().Close())
 	}
 	cancel()
 	require.NoError(t, <-replaced)

@@ -250,7 +250,7 @@ func pinParents(path string, points map[string]bool) error {
 func (m *mount) attach(g *guardian, omitted map[string]bool) error {
 	target := viewRoot + m.path
 	if m.hidden {
-		return g.conceal(target, m.dir)
+		return whileReplaced(func() error { return g.conceal(target, m.dir) })
 	}
 	if err := makePoint(target, m.dir); err != nil {
 		return fmt.Errorf("%s: %w", m.path, err)
