@@ -31,7 +31,7 @@ import (
 // was answered are read as if they had not.
 func TestR12_ABucketOfACluster(t *testing.T) {
 	proc.Long(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	const addr = here + ":9000"
 	location := "s3://" + bucket.Name + "/prod?endpoint=http://" + addr
@@ -68,7 +68,7 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 			write()
 		}
 	}
-	until("nothing was archived", 2*time.Minute, func() bool { return archived() >= 2 })
+	until("nothing was archived", 5*time.Minute, func() bool { return archived() >= 2 })
 
 	require.NoError(t, s3.Kill())
 	before := w.Answered()
@@ -76,11 +76,11 @@ func TestR12_ABucketOfACluster(t *testing.T) {
 	until("nothing is answered without the bucket", time.Minute, func() bool { return w.Answered() > before+200 })
 	s3.Run(t)
 	had := archived()
-	until("the instance that is left does not archive", 2*time.Minute, func() bool { return archived() >= had+2 })
+	until("the instance that is left does not archive", 5*time.Minute, func() bool { return archived() >= had+2 })
 	require.NoError(t, c.Instances[0].Start(ctx))
 	require.NoError(t, c.Settled(ctx))
 	had = archived()
-	until("with both instances nothing is archived", 2*time.Minute, func() bool { return archived() >= had+2 })
+	until("with both instances nothing is archived", 5*time.Minute, func() bool { return archived() >= had+2 })
 
 	js, err := jetstream.New(c.client)
 	require.NoError(t, err)
