@@ -56,7 +56,8 @@ type Bounded interface {
 }
 
 // SegmentGap is how far a prepared segment begins at least behind the last frame that the segment before it has by
-// then: so it begins behind everything that may still be written to that segment.
+// then, or behind the place before its first one if it has none: so it begins behind everything that may still be
+// written to that segment.
 const SegmentGap = 1 << 24
 
 // Segmented is implemented by a Log whose frames are in segments, which are written one after the other and removed

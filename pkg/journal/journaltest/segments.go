@@ -118,6 +118,14 @@ func logSegments(t *testing.T, log framelog.Log) {
 		require.Len(t, all, segments-1)
 		require.EqualValues(t, 1, all[0].Number)
 	}
+
+	first, err := s.Prepare(t.Context(), segments-1)
+	require.NoError(t, err)
+	v := w.CloseSegment(t.Context(), end, 1, first)
+	require.Equal(t, framelog.Stored, v.Outcome, v.Err)
+	ahead, err := s.Prepare(t.Context(), segments)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, ahead, first-1+framelog.SegmentGap, "behind a segment that has no frame yet")
 }
 
 // followNext tests that a follower receives what write writes, if it has read the frame that closed a segment and the

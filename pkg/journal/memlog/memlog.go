@@ -94,7 +94,7 @@ func (l *Log) Prepare(ctx context.Context, number uint64) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.first[number+1] == 0 {
-		l.first[number+1] = l.last() + framelog.SegmentGap
+		l.first[number+1] = max(l.last()+1, l.first[number]) - 1 + framelog.SegmentGap // the segment may have no frame yet
 	}
 	return l.first[number+1], nil
 }
